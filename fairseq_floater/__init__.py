@@ -1,0 +1,13 @@
+"""fairseq_floater: what `--user-dir` loads.
+
+Importing it registers the ``floater_transformer`` architectures with fairseq and allow-lists what a
+safe load of fairseq's checkpoints needs. ``floater user-dir`` prints this folder.
+"""
+
+from fairseq_floater.checkpoints import allow_fairseq_checkpoints
+from fairseq_floater.version import __version__ as __version__
+
+allow_fairseq_checkpoints()
+
+from fairseq_floater import architectures as architectures  # noqa: E402
+from fairseq_floater.transformer import FloaterTransformerModel as FloaterTransformerModel  # noqa: E402

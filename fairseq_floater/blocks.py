@@ -1,0 +1,224 @@
+"""Encoder and decoder blocks that hand positions to their attention (target ``qkv``).
+
+Construction, parameters and names are fairseq's; only `forward` is written again, because
+fairseq's has no argument through which positions could travel. They travel as plain tensors, a
+table of rows and the row of each token, so that activation checkpointing sees them.
+
+Letters: T tokens, B sentences, C channels, N rows of the table, S streams (see `position_encoders`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fairseq.modules import LayerNorm
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
+from torch import Tensor, nn
+
+from fairseq_floater.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.position_encoders.base import gather_rows
+
+
+class _BlockMixin(nn.Module):
+    """What both blocks do in the same way."""
+
+    normalize_before: bool
+
+    def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
+        x = self.residual_connection(self.dropout_module(sublayer_output), x)
+        return x if self.normalize_before else norm(x)  # type: ignore[no-any-return]
+
+    def _prepared(self, x: Tensor, norm: LayerNorm) -> Tensor:
+        return norm(x) if self.normalize_before else x  # type: ignore[no-any-return]
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        hidden = self.activation_fn(self.fc1(self._prepared(x, self.final_layer_norm)))
+        output = self.fc2(self.activation_dropout_module(hidden))
+        return self._residual(x, output, self.final_layer_norm)
+
+
+class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):  # type: ignore[misc]
+    """fairseq's encoder layer; ``position_table`` [N, 3, C] biases q, k and v."""
+
+    def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
+        return PositionBiasedAttention(
+            embed_dim,
+            cfg.encoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            self_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            xformers_att_config=cfg.encoder.xformers_att_config,
+        )
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        encoder_padding_mask: Tensor | None,
+        position_table: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Shapes: x [T, B, C]; encoder_padding_mask [B, T]; positions [B or 1, T] -> [T, B, C]."""
+        normed = self._prepared(x, self.self_attn_layer_norm)
+        q_bias, k_bias, v_bias = gather_streams(position_table, positions, 3)
+        attended, _ = self.self_attn(
+            query=normed,
+            key=normed,
+            value=normed,
+            key_padding_mask=encoder_padding_mask,
+            need_weights=False,
+            q_bias=q_bias,
+            k_bias=k_bias,
+            v_bias=v_bias,
+        )
+        x = self._residual(x, attended, self.self_attn_layer_norm)
+        return self._feed_forward(x)
+
+
+class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):  # type: ignore[misc]
+    """fairseq's decoder layer with positions of both sides.
+
+    ``position_table`` [N, 4, C] biases self-attention's q, k, v and cross-attention's q by target
+    position; ``source_table`` [N', 2, C] biases cross-attention's k and v by source position. With
+    `--cross-self-attention` the source's share of the joint keys takes the source biases.
+    """
+
+    def build_self_attention(
+        self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
+    ) -> PositionBiasedAttention:
+        return PositionBiasedAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            add_bias_kv=add_bias_kv,
+            add_zero_attn=add_zero_attn,
+            self_attention=not cfg.cross_self_attention,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            xformers_att_config=cfg.decoder.xformers_att_config,
+        )
+
+    def build_encoder_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
+        return PositionBiasedAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            xformers_att_config=cfg.encoder.xformers_att_config,
+        )
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        encoder_out: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        self_attn_mask: Tensor | None = None,
+        self_attn_padding_mask: Tensor | None = None,
+        need_attn: bool = False,
+        need_head_weights: bool = False,
+        position_table: Tensor | None = None,
+        positions: Tensor | None = None,
+        source_table: Tensor | None = None,
+        source_positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [B or 1, T]; source_positions
+        [B or 1, S] -> output [T, B, C], attention weights or None, None (as fairseq's)."""
+        q_bias, k_bias, v_bias, cross_q_bias = gather_streams(position_table, positions, 4)
+        query = keys = self._prepared(x, self.self_attn_layer_norm)
+        if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
+            assert encoder_out is not None
+            keys = torch.cat((encoder_out, query), dim=0)
+            source_k, source_v = gather_streams(source_table, source_positions, 2)
+            k_bias, v_bias = _join(source_k, k_bias, x), _join(source_v, v_bias, x)
+            self_attn_mask, self_attn_padding_mask = _widen_masks(
+                encoder_out, encoder_padding_mask, self_attn_mask, self_attn_padding_mask
+            )
+        attended, weights = self.self_attn(
+            query=query,
+            key=keys,
+            value=keys,
+            key_padding_mask=self_attn_padding_mask,
+            incremental_state=incremental_state,
+            need_weights=False,
+            attn_mask=self_attn_mask,
+            q_bias=q_bias,
+            k_bias=k_bias,
+            v_bias=v_bias,
+        )
+        x = self._residual(x, attended, self.self_attn_layer_norm)
+
+        if self.encoder_attn is not None and encoder_out is not None:
+            # The cache of an earlier step holds the source's keys and values, biases included.
+            cached = _holds_keys(self.encoder_attn, incremental_state)
+            table = None if cached else source_table
+            cross_k_bias, cross_v_bias = gather_streams(table, source_positions, 2)
+            attended, weights = self.encoder_attn(
+                query=self._prepared(x, self.encoder_attn_layer_norm),
+                key=encoder_out,
+                value=encoder_out,
+                key_padding_mask=encoder_padding_mask,
+                incremental_state=incremental_state,
+                static_kv=True,
+                need_weights=need_attn or (not self.training and self.need_attn),
+                need_head_weights=need_head_weights,
+                q_bias=cross_q_bias,
+                k_bias=cross_k_bias,
+                v_bias=cross_v_bias,
+            )
+            x = self._residual(x, attended, self.encoder_attn_layer_norm)
+        return self._feed_forward(x), weights, None
+
+
+def gather_streams(
+    table: Tensor | None, positions: Tensor | None, num_streams: int
+) -> list[Tensor | None]:
+    """Table [N, S, C] by positions [B or 1, T] -> a bias [T, B or 1, C] for each stream, or None.
+
+    A stream that the table lacks (cross-attention's q without cross-attention) is None.
+    """
+    if table is None or positions is None:
+        return [None] * num_streams
+    present = [gather_rows(table[:, s], positions) for s in range(table.size(1))]
+    return [*present, *[None] * (num_streams - len(present))]
+
+
+def _holds_keys(
+    attention: PositionBiasedAttention, incremental_state: IncrementalState | None
+) -> bool:
+    return "prev_key" in attention._get_input_buffer(incremental_state)
+
+
+def _join(source: Tensor | None, target: Tensor | None, x: Tensor) -> Tensor | None:
+    """Biases of the joint keys [S + T, B, C]; both are None where the block takes no positions."""
+    if source is None or target is None:
+        return None
+    batch = x.size(1)
+    return torch.cat([source.expand(-1, batch, -1), target.expand(-1, batch, -1)], dim=0)
+
+
+def _widen_masks(
+    encoder_out: Tensor,
+    encoder_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    padding_mask: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The masks of self-attention, widened by the source in front (every source key is visible)."""
+    source_len, batch, _ = encoder_out.shape
+    if attn_mask is not None:
+        attn_mask = torch.cat(
+            (attn_mask.new_zeros(attn_mask.size(0), source_len), attn_mask), dim=1
+        )
+    if padding_mask is not None:
+        if encoder_padding_mask is None:
+            encoder_padding_mask = padding_mask.new_zeros(batch, source_len)
+        padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
+    return attn_mask, padding_mask

@@ -1,0 +1,119 @@
+"""Reading fairseq checkpoints without running what is in them, and writing files whole.
+
+A checkpoint is a pickle. Since torch 2.6 `torch.load` builds only tensors, plain containers and what
+is allow-listed; older versions run whatever the file says. Plain fairseq cannot reload its own
+checkpoints on torch >= 2.6, because they hold an ``argparse.Namespace``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# What a file for `fairseq-train --finetune-from-model` must hold.
+REQUIRED_KEYS = ("cfg", "model", "optimizer_history", "extra_state", "task_state")
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be read or used; the message is one sentence for a person."""
+
+
+def allow_fairseq_checkpoints() -> None:
+    """Allow-list what fairseq writes: its Namespace, and numpy scalars of `--eval-bleu` runs."""
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        return
+    import numpy
+
+    allowed: list[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
+    # numpy 2 moved the module; a checkpoint names the one it was written under.
+    for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
+        try:
+            reconstruct = importlib.import_module(module)._reconstruct
+        except (ImportError, AttributeError):
+            continue
+        allowed.append((reconstruct, f"{module}._reconstruct"))
+    int64 = getattr(getattr(numpy, "dtypes", None), "Int64DType", None)
+    if int64 is not None:
+        allowed.append(int64)
+    torch.serialization.add_safe_globals(allowed)
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Load a fairseq checkpoint onto the CPU, building nothing that is not allow-listed.
+
+    Raises:
+        CheckpointError: missing, truncated, foreign, or holding something that is refused.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"There is no checkpoint {path}.")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path} is refused: {_reason(error)}") from None
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is no whole checkpoint ({_first_line(error)}); a copy may have broken off."
+        ) from None
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+        raise CheckpointError(f"{path} is no fairseq checkpoint: it holds no `model` parameters.")
+    return state
+
+
+def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.Namespace:
+    """The model options a checkpoint was trained with (a copy)."""
+    cfg = state.get("cfg")
+    options = cfg["model"] if cfg is not None and "model" in cfg else state.get("args")
+    if options is None:
+        raise CheckpointError(f"{path} holds no model options (neither `cfg.model` nor `args`).")
+    values = vars(options) if isinstance(options, argparse.Namespace) else dict(options)
+    return argparse.Namespace(**values)
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then put it in place in one step."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; outputs are ordinary files
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint so that it is there whole or not at all."""
+    write_whole(path, lambda temporary: torch.save(state, temporary))
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 text so that it is there whole or not at all."""
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+
+
+def _reason(error: Exception) -> str:
+    """The line of torch's message that says what was refused."""
+    for line in str(error).splitlines():
+        if "Unsupported" in line or "GLOBAL" in line:
+            return line.strip()
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")

@@ -1,0 +1,99 @@
+"""The right-hand side h(t, p; theta) of the position flow dp/dt = h (FLOATER, equation 8)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.ode.rescaled import RescaledModule
+
+
+class DynamicsCoefficients(NamedTuple):
+    """h(t, p) = relu(p @ w1.T + t * time1 + bias1) @ w2.T + t * time2 + bias2, in float32 or float64.
+
+    Shapes: ``w1``, ``w2`` [C, C]; the other four [C].
+    """
+
+    w1: Tensor
+    time1: Tensor
+    bias1: Tensor
+    w2: Tensor
+    time2: Tensor
+    bias2: Tensor
+
+
+class PositionDynamics(RescaledModule):
+    """Two linear layers with a ReLU between them, time appended to the input of each.
+
+    The paper says "two FFN and one nonlinearity"; that time is appended to *both* layers is
+    inferred from its parameter count, 2 * ((C + 1) * C + C) = 526,336 at C = 512 (Table 6).
+
+    Shapes: ``forward(t, p)`` takes a scalar ``t`` (in units of time, one token being ``delta``)
+    and ``p`` [..., C] and returns dp/dt [..., C] in the dtype of ``p``.
+
+    Args:
+        dim: C, the width of a position vector.
+        time_scale: h sees ``t / time_scale``; larger values keep its input small on long inputs.
+        lr_scale: learning-rate multiple of the parameters, see :class:`RescaledModule`.
+    """
+
+    def __init__(self, dim: int, time_scale: float = 1.0, lr_scale: float = 1.0):
+        super().__init__(lr_scale)
+        if not time_scale > 0:
+            raise ValueError(f"`time_scale` must be positive, but is {time_scale} instead.")
+        self.dim = dim
+        self.time_scale = float(time_scale)
+        for name in ("weight1", "weight2"):
+            self.register_parameter(name, nn.Parameter(torch.empty(dim, dim + 1)))
+        for name in ("bias1", "bias2"):
+            self.register_parameter(name, nn.Parameter(torch.empty(dim)))
+        self.reset_parameters()
+
+    def reset_parameters(self, std: float | None = None) -> None:
+        """Start small or as ``nn.Linear`` does.
+
+        With ``std`` both weights are normal with that deviation and the biases zero, so that a flow
+        started at p(0) = 0 stays near zero (0 makes it exactly zero). Without, the default
+        initialisation of ``nn.Linear(C + 1, C)``: uniform within 1 / sqrt(C + 1).
+        """
+        bound = (self.dim + 1) ** -0.5
+        with torch.no_grad():
+            for parameter in (self.weight1, self.bias1, self.weight2, self.bias2):
+                if std is None:
+                    parameter.uniform_(-bound, bound)
+                elif parameter.dim() == 2:
+                    parameter.normal_(0.0, std)
+                else:
+                    parameter.zero_()
+                parameter.div_(self.lr_scale)
+
+    def coefficients(self) -> DynamicsCoefficients:
+        """The coefficients in at least float32, differentiable, both scales folded in."""
+        dtype = torch.promote_types(self.weight1.dtype, torch.float32)
+        weight1, bias1, weight2, bias2 = (
+            parameter.to(dtype) * self.lr_scale
+            for parameter in (self.weight1, self.bias1, self.weight2, self.bias2)
+        )
+        dim = self.dim
+        return DynamicsCoefficients(
+            w1=weight1[:, :dim],
+            time1=weight1[:, dim] / self.time_scale,
+            bias1=bias1,
+            w2=weight2[:, :dim],
+            time2=weight2[:, dim] / self.time_scale,
+            bias2=bias2,
+        )
+
+    def forward(self, t: Tensor | float, p: Tensor) -> Tensor:
+        return evaluate(self.coefficients(), t, p)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, time_scale={self.time_scale}, lr_scale={self.lr_scale}"
+
+
+def evaluate(h: DynamicsCoefficients, t: Tensor | float, p: Tensor) -> Tensor:
+    """h(t, p) from its coefficients; ``p`` [..., C] -> [..., C]."""
+    hidden = torch.relu(p @ h.w1.T + (t * h.time1 + h.bias1))
+    return hidden @ h.w2.T + (t * h.time2 + h.bias2)

@@ -1,0 +1,190 @@
+"""The one door to the position flow: p(t) at given times, by the engine of one's choice.
+
+=============  =====================================================  ==========================
+solver         method                                                 default step
+=============  =====================================================  ==========================
+rk4_hermite    RK4 on its own grid, cubic Hermite interpolation,      0.2 (units of time)
+               written-out gradient (`rk4_hermite.py`)
+rk4            torchdiffeq's RK4 (3/8 rule), the paper's solver       0.02 = 0.1 / 5, the paper's
+midpoint       torchdiffeq's midpoint                                 0.02
+dopri5         torchdiffeq's adaptive Dormand-Prince 5(4)             adaptive, rtol = atol = 1e-5
+=============  =====================================================  ==========================
+
+Gradients: ``direct`` differentiates the discrete solution and is the default; ``adjoint`` solves
+the continuous adjoint backwards in time (torchdiffeq only). The adjoint is approximate and, with a
+value wanted at every token, the slower of the two: it solves once between each pair of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.ode.rk4_hermite import solve_rk4_hermite
+
+DEFAULT_STEP_SIZES: dict[str, float | None] = {
+    "rk4_hermite": 0.2,
+    "rk4": 0.02,
+    "midpoint": 0.02,
+    "dopri5": None,
+}
+SOLVERS = tuple(DEFAULT_STEP_SIZES)
+GRADIENTS = ("direct", "adjoint")
+DOPRI5_TOLERANCE = 1e-5
+# Where dopri5 gives up: a stiff dynamics would otherwise run for ever.
+DOPRI5_MAX_STEPS = 100_000
+
+
+class NonFiniteTrajectoryError(FloatingPointError):
+    """The flow left the range of its dtype; the message says when, and what to change."""
+
+
+def solve(
+    dynamics: Callable[[Any, Tensor], Tensor],
+    p0: Tensor,
+    times: Tensor,
+    *,
+    solver: str = "rk4_hermite",
+    step_size: float | None = None,
+    gradient: str = "direct",
+) -> Tensor:
+    """Solve dp/dt = dynamics(t, p), p(times[0]) = p0 (FLOATER, equation 8).
+
+    Args:
+        dynamics: maps a scalar time and p [..., C] to dp/dt [..., C]; for ``adjoint`` a Module.
+        p0: [..., C], float32 or float64; the computation is done in this dtype.
+        times: [N], finite and strictly increasing, not necessarily equidistant (appendix C). Pass
+            a CPU tensor in float64 to keep the check off the device and long times exact.
+        solver: one of :data:`SOLVERS`.
+        step_size: in units of time; None for the default of the table above.
+        gradient: one of :data:`GRADIENTS`.
+
+    Returns:
+        [N, ..., C]; row 0 is ``p0``. A row does not depend on how many rows follow it.
+
+    Raises:
+        ValueError: an unknown solver or gradient, times out of order, a dtype of low precision.
+        NonFiniteTrajectoryError: a value of the result is not finite.
+    """
+    step_size = checked_step_size(solver, step_size, gradient)
+    times = _checked_times(times)
+    if p0.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"`p0` must be float32 or float64, but is {p0.dtype} instead.")
+    if len(times) == 1:
+        trajectory = p0.unsqueeze(0)
+    elif solver == "rk4_hermite":
+        assert step_size is not None
+        trajectory = solve_rk4_hermite(dynamics, p0, times, step_size)
+    else:
+        trajectory = _solve_torchdiffeq(dynamics, p0, times, solver, step_size, gradient)
+    _check_finite(trajectory.detach(), times)
+    return trajectory
+
+
+def checked_step_size(solver: str, step_size: float | None, gradient: str) -> float | None:
+    """The step size in force; raises ValueError where solver, step and gradient do not go together."""
+    if solver not in SOLVERS:
+        raise ValueError(
+            f"`solver` must be one of {', '.join(SOLVERS)}, but is {solver!r} instead."
+        )
+    if gradient not in GRADIENTS:
+        raise ValueError(
+            f"`gradient` must be one of {', '.join(GRADIENTS)}, but is {gradient!r} instead."
+        )
+    if gradient == "adjoint" and solver == "rk4_hermite":
+        raise ValueError(
+            "`gradient` adjoint needs a solver of torchdiffeq (rk4, midpoint, dopri5), but "
+            "`solver` is 'rk4_hermite', which has its own exact discrete gradient."
+        )
+    if step_size is None:
+        return DEFAULT_STEP_SIZES[solver]
+    if solver == "dopri5":
+        raise ValueError("`step_size` has no meaning for dopri5, which chooses its own steps.")
+    if not 0 < step_size < float("inf"):
+        raise ValueError(f"`step_size` must be positive, but is {step_size} instead.")
+    return step_size
+
+
+def step_halving_error(
+    dynamics: Callable[[Any, Tensor], Tensor], p0: Tensor, times: Tensor, **options: Any
+) -> float:
+    """Estimated error of :func:`solve` with the same options, relative to the largest value.
+
+    4/3 of the largest difference to a solve with half the step: 1.0 to 1.6 times the true error
+    in every regime measured (local residuals were too small by up to 700 times). For dopri5, which
+    has no step to halve, the reference is RK4 at 0.02.
+    """
+    solver = options.get("solver", "rk4_hermite")
+    step = checked_step_size(solver, options.get("step_size"), options.get("gradient", "direct"))
+    with torch.no_grad():
+        coarse = solve(dynamics, p0, times, **options)
+        if step is None:
+            fine = solve(dynamics, p0, times, solver="rk4")
+        else:
+            fine = solve(dynamics, p0, times, **{**options, "step_size": step / 2})
+        scale = fine.abs().max().clamp(min=torch.finfo(fine.dtype).tiny)
+        return float(4 / 3 * (coarse - fine).abs().max() / scale)
+
+
+def _solve_torchdiffeq(
+    dynamics: Callable[[Any, Tensor], Tensor],
+    p0: Tensor,
+    times: Tensor,
+    solver: str,
+    step_size: float | None,
+    gradient: str,
+) -> Tensor:
+    import torchdiffeq
+
+    options: dict[str, Any] = {}
+    if step_size is None:
+        options["max_num_steps"] = DOPRI5_MAX_STEPS
+    else:
+        options["step_size"] = step_size
+    odeint = torchdiffeq.odeint_adjoint if gradient == "adjoint" else torchdiffeq.odeint
+    trajectory: Tensor = odeint(
+        dynamics,
+        p0,
+        times.to(p0.device),
+        method=solver,
+        rtol=DOPRI5_TOLERANCE,
+        atol=DOPRI5_TOLERANCE,
+        options=options,
+    )
+    return trajectory
+
+
+def _checked_times(times: Tensor) -> Tensor:
+    times = torch.as_tensor(times).detach().to("cpu", torch.float64)
+    if times.dim() != 1 or len(times) == 0:
+        raise ValueError(
+            f"`times` must have shape [N], N >= 1, but has {list(times.shape)} instead."
+        )
+    if not bool(times.isfinite().all()):
+        raise ValueError("`times` must be finite, but holds a value that is not.")
+    steps = times.diff()
+    if len(steps) and float(steps.min()) <= 0:
+        i = int((steps <= 0).nonzero()[0])
+        raise ValueError(
+            "`times` must be strictly increasing, but "
+            f"times[{i + 1}] = {float(times[i + 1]):.6g} follows times[{i}] = {float(times[i]):.6g}."
+        )
+    return times
+
+
+def _check_finite(trajectory: Tensor, times: Tensor) -> None:
+    # One reduction and one transfer; an infinity or a NaN anywhere makes the sum non-finite.
+    # (A finite sum of finite values can overflow float32, hence the second look.)
+    if bool(trajectory.sum().isfinite()) or bool(trajectory.isfinite().all()):
+        return
+    norms = trajectory.flatten(1).norm(dim=1)
+    bad = int((~trajectory.flatten(1).isfinite().all(dim=1)).nonzero()[0])
+    last = float(norms[bad - 1]) if bad else float("nan")
+    raise NonFiniteTrajectoryError(
+        f"The position flow is not finite from t = {float(times[bad]):.4g} (row {bad}) on; the norm "
+        f"of the row before is {last:.4g}. Lower --floater-lr-scale or --floater-init-scale, raise "
+        "--floater-time-scale (bounded time for long input), or take a smaller --floater-step-size."
+    )

@@ -1,0 +1,81 @@
+"""Which file encodes the position? The one in this folder named after `--position-encoder`.
+
+To add an encoder: write its file (its options included) and add its class to ``_ENCODERS`` below.
+The command line, the README's table, `floater info` and the contract tests read this registry.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fairseq_floater.position_encoders.base import Option, PositionSignal
+from fairseq_floater.position_encoders.floater import FloaterPositions
+from fairseq_floater.position_encoders.learned import LearnedPositions
+from fairseq_floater.position_encoders.none import NoPositions
+from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
+
+_ENCODERS: tuple[type[PositionSignal], ...] = (
+    FloaterPositions,
+    SinusoidalPositions,
+    LearnedPositions,
+    NoPositions,
+)
+POSITION_ENCODERS: dict[str, type[PositionSignal]] = {cls.name: cls for cls in _ENCODERS}
+if len(POSITION_ENCODERS) != len(_ENCODERS):
+    raise ImportError("Two position encoders share a name.")
+
+BLOCKS = ("all", "input")
+TARGETS = ("qkv", "hidden")
+
+ENCODER_OPTION = Option(
+    "--position-encoder",
+    "floater",
+    "where positions come from: " + ", ".join(POSITION_ENCODERS),
+    str,
+    tuple(POSITION_ENCODERS),
+)
+SHARED_OPTIONS = (
+    ENCODER_OPTION,
+    Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
+    Option(
+        "--position-target",
+        None,
+        "how positions enter: added to a block's input (hidden) or to q, k, v (qkv); "
+        "default: qkv for floater, hidden for the others",
+        str,
+        TARGETS,
+    ),
+)
+
+
+def all_options() -> tuple[Option, ...]:
+    """The shared options, then each encoder's own."""
+    return SHARED_OPTIONS + tuple(o for cls in _ENCODERS for o in cls.options)
+
+
+def add_args(parser: argparse.ArgumentParser) -> None:
+    """Add every encoder's options to fairseq's model options."""
+    for option in all_options():
+        option.add_to(parser)
+
+
+def complete(args: Any) -> None:
+    """Fill in defaults and check the options, on a Namespace or a DictConfig, in place.
+
+    Raises:
+        ValueError: a value outside its choices, of another type, or options that exclude each other.
+    """
+    for option in all_options():
+        value = getattr(args, option.dest, None)
+        setattr(args, option.dest, option.checked(option.default if value is None else value))
+    encoder = POSITION_ENCODERS[args.position_encoder]
+    if args.position_target is None:
+        args.position_target = encoder.default_target
+    encoder.check_options(encoder_options(args), args.position_target)
+
+
+def encoder_options(args: Any) -> dict[str, Any]:
+    """The options of the encoder that ``args`` names, by ``dest``."""
+    encoder = POSITION_ENCODERS[args.position_encoder]
+    return {option.dest: getattr(args, option.dest) for option in encoder.options}

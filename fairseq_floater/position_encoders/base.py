@@ -1,0 +1,241 @@
+"""What every position signal shares: its options, its table, and when the table may be kept.
+
+A *signal* is a float32 table of rows over token positions, [N, streams, blocks, C], added to the
+input of blocks (target ``hidden``) or to the projected queries, keys and values of attention
+(target ``qkv``). Encoders that act inside attention as relative biases would be a second kind.
+
+Letters: N positions, S streams, L blocks that receive positions, C channels, B sentences, T tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# What `max_positions()` answers for an encoder without a limit of its own.
+UNLIMITED_POSITIONS = 1_000_000
+# A kept table has at least this many rows, and grows by doubling.
+SMALLEST_KEPT_TABLE = 64
+
+HIDDEN_STREAMS = ("hidden",)
+SELF_STREAMS = ("q", "k", "v")
+CROSS_QUERY_STREAMS = ("cross_q",)
+SOURCE_STREAMS = ("cross_k", "cross_v")
+
+
+class PositionRangeError(FloatingPointError):
+    """A position does not fit the range of the model's dtype."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A command-line option of an encoder; ``None`` as default means "decided by the target"."""
+
+    name: str
+    default: Any
+    help: str
+    type: type = str
+    choices: tuple[str, ...] | None = None
+
+    @property
+    def dest(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        # Defaults stay with the architecture functions, as for fairseq's own model options.
+        kwargs: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self.help}
+        if self.type is bool:
+            kwargs["action"] = "store_true"
+        else:
+            kwargs.update(type=self.type, choices=self.choices, metavar=None)
+        parser.add_argument(self.name, **kwargs)
+
+    def checked(self, value: Any) -> Any:
+        """``value`` in the option's type: Hydra knows neither choices nor our types."""
+        if value is None:
+            return None
+        try:
+            value = value if self.type is bool else self.type(value)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"`{self.name}` must be of type {self.type.__name__}, but is {value!r} instead."
+            ) from None
+        if self.choices and value not in self.choices:
+            raise ValueError(
+                f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class SignalSpec:
+    """Where a signal goes: one stack's own positions, or a decoder's view of source positions.
+
+    Attributes:
+        dim: C.
+        streams: what is biased, see the ``*_STREAMS`` constants.
+        every_block: ``--position-blocks all``; else ``input``, the first block only.
+        target: ``hidden`` or ``qkv``.
+        side: ``source`` or ``target``: whose tokens are counted.
+        max_positions: rows of a table of fixed length (``--max-source/target-positions``).
+        padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
+        base_at_input: fairseq's own ``embed_positions`` is there underneath.
+        options: the encoder's own options by ``dest``.
+    """
+
+    dim: int
+    streams: tuple[str, ...]
+    every_block: bool
+    target: str
+    side: str
+    max_positions: int
+    padding_idx: int
+    base_at_input: bool
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class BlockPositions(nn.Module):
+    """What one block holds of a signal: here nothing but the block's own index."""
+
+    def __init__(self, block_index: int):
+        super().__init__()
+        self.block_index = block_index
+
+
+class PositionSignal(nn.Module, ABC):
+    """A table over token positions; subclasses say how it is computed.
+
+    The table is computed in float32 with autocast off and cast last. In training, and wherever
+    gradients are wanted, it is computed at every call. In evaluation without gradients it is kept,
+    grown when a longer sentence comes, and dropped when the parameters may have changed: by
+    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``) and by any call
+    that wants gradients. It is no buffer: never saved, averaged or copied with a graph.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    formula: ClassVar[str]
+    source: ClassVar[str]
+    default_target: ClassVar[str] = "hidden"
+    #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
+    keeps_base: ClassVar[bool] = True
+    #: Table 1 of the paper.
+    inductive: ClassVar[bool]
+    data_driven: ClassVar[bool]
+    parameter_efficient: ClassVar[bool]
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    def __init__(self, spec: SignalSpec):
+        super().__init__()
+        self.spec = spec
+        self._kept: dict[torch.dtype, Tensor] = {}
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        """Raise ValueError where options do not go together; ``options`` by ``dest``."""
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        """One phrase for the log at start."""
+        return ""
+
+    def receives(self, block_index: int) -> bool:
+        """Whether this block gets positions from the signal."""
+        return self.spec.every_block or block_index == 0
+
+    def build_block(self, block_index: int) -> nn.Module:
+        """What block ``block_index`` owns of this signal, kept with it when layers are pruned."""
+        return BlockPositions(block_index)
+
+    @abstractmethod
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        """Rows 0 .. N - 1: float32 [N, S, len(blocks), C], from what the blocks own."""
+
+    @property
+    def max_positions(self) -> int:
+        """Longest input in tokens, end symbol included."""
+        return UNLIMITED_POSITIONS
+
+    def forward(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        """The table [N, S, len(blocks), C] in ``dtype``.
+
+        Raises:
+            ValueError: more positions than the encoder has.
+            PositionRangeError: a row does not fit ``dtype``.
+        """
+        self._check_length(num_positions)
+        if self.training or torch.is_grad_enabled():
+            self.drop_kept_table()
+            return self._computed(num_positions, blocks, dtype)
+        kept = self._kept.get(dtype)
+        if kept is None or len(kept) < num_positions:
+            kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
+        return kept[:num_positions]
+
+    def drop_kept_table(self) -> None:
+        self._kept.clear()
+
+    def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
+        try:
+            return self._computed(min(room, self.max_positions), blocks, dtype)
+        except FloatingPointError:
+            # A row that nobody has asked for yet left the range; the rows asked for may be fine.
+            return self._computed(num_positions, blocks, dtype)
+
+    def _computed(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
+        with torch.autocast(device_type, enabled=False):
+            table = self.compute(num_positions, blocks)
+        # Only half precision has a range that a float32 row can leave unnoticed.
+        limit = torch.finfo(dtype).max
+        if dtype == torch.float16 and float(table.detach().abs().max()) > limit:
+            row = int((table.detach().flatten(1).abs().amax(1) > limit).nonzero()[0])
+            raise PositionRangeError(
+                f"Position {row} of {self.name} reaches {float(table[row].abs().max()):.4g}, beyond "
+                f"the largest {dtype} ({limit:.4g}). Raise --floater-time-scale, lower "
+                "--floater-init-scale, or use float32 or bfloat16."
+            )
+        return table.to(dtype)
+
+    def _check_length(self, num_positions: int) -> None:
+        if num_positions > self.max_positions:
+            raise ValueError(
+                f"A {self.spec.side} sequence of {num_positions} tokens (end symbol included) is "
+                f"longer than the {self.max_positions} positions of --position-encoder {self.name}; "
+                f"its table is set by --max-{self.spec.side}-positions before training."
+            )
+
+    def train(self, mode: bool = True) -> PositionSignal:
+        if mode or self.training:
+            self.drop_kept_table()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
+        self.drop_kept_table()
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.drop_kept_table()
+        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def token_positions(is_padding: Tensor) -> Tensor:
+    """0-based positions of the real tokens, wherever the padding stands.
+
+    Shapes: ``is_padding`` [B, T] bool -> [B, T] int64. A padded slot takes the position of the
+    token before it (0 if there is none): attention masks it out, it only has to be a valid row.
+    """
+    return ((~is_padding).cumsum(1) - 1).clamp_(min=0)
+
+
+def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
+    """Rows [N, C] by positions [B or 1, T], time first: [T, B or 1, C]."""
+    return F.embedding(positions, table).transpose(0, 1)

@@ -1,0 +1,222 @@
+"""FLOATER: positions as the trajectory of a learned flow, dp/dt = h(t, p; theta), read at t_i = delta i.
+
+"Learning to Encode Position for Transformer with Continuous Dynamical Model", ICML 2020:
+equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13 (biases on q, k, v).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.ode import (
+    GRADIENTS,
+    SOLVERS,
+    PositionDynamics,
+    RescaledModule,
+    checked_step_size,
+    solve,
+    step_halving_error,
+)
+from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
+
+logger = logging.getLogger(__name__)
+
+# Where `--floater-init-scale` is not given. The qkv form starts close to the model it is added to;
+# the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
+QKV_INIT_SCALE = 0.01
+HIDDEN_INITIAL_VALUE_STD = 0.1
+# Above this estimated relative error of the solve, the log warns.
+ERROR_WORTH_A_WARNING = 1e-3
+
+
+class InitialValues(RescaledModule):
+    """p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
+
+    def __init__(self, block_index: int, spec: SignalSpec):
+        super().__init__(spec.options["floater_lr_scale"])
+        self.block_index = block_index
+        scale = spec.options["floater_init_scale"]
+        if spec.target == "qkv":
+            std = 0.0
+        else:
+            std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
+        values = torch.randn(len(spec.streams), spec.dim) * (std / self.lr_scale)
+        self.values = nn.Parameter(values)
+
+    def initial(self) -> Tensor:
+        """p(0) [S, C] in float32."""
+        return self.values.float() * self.lr_scale
+
+
+class FloaterPositions(PositionSignal):
+    """The trajectory of one dynamics, shared by blocks and streams, from each one's own p(0).
+
+    Shapes: table [N, S, L, C]. Unit of time: one token is ``--floater-delta``. Past the trained
+    length the flow simply goes on. The gradient is that of the discrete solve, at every update
+    unless ``--floater-update-interval`` says otherwise.
+    """
+
+    name = "floater"
+    title = "FLOATER"
+    formula = "dp/dt = h(t, p), p at t = 0.1 i"
+    source = "ICML 2020, equations 8, 10, 12, 13"
+    default_target = "qkv"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    options = (
+        Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
+        Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
+        Option("--floater-solver", "rk4_hermite", "engine, see ode/solve.py", str, SOLVERS),
+        Option("--floater-step-size", None, "solver step in units of time", float),
+        Option(
+            "--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS
+        ),
+        Option(
+            "--floater-init-scale",
+            None,
+            "std of the initial h and p(0); default 0.01 for qkv (p(0) = 0), Linear's own "
+            "initialisation for hidden (p(0) std 0.1); 0 starts exactly as the model without it",
+            float,
+        ),
+        Option("--floater-lr-scale", 1.0, "learning-rate multiple of h and p(0)", float),
+        Option(
+            "--floater-update-interval",
+            1,
+            "solve with gradient when num_updates %% K == 0, reuse the table in between",
+            int,
+        ),
+        Option("--floater-freeze", False, "do not train h and p(0)", bool),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        for dest in ("floater_delta", "floater_time_scale", "floater_lr_scale"):
+            if not 0 < options[dest] < float("inf"):
+                flag = "--" + dest.replace("_", "-")
+                raise ValueError(f"`{flag}` must be positive, but is {options[dest]} instead.")
+        scale = options["floater_init_scale"]
+        if scale is not None and not 0 <= scale < float("inf"):
+            raise ValueError(
+                f"`--floater-init-scale` must not be negative, but is {scale} instead."
+            )
+        if options["floater_update_interval"] < 1:
+            raise ValueError(
+                "`--floater-update-interval` must be at least 1, "
+                f"but is {options['floater_update_interval']} instead."
+            )
+        checked_step_size(
+            options["floater_solver"], options["floater_step_size"], options["floater_gradient"]
+        )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        solver, gradient = options["floater_solver"], options["floater_gradient"]
+        step = checked_step_size(solver, options["floater_step_size"], gradient)
+        return (
+            f"delta {options['floater_delta']}, solver {solver}, "
+            f"step {'adaptive' if step is None else step}, gradient {gradient}, "
+            f"update interval {options['floater_update_interval']}"
+        )
+
+    def __init__(self, spec: SignalSpec):
+        super().__init__(spec)
+        options = spec.options
+        self.dynamics = PositionDynamics(
+            spec.dim, options["floater_time_scale"], options["floater_lr_scale"]
+        )
+        scale = options["floater_init_scale"]
+        if scale is None and spec.target == "qkv":
+            scale = QKV_INIT_SCALE
+        self.dynamics.reset_parameters(scale)
+        self.delta: float = options["floater_delta"]
+        self.solver = {
+            "solver": options["floater_solver"],
+            "step_size": options["floater_step_size"],
+            "gradient": options["floater_gradient"],
+        }
+        self.update_interval: int = options["floater_update_interval"]
+        self.num_updates = 0
+        self._reused: Tensor | None = None
+        self._error_reported = False
+        self.dynamics.requires_grad_(not options["floater_freeze"])
+
+    def build_block(self, block_index: int) -> nn.Module:
+        block = InitialValues(block_index, self.spec)
+        return block.requires_grad_(not self.spec.options["floater_freeze"])
+
+    def compute(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
+        if not self.training:
+            return self._solved(num_positions, blocks)
+        if not self._error_reported:
+            self._report_error(num_positions, blocks)
+        if self.num_updates % self.update_interval == 0:
+            table = self._solved(num_positions, blocks)
+            if self.update_interval > 1:
+                self._reused = table.detach()
+            return table
+        if self._reused is None or len(self._reused) < num_positions:
+            with torch.no_grad():
+                self._reused = self._solved(num_positions, blocks)
+        parameters = [*self.dynamics.parameters(), *(b.values for b in blocks)]
+        return _ZeroGradient.apply(self._reused[:num_positions], *parameters)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq's trainer before every update."""
+        self.num_updates = num_updates
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._reused = None
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
+        self._reused = None
+        return super()._apply(*args, **kwargs)
+
+    def times(self, num_positions: int) -> Tensor:
+        """t_i = delta i, [N] float64 on the CPU (exact at 10,000 tokens, where float32 is not)."""
+        return self.delta * torch.arange(num_positions, dtype=torch.float64)
+
+    def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
+        return torch.stack([block.initial() for block in blocks], dim=1)  # [S, L, C]
+
+    def _solved(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
+        p0 = self._initial_values(blocks)
+        return solve(self.dynamics, p0, self.times(num_positions), **self.solver)  # type: ignore[arg-type]
+
+    def _report_error(self, num_positions: int, blocks: Sequence[InitialValues]) -> None:
+        """Say once how exact the solve is; the error of a step size depends on the flow."""
+        self._error_reported = True
+        error = step_halving_error(
+            self.dynamics, self._initial_values(blocks), self.times(num_positions), **self.solver
+        )
+        level = logging.WARNING if error > ERROR_WORTH_A_WARNING else logging.INFO
+        advice = "; a smaller --floater-step-size lowers it" if level == logging.WARNING else ""
+        logger.log(
+            level,
+            "position flow of %s (%s positions): estimated relative error of the solve %.1e over "
+            "%d tokens%s",
+            "/".join(self.spec.streams),
+            self.spec.side,
+            error,
+            num_positions,
+            advice,
+        )
+
+
+class _ZeroGradient(torch.autograd.Function):
+    """A reused table that still gives its parameters a gradient, zero, as DDP expects."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return table.view_as(table)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *(torch.zeros_like(p) for p in ctx.saved_tensors))

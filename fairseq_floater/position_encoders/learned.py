@@ -1,0 +1,49 @@
+"""Learned position embeddings: a table of free rows per block, of fixed length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import PositionSignal, SignalSpec
+
+
+class LearnedRows(nn.Module):
+    """The rows of one block: ``weight`` [max positions, S, C], as fairseq initialises its own."""
+
+    def __init__(self, block_index: int, spec: SignalSpec):
+        super().__init__()
+        self.block_index = block_index
+        weight = torch.empty(spec.max_positions, len(spec.streams), spec.dim)
+        self.weight = nn.Parameter(nn.init.normal_(weight, std=spec.dim**-0.5))
+
+
+class LearnedPositions(PositionSignal):
+    """One free vector a position, a table a block (N L_max d parameters for "all blocks").
+
+    It replaces fairseq's sinusoid instead of standing on it. Rows past the longest training
+    sentence are never trained. Token i uses row i; there are --max-source/target-positions rows.
+
+    Shapes: table [N, S, L, C].
+    """
+
+    name = "learned"
+    title = "learned embedding"
+    formula = "a free vector for each i"
+    source = "Gehring et al. 2017; paper, section 4.1"
+    keeps_base = False
+    inductive = False
+    data_driven = True
+    parameter_efficient = False
+
+    def build_block(self, block_index: int) -> nn.Module:
+        return LearnedRows(block_index, self.spec)
+
+    @property
+    def max_positions(self) -> int:
+        return self.spec.max_positions
+
+    def compute(self, num_positions: int, blocks: Sequence[LearnedRows]) -> Tensor:
+        return torch.stack([block.weight[:num_positions].float() for block in blocks], dim=2)

@@ -1,0 +1,29 @@
+"""No positions at all: the control. What order the model knows comes from its causal mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_floater.position_encoders.base import PositionSignal
+
+
+class NoPositions(PositionSignal):
+    """Adds nothing and removes fairseq's sinusoid; no block receives it, so it has no table."""
+
+    name = "none"
+    title = "none"
+    formula = "-"
+    source = "control"
+    keeps_base = False
+    inductive = True
+    data_driven = False
+    parameter_efficient = True
+
+    def receives(self, block_index: int) -> bool:
+        return False
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        raise RuntimeError("--position-encoder none has no position table.")

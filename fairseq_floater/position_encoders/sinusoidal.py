@@ -1,0 +1,74 @@
+"""The fixed sinusoid (paper, equations 6 and 7) in fairseq's layout and offset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from fairseq_floater.position_encoders.base import BlockPositions, PositionSignal, SignalSpec
+
+
+def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
+    """fairseq's sinusoid of token positions 0 .. N - 1: float32 [N, C].
+
+    fairseq lays it out as [sines | cosines], spaces its frequencies over C / 2 - 1 steps, and counts
+    the first token as padding_idx + 1: equation 6 up to order, spacing and offset.
+    """
+    offset = padding_idx + 1
+    rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(
+        num_positions + offset, dim, padding_idx
+    )
+    return rows[offset:]
+
+
+def block_term(block_number: int, dim: int) -> Tensor:
+    """The second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
+    rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(block_number + 1, dim, None)
+    return rows[block_number]
+
+
+class SinusoidalPositions(PositionSignal):
+    """Equation 7: block n adds sinusoid(i) + sinusoid(n).
+
+    At ``input`` with target ``hidden`` it adds nothing: fairseq's own ``embed_positions`` is the
+    sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
+    sinusoid(i) is that same base where it is there, so that each block receives its term once.
+
+    Shapes: table [N, S, L, C]; nothing is learned; any length.
+    """
+
+    name = "sinusoidal"
+    title = "sinusoidal"
+    formula = "sin, cos of i c^(j/d); all blocks: + sin, cos of n c^(j/d)"
+    source = "Vaswani et al. 2017; Dehghani et al. 2019; paper's equations 6, 7"
+    inductive = True
+    data_driven = False
+    parameter_efficient = True
+
+    def __init__(self, spec: SignalSpec):
+        super().__init__(spec)
+        # Carries the device: a signal without parameters must still follow `.to()`.
+        self.register_buffer("anchor", torch.empty(0), persistent=False)
+
+    def receives(self, block_index: int) -> bool:
+        if self.spec.target == "hidden" and not self.spec.every_block:
+            return False  # fairseq's own base is all there is
+        return super().receives(block_index)
+
+    def compute(self, num_positions: int, blocks: Sequence[BlockPositions]) -> Tensor:
+        spec = self.spec
+        sinusoid = sinusoid_rows(num_positions, spec.dim, spec.padding_idx)
+        per_block = []
+        for block in blocks:
+            base_is_there = (
+                spec.base_at_input and spec.target == "hidden" and block.block_index == 0
+            )
+            own = torch.zeros_like(sinusoid) if base_is_there else sinusoid
+            if spec.every_block:
+                own = own + block_term(block.block_index + 1, spec.dim)
+            per_block.append(own)
+        table = torch.stack(per_block, dim=1).unsqueeze(1)  # [N, 1, L, C]
+        return table.expand(-1, len(spec.streams), -1, -1).to(self.anchor.device)  # type: ignore[arg-type]

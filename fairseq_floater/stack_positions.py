@@ -1,0 +1,113 @@
+"""Between a stack of blocks and its position signals: who owns what, and which block gets which rows.
+
+The stack owns the signal (FLOATER's dynamics); each block owns its part of it (FLOATER's p(0)) as
+``layers.N.<attribute>``, so that layerdrop and ``--*-layers-to-keep`` keep block and part together.
+
+Letters: N rows of the table, S streams, C channels, B sentences, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal, encoder_options
+from fairseq_floater.position_encoders.base import SignalSpec, gather_rows
+
+
+def attach_signal(
+    stack: nn.Module,
+    attribute: str,
+    cfg: Any,
+    *,
+    streams: tuple[str, ...],
+    side: str,
+    dim: int,
+    layers_to_keep: str | None,
+) -> PositionSignal:
+    """Build ``cfg``'s encoder as ``stack.<attribute>`` and each block's part as ``block.<attribute>``.
+
+    The random numbers drawn here are given back, so that under one seed the Transformer around the
+    encoder starts, and drops out, like fairseq's own.
+
+    Args:
+        streams: what is biased.
+        side: ``source`` or ``target``: whose tokens are counted.
+        dim: C.
+        layers_to_keep: fairseq's option; blocks keep the index they were trained under.
+
+    Raises:
+        ValueError: pruning would remove the only block that receives positions.
+    """
+    blocks = all_blocks(stack)
+    indices = tuple(range(len(blocks)))
+    if layers_to_keep:
+        indices = tuple(sorted(int(i) for i in layers_to_keep.split(",")))
+    spec = SignalSpec(
+        dim=dim,
+        streams=streams,
+        every_block=cfg.position_blocks == "all",
+        target=cfg.position_target,
+        side=side,
+        max_positions=cfg.max_source_positions if side == "source" else cfg.max_target_positions,
+        padding_idx=stack.padding_idx,  # type: ignore[arg-type]
+        base_at_input=stack.embed_positions is not None,
+        options=encoder_options(cfg),
+    )
+    with torch.random.fork_rng(devices=[]):
+        signal = POSITION_ENCODERS[cfg.position_encoder](spec)
+        for index, block in zip(indices, blocks):
+            setattr(block, attribute, signal.build_block(index) if signal.receives(index) else None)
+    if signal.receives(0) and not spec.every_block and 0 not in indices:
+        raise ValueError(
+            "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must keep layer 0 with "
+            f"`--position-blocks input`, but are {layers_to_keep!r}: only layer 0 has positions."
+        )
+    setattr(stack, attribute, signal)
+    return signal
+
+
+def all_blocks(stack: nn.Module) -> list[nn.Module]:
+    """Every block; iterating ``stack.layers`` itself skips some under layerdrop."""
+    return list(stack.layers.children())  # type: ignore[union-attr]
+
+
+class BlockRows:
+    """The table of one signal for one batch, block by block.
+
+    Args:
+        signal: the position encoder.
+        blocks: every block of the stack; the table covers those that hold a part of ``signal``.
+        attribute: under which they hold it.
+        positions: [B or 1, T] row of each token.
+        num_positions: rows that are enough for ``positions``.
+        dtype: of the model.
+    """
+
+    def __init__(
+        self,
+        signal: PositionSignal,
+        blocks: Sequence[nn.Module],
+        attribute: str,
+        positions: Tensor,
+        num_positions: int,
+        dtype: torch.dtype,
+    ):
+        owners = [block for block in blocks if getattr(block, attribute, None) is not None]
+        parts = [getattr(block, attribute) for block in owners]
+        self.positions = positions
+        self._slots = {id(block): slot for slot, block in enumerate(owners)}
+        self._table = signal(num_positions, parts, dtype) if parts else None
+
+    def table(self, block: nn.Module) -> Tensor | None:
+        """[N, S, C] for target ``qkv``; None where ``block`` receives no positions."""
+        slot = self._slots.get(id(block))
+        return None if slot is None or self._table is None else self._table[:, :, slot]
+
+    def add_to(self, x: Tensor, block: nn.Module) -> Tensor:
+        """Target ``hidden``: ``x`` [T, B, C] plus the rows of ``block``."""
+        table = self.table(block)
+        return x if table is None else x + gather_rows(table[:, 0], self.positions)

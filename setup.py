@@ -1,0 +1,42 @@
+"""fairseq_floater: position encoders for fairseq's Transformer, FLOATER first among them."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (HERE / "fairseq_floater" / "version.py").read_text(), re.MULTILINE
+).group(1)
+
+setup(
+    name="fairseq_floater",
+    version=VERSION,
+    description="FLOATER and other position encoders as a fairseq plugin, with the paper's protocol",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["fairseq_floater", "fairseq_floater.*"]),
+    install_requires=[
+        # fairseq itself is left out on purpose: it must be built without isolation, against the
+        # torch that is there (scripts/setup.sh does it); an install that pulled it in would fetch
+        # another torch. `floater info` names it when it is missing.
+        "torch>=2.4",
+        "torchdiffeq>=0.2.4",
+        "sacrebleu>=2.3",
+        "sentencepiece>=0.2",
+        "num2words>=0.5.13",
+        "matplotlib>=3.7",
+        "PyYAML>=6",
+        "tqdm>=4.60",
+        "sacremoses>=0.1",
+        "subword-nmt>=0.3.8",
+    ],
+    extras_require={
+        "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]
+        + ["types-PyYAML", "types-tqdm"],
+    },
+    entry_points={"console_scripts": ["floater=fairseq_floater.cli:main"]},
+)

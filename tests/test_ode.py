@@ -1,0 +1,244 @@
+"""The flow: engines against each other, against the truth, and in their gradients."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_floater.ode import (
+    NonFiniteTrajectoryError,
+    PositionDynamics,
+    solve,
+    step_halving_error,
+)
+
+EQUIDISTANT = 0.1 * torch.arange(64, dtype=torch.float64)
+UNEVEN = torch.tensor([0.0, 0.03, 0.5, 0.77, 0.8, 1.9, 3.3, 3.4, 7.0], dtype=torch.float64)
+
+
+class Sinusoid(nn.Module):
+    """d/dt (sin wt, cos wt): a dynamics of t alone with a known solution."""
+
+    def forward(self, t, p):
+        w = torch.tensor([1.0, 0.3], dtype=p.dtype)
+        return torch.cat([w * torch.cos(w * t), -w * torch.sin(w * t)]).expand_as(p)
+
+
+def flow(dim=6, rows=(3, 2), seed=0, dtype=torch.float64, **options):
+    generator = torch.Generator().manual_seed(seed)
+    dynamics = PositionDynamics(dim, **options).to(dtype)
+    with torch.no_grad():
+        for parameter in dynamics.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
+    p0 = torch.randn(*rows, dim, generator=generator, dtype=torch.float64).to(dtype)
+    return dynamics, p0.requires_grad_()
+
+
+def values_and_gradients(dynamics, p0, times, **options):
+    dynamics.zero_grad()
+    p0.grad = None
+    trajectory = solve(dynamics, p0, times, **options)
+    weights = torch.sin(torch.arange(trajectory.numel(), dtype=trajectory.dtype))
+    (trajectory * weights.view_as(trajectory)).sum().backward()
+    return trajectory.detach(), [p0.grad, *(p.grad for p in dynamics.parameters())]
+
+
+def relative(actual, expected):
+    return float((actual - expected).detach().norm() / expected.detach().norm())
+
+
+class AsModule(nn.Module):
+    """Hides the class of a dynamics, so that the engine differentiates by autograd."""
+
+    def __init__(self, dynamics):
+        super().__init__()
+        self.dynamics = dynamics
+
+    def forward(self, t, p):
+        return self.dynamics(t, p)
+
+
+def test_parameter_count_is_table_6s():
+    assert sum(p.numel() for p in PositionDynamics(512).parameters()) == 526_336
+
+
+@pytest.mark.parametrize("times", [EQUIDISTANT, UNEVEN], ids=["equidistant", "uneven"])
+@pytest.mark.parametrize("options", [{}, {"time_scale": 7.0, "lr_scale": 3.0}])
+def test_written_out_gradient_is_the_gradient_of_the_steps(times, options):
+    dynamics, p0 = flow(**options)
+    values, gradients = values_and_gradients(dynamics, p0, times)
+    expected, expected_gradients = values_and_gradients(AsModule(dynamics), p0, times)
+    assert relative(values, expected) < 1e-13
+    for gradient, reference in zip(gradients, expected_gradients):
+        assert relative(gradient, reference) < 1e-12
+
+
+def test_chunks_of_the_backward_pass_join():
+    dynamics, p0 = flow(dim=3, rows=(2,))
+    times = 0.1 * torch.arange(300, dtype=torch.float64)  # 150 steps: more than two chunks
+    with torch.no_grad():
+        for parameter in dynamics.parameters():
+            parameter.mul_(0.3)
+    _, gradients = values_and_gradients(dynamics, p0, times)
+    _, expected = values_and_gradients(AsModule(dynamics), p0, times)
+    for gradient, reference in zip(gradients, expected):
+        assert relative(gradient, reference) < 1e-12
+
+
+def test_gradcheck():
+    dynamics, p0 = flow(dim=3, rows=(2,), seed=1)
+    parameters = [p.detach().clone().requires_grad_() for p in dynamics.parameters()]
+    names = [name for name, _ in dynamics.named_parameters()]
+
+    def run(p0, *parameters):
+        twin = PositionDynamics(3).double()
+        for name, parameter in zip(names, parameters):
+            delattr(twin, name)
+            setattr(twin, name, parameter)
+        return solve(twin, p0, UNEVEN[:6])
+
+    assert torch.autograd.gradcheck(run, (p0, *parameters))
+
+
+@pytest.mark.parametrize("times", [EQUIDISTANT, UNEVEN], ids=["equidistant", "uneven"])
+@pytest.mark.parametrize("gradient", ["direct", "adjoint"])
+def test_agrees_with_torchdiffeq(times, gradient):
+    dynamics, p0 = flow()
+    values, gradients = values_and_gradients(dynamics, p0, times, step_size=0.005)
+    expected, expected_gradients = values_and_gradients(
+        dynamics, p0, times, solver="rk4", step_size=0.005, gradient=gradient
+    )
+    # The kinks of the ReLU leave second-order errors; torchdiffeq interpolates linearly.
+    scale = expected.abs().max()
+    assert (values - expected).abs().max() / scale < 1e-4
+    for ours, reference in zip(gradients, expected_gradients):
+        assert relative(ours, reference) < 1e-3
+
+
+@pytest.mark.parametrize("solver", ["rk4_hermite", "rk4", "midpoint", "dopri5"])
+def test_every_engine_finds_a_known_solution(solver):
+    p0 = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    w = torch.tensor([1.0, 0.3], dtype=torch.float64)
+    angle = EQUIDISTANT[:, None] * w
+    truth = torch.cat([angle.sin(), angle.cos()], dim=1)
+    assert (solve(Sinusoid(), p0, EQUIDISTANT, solver=solver) - truth).abs().max() < 5e-4
+
+
+def test_order_of_convergence_is_four():
+    p0 = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    w = torch.tensor([1.0, 0.3], dtype=torch.float64)
+    truth = torch.cat([(UNEVEN[:, None] * w).sin(), (UNEVEN[:, None] * w).cos()], dim=1)
+    errors = [
+        float((solve(Sinusoid(), p0, UNEVEN, step_size=0.8 / 2**i) - truth).abs().max())
+        for i in range(5)
+    ]
+    slope = (math.log(errors[0]) - math.log(errors[-1])) / (4 * math.log(2))
+    assert 3.8 < slope < 4.3, errors
+
+
+@pytest.mark.parametrize("solver", ["rk4_hermite", "rk4", "dopri5"])
+def test_a_row_does_not_depend_on_how_many_were_asked_for(solver):
+    dynamics, p0 = flow(dtype=torch.float32)
+    long = solve(dynamics, p0, EQUIDISTANT, solver=solver)
+    for n in (1, 2, 3, 17, 63):
+        short = solve(dynamics, p0, EQUIDISTANT[:n], solver=solver)
+        torch.testing.assert_close(short, long[:n], rtol=1e-5, atol=1e-5)
+        if solver == "rk4_hermite":
+            assert torch.equal(short, long[:n])
+
+
+@pytest.mark.parametrize("std", [0.01, None], ids=["small", "linear"])
+def test_default_step_is_accurate_and_the_estimate_honest(std):
+    torch.manual_seed(0)
+    dynamics = PositionDynamics(64)
+    dynamics.reset_parameters(std)
+    p0 = torch.randn(4, 64) * 0.1
+    times = 0.1 * torch.arange(256, dtype=torch.float64)
+    with torch.no_grad():
+        truth = solve(dynamics.double(), p0.double(), times, step_size=0.01)
+    error = float((solve(dynamics.float(), p0, times) - truth).detach().abs().max())
+    error /= float(truth.abs().max())
+    estimate = step_halving_error(dynamics, p0, times)
+    assert error < 1e-3
+    assert error < 3 * estimate + 1e-6
+
+
+def test_long_times_stay_exact_in_float32():
+    p0 = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    times = 0.1 * torch.arange(10_000, dtype=torch.float64)
+    last = solve(Sinusoid(), p0, times)[-1]
+    w = torch.tensor([1.0, 0.3], dtype=torch.float64) * times[-1]
+    torch.testing.assert_close(last.double(), torch.cat([w.sin(), w.cos()]), atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ([0.0, 0.2, 0.1], r"times\[2\] = 0.1 follows times\[1\] = 0.2"),
+        ([0.0, 0.1, 0.1], "strictly increasing"),
+        ([0.0, float("nan")], "must be finite"),
+        ([0.0, float("inf")], "must be finite"),
+        ([], "N >= 1"),
+    ],
+)
+def test_bad_times_are_refused(times, words):
+    dynamics, p0 = flow()
+    with pytest.raises(ValueError, match=words):
+        solve(dynamics, p0, torch.tensor(times))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"solver": "euler"}, "rk4_hermite, rk4, midpoint, dopri5, but is 'euler'"),
+        ({"gradient": "none"}, "direct, adjoint, but is 'none'"),
+        ({"gradient": "adjoint"}, "needs a solver of torchdiffeq"),
+        ({"step_size": 0.0}, "must be positive, but is 0.0"),
+        ({"solver": "dopri5", "step_size": 0.1}, "chooses its own steps"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    dynamics, p0 = flow()
+    with pytest.raises(ValueError, match=words):
+        solve(dynamics, p0, EQUIDISTANT, **options)
+
+
+def test_half_precision_is_refused():
+    dynamics, p0 = flow()
+    with pytest.raises(ValueError, match="float32 or float64"):
+        solve(dynamics, p0.half(), EQUIDISTANT)
+
+
+def test_an_exploding_flow_says_when_and_what_to_do():
+    dynamics, p0 = flow(dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in dynamics.parameters():
+            parameter.mul_(80)
+    with pytest.raises(NonFiniteTrajectoryError, match=r"from t = [\d.]+ \(row \d+\).*time-scale"):
+        solve(dynamics, p0, 0.1 * torch.arange(2000, dtype=torch.float64))
+
+
+def test_learning_rate_scale_keeps_theta_across_scales():
+    dynamics, p0 = flow(lr_scale=3.0)
+    other = PositionDynamics(6, lr_scale=0.5).double()
+    other.load_state_dict(dynamics.state_dict())
+    torch.testing.assert_close(
+        solve(other, p0, EQUIDISTANT), solve(dynamics, p0, EQUIDISTANT), rtol=1e-12, atol=1e-12
+    )
+    same = PositionDynamics(6, lr_scale=3.0).double()
+    same.load_state_dict(dynamics.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(same.parameters(), dynamics.parameters()))
+
+
+def test_learning_rate_scale_multiplies_adams_step():
+    steps = {}
+    for scale in (1.0, 5.0):
+        torch.manual_seed(0)
+        dynamics = PositionDynamics(4, lr_scale=scale).double()
+        before = dynamics.coefficients().w1.detach().clone()
+        optimizer = torch.optim.Adam(dynamics.parameters(), lr=1e-3, eps=1e-16)
+        solve(dynamics, torch.ones(4, dtype=torch.float64), UNEVEN).sum().backward()
+        optimizer.step()
+        steps[scale] = dynamics.coefficients().w1.detach() - before
+    torch.testing.assert_close(steps[5.0], 5 * steps[1.0], rtol=1e-6, atol=1e-12)
