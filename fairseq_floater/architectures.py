@@ -36,7 +36,7 @@ _SHAPES: dict[str, Callable[[Any], None]] = {
 
 
 def _register(name: str, shape: Callable[[Any], None]) -> None:
-    @register_model_architecture(MODEL, name)  # type: ignore[untyped-decorator]
+    @register_model_architecture(MODEL, name)
     def architecture(args: Any) -> None:
         shape(args)
         position_encoders.complete(args)

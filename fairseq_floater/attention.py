@@ -19,7 +19,7 @@ from torch import Tensor
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
-class PositionBiasedAttention(MultiheadAttention):  # type: ignore[misc]
+class PositionBiasedAttention(MultiheadAttention):
     """fairseq's attention plus ``q_bias``, ``k_bias``, ``v_bias``.
 
     Biases are [T or S, B or 1, C], added after the projection and, for the query, before it is
@@ -41,7 +41,7 @@ class PositionBiasedAttention(MultiheadAttention):  # type: ignore[misc]
         # `--retain-dropout-modules MultiheadAttention` means this class as well.
         self.dropout_module.module_name = "MultiheadAttention"
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         query: Tensor,
         key: Tensor | None,

@@ -27,13 +27,23 @@ class _BlockMixin(nn.Module):
     """What both blocks do in the same way."""
 
     normalize_before: bool
+    # Built by fairseq's layers; torch answers an undeclared attribute with a union.
+    activation_fn: Any
+    activation_dropout_module: Any
+    dropout_module: Any
+    fc1: Any
+    fc2: Any
+    final_layer_norm: Any
+    residual_connection: Any
+    self_attn: Any
+    encoder_attn: Any
 
     def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
         x = self.residual_connection(self.dropout_module(sublayer_output), x)
-        return x if self.normalize_before else norm(x)  # type: ignore[no-any-return]
+        return x if self.normalize_before else norm(x)
 
     def _prepared(self, x: Tensor, norm: LayerNorm) -> Tensor:
-        return norm(x) if self.normalize_before else x  # type: ignore[no-any-return]
+        return norm(x) if self.normalize_before else x
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         hidden = self.activation_fn(self.fc1(self._prepared(x, self.final_layer_norm)))
@@ -41,7 +51,7 @@ class _BlockMixin(nn.Module):
         return self._residual(x, output, self.final_layer_norm)
 
 
-class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):  # type: ignore[misc]
+class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
     """fairseq's encoder layer; ``position_table`` [N, 3, C] biases q, k and v."""
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
@@ -55,7 +65,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):  # t
             xformers_att_config=cfg.encoder.xformers_att_config,
         )
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         encoder_padding_mask: Tensor | None,
@@ -79,7 +89,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):  # t
         return self._feed_forward(x)
 
 
-class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):  # type: ignore[misc]
+class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     """fairseq's decoder layer with positions of both sides.
 
     ``position_table`` [N, 4, C] biases self-attention's q, k, v and cross-attention's q by target
@@ -115,7 +125,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):  # t
             xformers_att_config=cfg.encoder.xformers_att_config,
         )
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         encoder_out: Tensor | None = None,

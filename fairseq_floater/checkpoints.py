@@ -11,8 +11,10 @@ import argparse
 import importlib
 import os
 import pickle
+import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,51 @@ def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.
     return argparse.Namespace(**values)
 
 
-def write_whole(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+def position_parameters(state: dict[str, Any]) -> dict[str, int]:
+    """The tensors of ``state`` that belong to a position encoder of ours, with their sizes."""
+    ours = (".positions.", ".source_positions.")
+    return {
+        name: tensor.numel()
+        for name, tensor in state.items()
+        if any(part in name for part in ours) and not name.endswith("lr_scale")
+    }
+
+
+def repair_last(folder: str | os.PathLike[str]) -> str:
+    """Make sure that fairseq can resume in ``folder``; returns one sentence on what was found.
+
+    fairseq copies ``checkpoint_last.pt`` byte by byte from the checkpoint just saved: a run killed
+    meanwhile leaves half a file, and cannot start again. A broken one is replaced by the newest
+    whole checkpoint; without any, it is set aside and training starts over.
+    """
+    folder = Path(folder)
+    last = folder / "checkpoint_last.pt"
+    if not last.exists():
+        return "nothing to resume from"
+    if _is_whole(last):
+        return f"resuming from {last}"
+    others = sorted(
+        (p for p in folder.glob("checkpoint*.pt") if p != last),
+        key=lambda p: p.stat().st_mtime,
+        reverse=True,
+    )
+    for other in others:
+        if _is_whole(other):
+            write_whole(last, partial(shutil.copyfile, other))
+            return f"{last} was broken off; resuming from {other}"
+    last.replace(last.with_suffix(".broken"))
+    return f"{last} was broken off and there is no other checkpoint; starting over"
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in place in one step."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +150,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text so that it is there whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _reason(error: Exception) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal, encoder_options
-from fairseq_floater.position_encoders.base import SignalSpec, gather_rows
+from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
+from fairseq_floater.position_encoders.base import PositionSignal, SignalSpec, gather_rows
 
 
 def attach_signal(
-    stack: nn.Module,
+    stack: Any,
     attribute: str,
     cfg: Any,
     *,
@@ -53,7 +53,7 @@ def attach_signal(
         target=cfg.position_target,
         side=side,
         max_positions=cfg.max_source_positions if side == "source" else cfg.max_target_positions,
-        padding_idx=stack.padding_idx,  # type: ignore[arg-type]
+        padding_idx=stack.padding_idx,
         base_at_input=stack.embed_positions is not None,
         options=encoder_options(cfg),
     )
@@ -70,9 +70,9 @@ def attach_signal(
     return signal
 
 
-def all_blocks(stack: nn.Module) -> list[nn.Module]:
+def all_blocks(stack: Any) -> list[nn.Module]:
     """Every block; iterating ``stack.layers`` itself skips some under layerdrop."""
-    return list(stack.layers.children())  # type: ignore[union-attr]
+    return list(stack.layers.children())
 
 
 class BlockRows:

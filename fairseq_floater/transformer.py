@@ -29,13 +29,14 @@ from torch import Tensor, nn
 from fairseq_floater import position_encoders
 from fairseq_floater.attention import IncrementalState
 from fairseq_floater.blocks import PositionBiasedDecoderBlock, PositionBiasedEncoderBlock
-from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
+from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import (
     CROSS_QUERY_STREAMS,
     HIDDEN_STREAMS,
     SELF_STREAMS,
     SOURCE_STREAMS,
     UNLIMITED_POSITIONS,
+    PositionSignal,
     token_positions,
 )
 from fairseq_floater.stack_positions import BlockRows, all_blocks, attach_signal
@@ -43,7 +44,7 @@ from fairseq_floater.stack_positions import BlockRows, all_blocks, attach_signal
 logger = logging.getLogger(__name__)
 
 
-class FloaterEncoder(TransformerEncoderBase):  # type: ignore[misc]
+class FloaterEncoder(TransformerEncoderBase):
     """fairseq's encoder; ``positions`` is its signal over source positions."""
 
     def __init__(
@@ -146,7 +147,7 @@ class FloaterEncoder(TransformerEncoderBase):  # type: ignore[misc]
         return _limit(self, self.positions, self.cfg.encoder.learned_pos)
 
 
-class FloaterDecoder(TransformerDecoderBase):  # type: ignore[misc]
+class FloaterDecoder(TransformerDecoderBase):
     """fairseq's decoder; ``positions`` counts target tokens, ``source_positions`` source tokens.
 
     The second exists for target ``qkv`` only: cross-attention's keys and values are biased by the
@@ -166,7 +167,7 @@ class FloaterDecoder(TransformerDecoderBase):  # type: ignore[misc]
         )
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
         self.hidden = cfg.position_target == "hidden"
-        streams = HIDDEN_STREAMS
+        streams: tuple[str, ...] = HIDDEN_STREAMS
         if not self.hidden:
             streams = SELF_STREAMS + (() if no_encoder_attn else CROSS_QUERY_STREAMS)
         shared = {"dim": cfg.decoder.embed_dim, "layers_to_keep": cfg.decoder.layers_to_keep}
@@ -305,7 +306,7 @@ class FloaterDecoder(TransformerDecoderBase):  # type: ignore[misc]
 
 
 @register_model("floater_transformer")
-class FloaterTransformerModel(TransformerModel):  # type: ignore[misc]
+class FloaterTransformerModel(TransformerModel):
     """fairseq's Transformer with a choice of position encoders (``--position-encoder``)."""
 
     @classmethod

@@ -45,10 +45,10 @@ class PositionDynamics(RescaledModule):
             raise ValueError(f"`time_scale` must be positive, but is {time_scale} instead.")
         self.dim = dim
         self.time_scale = float(time_scale)
-        for name in ("weight1", "weight2"):
-            self.register_parameter(name, nn.Parameter(torch.empty(dim, dim + 1)))
-        for name in ("bias1", "bias2"):
-            self.register_parameter(name, nn.Parameter(torch.empty(dim)))
+        self.weight1 = nn.Parameter(torch.empty(dim, dim + 1))
+        self.bias1 = nn.Parameter(torch.empty(dim))
+        self.weight2 = nn.Parameter(torch.empty(dim, dim + 1))
+        self.bias2 = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 
     def reset_parameters(self, std: float | None = None) -> None:

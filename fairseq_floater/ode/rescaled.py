@@ -27,7 +27,7 @@ class RescaledModule(nn.Module):
         self.lr_scale = float(lr_scale)
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "lr_scale"] = torch.tensor(self.lr_scale, dtype=torch.float64)
 
     def _load_from_state_dict(
@@ -41,4 +41,4 @@ class RescaledModule(nn.Module):
                 if value is not None:
                     theta = value.double() * float(saved)
                     state_dict[prefix + name] = (theta / self.lr_scale).to(value.dtype)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -141,7 +141,7 @@ class _TwoLayerFlow(torch.autograd.Function):
         return grid.interpolate(values, slopes).reshape(-1, *p0.shape)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, slopes, *coefficients = ctx.saved_tensors
         h, grid = DynamicsCoefficients(*coefficients), ctx.grid

@@ -220,11 +220,11 @@ class PositionSignal(nn.Module, ABC):
 
     def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
         self.drop_kept_table()
-        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call,no-any-return]
+        return super()._apply(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.drop_kept_table()
-        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(*args, **kwargs)
 
 
 def token_positions(is_padding: Tensor) -> Tensor:

@@ -41,10 +41,8 @@ class InitialValues(RescaledModule):
         super().__init__(spec.options["floater_lr_scale"])
         self.block_index = block_index
         scale = spec.options["floater_init_scale"]
-        if spec.target == "qkv":
-            std = 0.0
-        else:
-            std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
+        hidden_std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
+        std = 0.0 if spec.target == "qkv" else hidden_std
         values = torch.randn(len(spec.streams), spec.dim) * (std / self.lr_scale)
         self.values = nn.Parameter(values)
 
@@ -187,7 +185,7 @@ class FloaterPositions(PositionSignal):
 
     def _solved(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
         p0 = self._initial_values(blocks)
-        return solve(self.dynamics, p0, self.times(num_positions), **self.solver)  # type: ignore[arg-type]
+        return solve(self.dynamics, p0, self.times(num_positions), **self.solver)
 
     def _report_error(self, num_positions: int, blocks: Sequence[InitialValues]) -> None:
         """Say once how exact the solve is; the error of a step size depends on the flow."""

@@ -47,3 +47,17 @@ class LearnedPositions(PositionSignal):
 
     def compute(self, num_positions: int, blocks: Sequence[LearnedRows]) -> Tensor:
         return torch.stack([block.weight[:num_positions].float() for block in blocks], dim=2)
+
+    def adopt_base(self, blocks: Sequence[LearnedRows], rows: Tensor) -> None:
+        """Start as a donor's positions ``rows`` [n, C] and keep its function up to position n.
+
+        Block 1 takes them (target ``hidden``: where the donor had them); its further rows stay
+        random, because a sinusoid past the trained length would be an unfair head start. All
+        other blocks, and every block of target ``qkv``, start at zero.
+        """
+        with torch.no_grad():
+            for block in blocks:
+                if self.spec.target == "hidden" and block.block_index == 0:
+                    block.weight[: len(rows), 0] = rows.to(block.weight)
+                else:
+                    block.weight.zero_()

@@ -51,6 +51,7 @@ class SinusoidalPositions(PositionSignal):
     def __init__(self, spec: SignalSpec):
         super().__init__(spec)
         # Carries the device: a signal without parameters must still follow `.to()`.
+        self.anchor: Tensor
         self.register_buffer("anchor", torch.empty(0), persistent=False)
 
     def receives(self, block_index: int) -> bool:
@@ -71,4 +72,4 @@ class SinusoidalPositions(PositionSignal):
                 own = own + block_term(block.block_index + 1, spec.dim)
             per_block.append(own)
         table = torch.stack(per_block, dim=1).unsqueeze(1)  # [N, 1, L, C]
-        return table.expand(-1, len(spec.streams), -1, -1).to(self.anchor.device)  # type: ignore[arg-type]
+        return table.expand(-1, len(spec.streams), -1, -1).to(self.anchor.device)

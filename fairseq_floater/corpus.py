@@ -1,0 +1,291 @@
+"""The built-in corpus: number phrases by num2words, several to a line, in two languages.
+
+    forty-two, seventy-three        ->  zweiundvierzig, dreiundsiebzig
+
+It needs no download, has one right translation for every line, real reordering (German says the ones
+before the tens) and any amount and length. The same arguments give the same bytes on every machine
+that has the same num2words.
+
+Every line belongs to one split by a hash of its numbers, so that splits never share a line, and each
+split draws from its own stream, so that the size of one does not change another.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import num2words
+from tqdm import tqdm
+
+from fairseq_floater.checkpoints import write_text
+
+LANGUAGES = ("de", "en", "fr")
+MANIFEST = "numbers.json"
+MAX_NUMBER = 999_999
+SEPARATOR = ", "
+# Which sixteenths of all lines belong to which split.
+SHARES = {
+    "train": range(10),
+    "valid": range(10, 12),
+    "test": range(12, 14),
+    "test_long": range(14, 16),
+}
+# So many refused draws in a row mean that a split has run out of lines.
+MAX_REFUSED_DRAWS = 20_000
+
+
+class CorpusError(Exception):
+    """A corpus that cannot be made or must not be overwritten; one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class NumbersSummary:
+    """What :func:`write_numbers` left in ``out_dir``."""
+
+    out_dir: Path
+    skipped: bool
+    parameters: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+    """For each file its number of lines, its size in bytes and its sha256."""
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return {**vars(self), "out_dir": str(self.out_dir)}
+
+    def format_text(self) -> str:
+        lines = [f"{'file':<16}{'lines':>10}{'bytes':>14}  sha256"]
+        for name, facts in self.files.items():
+            lines.append(
+                f"{name:<16}{facts['lines']:>10}{facts['bytes']:>14}  {facts['sha256'][:16]}"
+            )
+        state = "is whole already and was left as it is" if self.skipped else "is written"
+        return "\n".join([*lines, f"{self.out_dir} {state}."])
+
+
+def write_numbers(
+    out_dir: str | Path,
+    *,
+    target_language: str = "de",
+    source_language: str = "en",
+    train: int = 12_000,
+    valid: int = 500,
+    test: int = 500,
+    test_long: int = 500,
+    numbers_per_line: tuple[int, int] = (1, 4),
+    long_numbers_per_line: tuple[int, int] = (6, 10),
+    max_number: int = 9_999,
+    seed: int = 1,
+    overwrite: bool = False,
+) -> NumbersSummary:
+    """Write ``<split>.<language>`` for train, valid, test and test_long, and a manifest.
+
+    Args:
+        out_dir: made if it is not there; other files in it are left alone.
+        target_language, source_language: two of :data:`LANGUAGES`.
+        train, valid, test, test_long: lines; 0 leaves a test split out.
+        numbers_per_line: fewest and most numbers on a line, all counts equally likely.
+        long_numbers_per_line: the same for test_long.
+        max_number: numbers run from 0 to this; first the number of digits is drawn, then the
+            number, so that short numbers are as frequent as long ones.
+        seed: any integer.
+        overwrite: replace a corpus of other parameters.
+
+    Raises:
+        CorpusError: parameters that make no corpus, or other files in the way.
+    """
+    out_dir = Path(out_dir)
+    sizes = {"train": train, "valid": valid, "test": test, "test_long": test_long}
+    parameters = {
+        "source_language": source_language,
+        "target_language": target_language,
+        **sizes,
+        "numbers_per_line": list(numbers_per_line),
+        "long_numbers_per_line": list(long_numbers_per_line),
+        "max_number": max_number,
+        "seed": seed,
+    }
+    _check_parameters(parameters)
+    old = _read_manifest(out_dir)
+    if old is not None and old.get("parameters") == parameters and _whole(out_dir, old["files"]):
+        return NumbersSummary(out_dir, True, parameters, old["files"])
+
+    temporary = out_dir / ".numbers.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise CorpusError(f"{out_dir} cannot be written: {error.strerror}.") from None
+    try:
+        files = {}
+        for split, size in sizes.items():
+            span = long_numbers_per_line if split == "test_long" else numbers_per_line
+            if size:
+                lines = draw_lines(split, size, span, max_number=max_number, seed=seed)
+                files.update(_write_split(temporary, split, size, lines, parameters))
+        if not overwrite:
+            _check_nothing_in_the_way(out_dir, files, old)
+        for name in (old or {}).get("files", {}).keys() - files.keys():
+            (out_dir / name).unlink(missing_ok=True)
+        (out_dir / MANIFEST).unlink(missing_ok=True)
+        for name in files:
+            (temporary / name).replace(out_dir / name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    manifest = {
+        "about": "Number phrases by num2words, written by `floater numbers`.",
+        "parameters": parameters,
+        "num2words": version("num2words"),
+        "files": files,
+    }
+    write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return NumbersSummary(out_dir, False, parameters, files)
+
+
+def draw_lines(
+    split: str, size: int, span: tuple[int, int], *, max_number: int, seed: int
+) -> Iterator[tuple[int, ...]]:
+    """Draw ``size`` distinct lines of numbers that belong to ``split``.
+
+    Keeps eight bytes a line to know what it has drawn. Only ``Random.random`` is used: Python
+    promises its values from version to version, and nothing of the kind for its other methods.
+    """
+    rng = random.Random(int.from_bytes(_digest(f"stream {seed} {split}"), "big"))
+    digits = len(str(max_number))
+    drawn: set[int] = set()
+    refused = 0
+    while len(drawn) < size:
+        count = span[0] + int(rng.random() * (span[1] - span[0] + 1))
+        numbers = tuple(_draw_number(rng, digits, max_number) for _ in range(count))
+        digest = _digest(f"line {seed} {numbers}")
+        key = int.from_bytes(digest[1:], "big")
+        if digest[0] % 16 in SHARES[split] and key not in drawn:
+            drawn.add(key)
+            refused = 0
+            yield numbers
+            continue
+        refused += 1
+        if refused == MAX_REFUSED_DRAWS:
+            raise CorpusError(
+                f"`{split}` must be smaller, but is {size}: after {len(drawn)} lines of "
+                f"{span[0]} to {span[1]} numbers up to {max_number} no new one was found; raise "
+                "the largest number or the numbers per line."
+            )
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def phrase(number: int, language: str) -> str:
+    """One number in words.
+
+    num2words writes "one thousand, one hundred" in English; the comma is left out, because between
+    numbers it would make 1,100 and the two numbers 1,000 and 100 the same text.
+    """
+    return str(num2words.num2words(number, lang=language)).replace(",", "")
+
+
+def _draw_number(rng: random.Random, digits: int, max_number: int) -> int:
+    length = 1 + int(rng.random() * digits)
+    low = 0 if length == 1 else 10 ** (length - 1)
+    high = min(10**length - 1, max_number)
+    return low + int(rng.random() * (high - low + 1))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=9).digest()
+
+
+def _write_split(
+    folder: Path,
+    split: str,
+    size: int,
+    lines: Iterator[tuple[int, ...]],
+    parameters: dict[str, Any],
+) -> dict[str, dict[str, Any]]:
+    languages = (parameters["source_language"], parameters["target_language"])
+    paths = [folder / f"{split}.{language}" for language in languages]
+    bar = tqdm(lines, desc=split, total=size, unit=" lines", disable=None, delay=1)
+    with (
+        paths[0].open("w", encoding="utf-8", newline="\n") as source,
+        paths[1].open("w", encoding="utf-8", newline="\n") as target,
+    ):
+        for numbers in bar:
+            for file, language in zip((source, target), languages):
+                file.write(SEPARATOR.join(phrase(n, language) for n in numbers) + "\n")
+    return {
+        path.name: {"lines": size, "bytes": path.stat().st_size, "sha256": _sha256(path)}
+        for path in paths
+    }
+
+
+def _check_parameters(parameters: dict[str, Any]) -> None:
+    source, target = parameters["source_language"], parameters["target_language"]
+    for name in ("source_language", "target_language"):
+        if parameters[name] not in LANGUAGES:
+            raise CorpusError(
+                f"`{name}` must be one of {', '.join(LANGUAGES)}, but is {parameters[name]!r} "
+                "instead."
+            )
+    if source == target:
+        raise CorpusError(f"The two languages must differ, but both are {source!r}.")
+    for name, least in (("train", 1), ("valid", 1), ("test", 0), ("test_long", 0)):
+        if parameters[name] < least:
+            raise CorpusError(
+                f"`{name}` must be at least {least}, but is {parameters[name]} instead."
+            )
+    for name in ("numbers_per_line", "long_numbers_per_line"):
+        low, high = parameters[name]
+        if not 1 <= low <= high:
+            raise CorpusError(
+                f"`{name}` must be two numbers A B with 1 <= A <= B, but is {low} {high} instead."
+            )
+    if not 0 <= parameters["max_number"] <= MAX_NUMBER:
+        raise CorpusError(
+            f"`max_number` must be from 0 to {MAX_NUMBER}, but is {parameters['max_number']} "
+            "instead."
+        )
+
+
+def _check_nothing_in_the_way(
+    out_dir: Path, files: dict[str, dict[str, Any]], old: dict[str, Any] | None
+) -> None:
+    """Refuse to replace what differs; files equal to what would be written are no obstacle."""
+    for name in [*files, *(old or {}).get("files", {})]:
+        path = out_dir / name
+        if path.exists() and (name not in files or _sha256(path) != files[name]["sha256"]):
+            raise CorpusError(
+                f"{path} is there with other content; choose another folder or overwrite it "
+                "with --overwrite."
+            )
+
+
+def _read_manifest(out_dir: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((out_dir / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    # The names are used to delete files: a manifest that names others is not ours.
+    ours = re.compile(rf"({'|'.join(SHARES)})\.({'|'.join(LANGUAGES)})")
+    if not isinstance(files, dict) or not all(ours.fullmatch(name) for name in files):
+        return None
+    return manifest
+
+
+def _whole(out_dir: Path, files: dict[str, dict[str, Any]]) -> bool:
+    return all(
+        (out_dir / name).is_file() and _sha256(out_dir / name) == facts.get("sha256")
+        for name, facts in files.items()
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,126 @@
+"""What is installed, and what each encoder is and costs: `floater info`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY
+
+from fairseq_floater.architectures import ARCHITECTURES
+from fairseq_floater.checkpoints import position_parameters
+from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS
+from fairseq_floater.transformer import FloaterTransformerModel
+
+PACKAGES = (
+    "fairseq_floater",
+    "fairseq-fixed",
+    "fairseq",
+    "torch",
+    "torchdiffeq",
+    "numpy",
+    "sacrebleu",
+    "sentencepiece",
+    "omegaconf",
+    "hydra-core",
+)
+
+
+@dataclass
+class Info:
+    """Versions, device, and one row per encoder with the parameters it adds to ``arch``."""
+
+    arch: str
+    versions: dict[str, str]
+    device: str
+    encoders: list[dict[str, Any]]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def format_text(self) -> str:
+        versions = "  ".join(f"{name} {version}" for name, version in self.versions.items())
+        return "\n".join([versions, f"device {self.device}", "", self.encoder_table()])
+
+    def encoder_table(self) -> str:
+        """Markdown: Table 1's properties and what each encoder adds, both block settings."""
+        lines = [
+            "| encoder | inductive | data-driven | parameter-efficient | enters by | "
+            "parameters, input only | parameters, all blocks | positions |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for row in self.encoders:
+            marks = ("yes" if row[k] else "no" for k in ("inductive", "data_driven", "efficient"))
+            lines.append(
+                f"| `{row['name']}` | {' | '.join(marks)} | {row['target']} | "
+                f"{row['parameters_input']:,} | {row['parameters_all']:,} | {row['formula']} |"
+            )
+        lines.append(f"\nParameters in all, added to `{self.arch}`.")
+        per_dynamics = next(r["per_dynamics"] for r in self.encoders if r["name"] == "floater")
+        lines.append(f"One dynamics of `floater` has {per_dynamics:,} of them.")
+        return "\n".join(lines)
+
+
+def collect(arch: str = "floater_transformer") -> Info:
+    """Look at the installation and build every encoder once (on torch's meta device: no memory)."""
+    if arch not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
+    rows = []
+    for name, encoder in POSITION_ENCODERS.items():
+        counts = {blocks: added_parameters(arch, name, blocks) for blocks in BLOCKS}
+        rows.append(
+            {
+                "name": name,
+                "inductive": encoder.inductive,
+                "data_driven": encoder.data_driven,
+                "efficient": encoder.parameter_efficient,
+                "target": encoder.default_target,
+                "parameters_input": sum(counts["input"].values()),
+                "parameters_all": sum(counts["all"].values()),
+                "per_dynamics": sum(
+                    n for k, n in counts["all"].items() if "encoder.positions.dyn" in k
+                ),
+                "formula": encoder.formula,
+                "source": encoder.source,
+            }
+        )
+    return Info(arch, _versions(), _device(), rows)
+
+
+def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
+    """Parameters that a position encoder adds to ``arch``, by state-dict name."""
+    args = argparse.Namespace(
+        arch=arch, position_encoder=encoder, position_blocks=blocks, **options
+    )
+    ARCH_CONFIG_REGISTRY[arch](args)
+    args.max_source_positions = args.max_target_positions = 1024  # fairseq's default
+
+    class Task:
+        source_dictionary = target_dictionary = Dictionary()
+
+    with torch.device("meta"):
+        model = FloaterTransformerModel.build_model(args, Task())
+    return position_parameters(dict(model.named_parameters()))
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return f"{len(names)} x {names[0]}"
+    return f"CPU, {torch.get_num_threads()} threads"

@@ -1,0 +1,104 @@
+"""Reading raw parallel text strictly, one file a side.
+
+A line is what ends in "\\n". Other characters at which some tool breaks lines (form feed, U+2028,
+...) become spaces, so that line k is the same sentence for sentencepiece, fairseq and the scorer.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tqdm import tqdm
+
+LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+_TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
+_Item = TypeVar("_Item")
+
+
+class TextDataError(Exception):
+    """Text that cannot be used; the message is one sentence for a person."""
+
+
+def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
+    """train, valid and every test split of which at least one side is there, in a fixed order."""
+    if not raw_dir.is_dir():
+        raise TextDataError(f"There is no folder {raw_dir}.")
+    pattern = re.compile(rf"(test.*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
+    matches = [pattern.fullmatch(path.name) for path in raw_dir.iterdir()]
+    tests = sorted({match[1] for match in matches if match})
+    for name in tests:
+        # fairseq separates test sets by commas, the shell by spaces.
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise TextDataError(
+                f"A test split is named by letters, digits, `_`, `-` and `.`, but {raw_dir} holds "
+                f"{name!r}."
+            )
+    return ["train", "valid", *tests]
+
+
+def text_file(raw_dir: Path, split: str, lang: str) -> Path:
+    """The file of one side of a split, plain or gzipped."""
+    plain = raw_dir / f"{split}.{lang}"
+    zipped = raw_dir / f"{split}.{lang}.gz"
+    if plain.is_file() and zipped.is_file():
+        raise TextDataError(f"{plain} and {zipped} are both there; remove one of them.")
+    if not plain.is_file() and not zipped.is_file():
+        raise TextDataError(f"{plain} is missing (so is {zipped.name}).")
+    return plain if plain.is_file() else zipped
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, split at "\\n" only; other line breaks come as spaces."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if b"\0" in line:
+                    raise TextDataError(f"{path}, line {number} holds a NUL character.")
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise TextDataError(
+                        f"{path}, line {number} is not valid UTF-8 (byte {error.start + 1} of it)."
+                    ) from None
+                yield text.rstrip("\r\n").translate(_TO_SPACES)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TextDataError(f"{path} is no whole gzip file: {str(error).rstrip('.')}.") from None
+
+
+def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:
+    """The sentence pairs of a split; raises TextDataError where the two sides do not match."""
+    paths = [text_file(raw_dir, split, lang) for lang in (src, tgt)]
+    lengths = [0, 0]
+    for source, target in itertools.zip_longest(*map(read_lines, paths)):
+        lengths[0] += source is not None
+        lengths[1] += target is not None
+        if source is not None and target is not None:
+            yield source, target
+    for path, length in zip(paths, lengths):
+        if length == 0:
+            raise TextDataError(f"{path} is empty.")
+    if lengths[0] != lengths[1]:
+        raise TextDataError(
+            f"{paths[0]} has {lengths[0]:,} lines, but {paths[1]} has {lengths[1]:,}."
+        )
+
+
+def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> dict[str, int]:
+    """Read every file of the splits to its end and count its pairs; raises at the first fault."""
+    for split, lang in itertools.product(splits, (src, tgt)):
+        text_file(raw_dir, split, lang)
+    return {
+        split: sum(1 for _ in progress(read_pairs(raw_dir, split, src, tgt), f"check {split}"))
+        for split in splits
+    }
+
+
+def progress(items: Iterable[_Item], what: str, total: int | None = None) -> Iterator[_Item]:
+    """The items, with a bar on stderr when it is a terminal and they take longer than a moment."""
+    return iter(tqdm(items, desc=what, total=total, unit=" pairs", disable=None, delay=1))

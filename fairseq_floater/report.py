@@ -1,0 +1,145 @@
+"""The results of an experiment's folder as one table and one figure: `floater table`.
+
+A run's folder holds what the tools wrote as JSON: ``average.json``, ``before.json`` (validation
+before the first update) and ``scores.<test>.json``. Tables are made from these and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.checkpoints import write_text
+
+
+class ReportError(Exception):
+    """Results that are missing or cannot be read."""
+
+
+@dataclass
+class Row:
+    """One run: scores by test set, what its encoder adds, and what training cost."""
+
+    name: str
+    scores: dict[str, dict[str, Any]]
+    average: dict[str, Any]
+    before: dict[str, Any] | None = None
+
+
+@dataclass
+class Results:
+    """All runs found below a folder, the plain donor first, then in the order they were finished."""
+
+    folder: str
+    rows: list[Row]
+    tests: list[str] = field(default_factory=list)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return {"folder": self.folder, "tests": self.tests, "runs": [vars(r) for r in self.rows]}
+
+    def format_text(self) -> str:
+        """Markdown, with the sacreBLEU signatures underneath."""
+        heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", "chrF", "length"))]
+        heads += ["encoder parameters", "training seconds", "loss before training on"]
+        lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        for row in self.rows:
+            cells = [row.name]
+            for test in self.tests:
+                cells += _score_cells(row.scores.get(test))
+            seconds = row.average.get("training_seconds")
+            cells.append(f"{row.average['position_parameters']:,}")
+            cells.append("-" if seconds is None else f"{seconds:.0f}")
+            cells.append("-" if row.before is None else f"{row.before['loss']:.3f}")
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+        lines.append("BLEU with its 95 % bootstrap interval; length: hypothesis / reference.")
+        signatures = {
+            (test, score["bleu"]["signature"])
+            for r in self.rows
+            for test, score in r.scores.items()
+        }
+        lines += [f"{test}: {signature}" for test, signature in sorted(signatures)]
+        return "\n".join(lines)
+
+
+def collect(folder: str | os.PathLike[str]) -> Results:
+    """Read every finished run below ``folder``.
+
+    Raises:
+        ReportError: no run there, or a result that is not JSON.
+    """
+    folder = Path(folder)
+    rows = []
+    for path in folder.glob("*/average.json"):
+        scores = {
+            p.name.removeprefix("scores.").removesuffix(".json"): _read(p)
+            for p in sorted(path.parent.glob("scores.*.json"))
+        }
+        if scores:
+            before = path.with_name("before.json")
+            rows.append(
+                (
+                    path.parent.name != "plain",
+                    path.stat().st_mtime,
+                    Row(
+                        path.parent.name,
+                        scores,
+                        _read(path),
+                        _read(before) if before.exists() else None,
+                    ),
+                )
+            )
+    if not rows:
+        raise ReportError(
+            f"{folder} holds no scored run (a folder with average.json and scores.*.json)."
+        )
+    ordered = [row for *_, row in sorted(rows, key=lambda r: r[:2])]
+    tests = sorted({test for row in ordered for test in row.scores}, key=lambda t: (len(t), t))
+    return Results(str(folder), ordered, tests)
+
+
+def _score_cells(score: dict[str, Any] | None) -> list[str]:
+    if score is None:
+        return ["-", "-", "-"]
+    bleu = score["bleu"]
+    interval = confidence_interval(bleu)
+    spread = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
+    return [
+        f"{bleu['score']:.2f}{spread}",
+        f"{score['chrf']['score']:.1f}",
+        f"{score['length_ratio']:.2f}",
+    ]
+
+
+def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of a metric of `floater score --json`, if it has one."""
+    if metric.get("mean") is None:
+        return None
+    return metric["mean"] - metric["half_width"], metric["mean"] + metric["half_width"]
+
+
+def write_validation(log: str, output: str) -> None:
+    """Keep the losses that fairseq-validate printed last in ``log`` as JSON.
+
+    Raises:
+        ReportError: the log holds no validation.
+    """
+    text = Path(log).read_text(encoding="utf-8", errors="replace")
+    found = re.findall(r"valid on '(\S+)' subset \| (loss .+)", text)
+    if not found:
+        raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
+    subset, fields = found[-1]
+    pairs = (field.split(" ", 1) for field in fields.split(" | "))
+    values = {name: float(value) for name, value in pairs}
+    write_text(output, json.dumps({"subset": subset, **values}, indent=2) + "\n")
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{path} is no readable JSON: {error}.") from None

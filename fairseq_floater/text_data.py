@@ -1,0 +1,286 @@
+"""From raw parallel text to what `fairseq-preprocess` takes; `scripts/prepare_text.sh` runs it.
+
+`encode` checks the text, learns the subwords, encodes and writes the joint dictionary; `finish` checks
+what `fairseq-preprocess` made of it. Everything streams, and every output is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.checkpoints import write_text
+from fairseq_floater.parallel_text import (
+    TextDataError,
+    check_parallel,
+    find_splits,
+    progress,
+    read_pairs,
+    text_file,
+)
+from fairseq_floater.subwords import SplitEncoder, train_subword, write_dictionary
+
+MANIFEST = "prepare.json"
+PRODUCTS = ("spm", "raw", "bin", "spm.model", "dict.txt", "tests.json", "summary.json")
+
+
+def encode_all(
+    raw_dir: Path,
+    out_dir: Path,
+    parameters: dict[str, Any],
+    *,
+    force: bool = False,
+    threads: int = 1,
+) -> list[str]:
+    """Make everything in ``out_dir`` but ``bin``; returns the test splits in fairseq's order.
+
+    What is whole already is kept, if it was made with the same parameters from the same text.
+    """
+    langs = (parameters["src"], parameters["tgt"])
+    splits = find_splits(raw_dir, *langs)
+    if raw_dir.resolve() in [(out_dir / name).resolve() for name in ("raw", "spm", "bin")]:
+        raise TextDataError(
+            f"RAW_DIR must not be {raw_dir}, because output goes there; move it or choose "
+            "another OUT_DIR."
+        )
+    inputs = [text_file(raw_dir, split, lang) for split in splits for lang in langs]
+    manifest = {"parameters": parameters, "inputs": {p.name: _sha256(p) for p in inputs}}
+    stale = _stale_products(out_dir, manifest, force)
+    encoded = not stale and (out_dir / "spm").is_dir() and (out_dir / "raw").is_dir()
+    if not encoded:
+        lines = check_parallel(raw_dir, *langs, splits)
+    for name in [*stale, ".spm.tmp", ".raw.tmp", ".bin.tmp"]:
+        _remove(out_dir / name)
+    write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+
+    model = out_dir / "spm.model"
+    if not model.is_file():
+        _say(f"Learning {parameters['vocab']} subwords from {lines['train']:,} pairs.")
+        train_subword(
+            progress(read_pairs(raw_dir, "train", *langs), "learn", lines["train"]),
+            lines["train"],
+            model,
+            vocab_size=parameters["vocab"],
+            character_coverage=parameters["character_coverage"],
+        )
+    else:
+        _say("spm.model is there already: skipped.")
+    if not (out_dir / "dict.txt").is_file():
+        write_dictionary(model, out_dir / "dict.txt")
+    if encoded:
+        _say("spm is there already: skipped.")
+    else:
+        encoder = SplitEncoder(model, parameters["max_len"], parameters["max_ratio"], threads)
+        spm, raw = (out_dir / name for name in (".spm.tmp", ".raw.tmp"))
+        spm.mkdir()
+        raw.mkdir()
+        counts = {}
+        for split in splits:
+            pairs = progress(read_pairs(raw_dir, split, *langs), f"encode {split}", lines[split])
+            counts[split] = encoder.encode(pairs, split, langs, spm, raw)
+        write_text(spm / "counts.json", json.dumps(counts, indent=2) + "\n")
+        _remove(out_dir / "raw")
+        _remove(out_dir / "spm")
+        raw.rename(out_dir / "raw")
+        spm.rename(out_dir / "spm")  # last: where `spm` is, all of it is there
+    tests = splits[2:]
+    subsets = {split: f"test{k or ''}" for k, split in enumerate(tests)}
+    write_text(out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
+    return tests
+
+
+def finish(out_dir: Path) -> dict[str, Any]:
+    """Check the binarised data against the text, put it in place, write and return the summary."""
+    manifest = _read_json(out_dir / MANIFEST)
+    counts = _read_json(out_dir / "spm" / "counts.json")
+    subsets = {"train": "train", "valid": "valid", **_read_json(out_dir / "tests.json")}
+    if not (out_dir / "bin").is_dir():
+        pair = (manifest["parameters"]["src"], manifest["parameters"]["tgt"])
+        for split, subset in subsets.items():
+            for lang in pair:
+                name = f"{subset}.{'-'.join(pair)}.{lang}"
+                _check_binary(out_dir / ".bin.tmp" / name, counts[split]["kept"])
+        (out_dir / ".bin.tmp").rename(out_dir / "bin")
+    dictionary = (out_dir / "dict.txt").read_text(encoding="utf-8")
+    summary = {
+        "parameters": manifest["parameters"],
+        "dictionary": dictionary.count("\n"),
+        "splits": {s: {"subset": subset, **counts[s]} for s, subset in subsets.items()},
+        "sha256": {name: _sha256(out_dir / name) for name in ("spm.model", "dict.txt")},
+        "sentencepiece": version("sentencepiece"),
+    }
+    write_text(out_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def summary_table(summary: dict[str, Any]) -> str:
+    """The counts of :func:`finish` for a person."""
+    src, tgt = summary["parameters"]["src"], summary["parameters"]["tgt"]
+    columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
+    lines = [f"{'split':<14}{'subset':<8}" + "".join(f"{c:>14}" for c in columns)]
+    for split, counts in summary["splits"].items():
+        values = [counts["kept"], *counts["dropped"].values(), *counts["subwords"].values()]
+        row = "".join(f"{value:>14,}" for value in values)
+        lines.append(f"{split:<14}{counts['subset']:<8}{row}")
+        if counts["empty_kept"]:
+            lines.append(f"  {counts['empty_kept']:,} of them with an empty side, kept for scoring")
+    lines.append(f"dictionary: {summary['dictionary']:,} entries, shared by both languages")
+    return "\n".join(lines)
+
+
+def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool) -> list[str]:
+    """What must go before work can start; raises where that is not for this tool to decide."""
+    present = [name for name in PRODUCTS if (out_dir / name).exists()]
+    if not present:
+        return []
+    if not (out_dir / MANIFEST).is_file():
+        raise TextDataError(
+            f"{out_dir} holds `{present[0]}`, which was not made here; choose another OUT_DIR."
+        )
+    if force:
+        return present
+    old = _read_json(out_dir / MANIFEST)
+    for kind in ("parameters", "inputs"):
+        then, now = old.get(kind, {}), manifest[kind]
+        for name in sorted(then.keys() | now.keys()):
+            if then.get(name) != now.get(name):
+                what = (
+                    f"`{name}` {then.get(name)}, not {now.get(name)}"
+                    if kind == "parameters"
+                    else f"another {name}"
+                )
+                raise TextDataError(
+                    f"{out_dir} was made with {what}; choose another OUT_DIR or add --force."
+                )
+    # Without its model the encoded text is of no use.
+    return [] if (out_dir / "spm.model").is_file() else present
+
+
+def _check_binary(prefix: Path, lines: int) -> None:
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    found = len(MMapIndexedDataset(str(prefix)))
+    if found != lines:
+        raise TextDataError(
+            f"fairseq-preprocess wrote {found:,} sentences to {prefix}, but the text has "
+            f"{lines:,}; run again with --workers 1."
+        )
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise TextDataError(f"{path} is damaged; choose another OUT_DIR or add --force.") from None
+    return dict(content)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _language(text: str) -> str:
+    # fairseq reads the languages back from file names, where `.` and `-` separate.
+    if not re.fullmatch(r"\w+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"a language is letters, digits and _, but is {text!r}")
+    return text
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
+    return int(text)
+
+
+def _limit(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _ratio(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or 0 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 0 (no limit) or at least 1, but is {text!r}")
+    return float(text)
+
+
+def _share(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
+    return float(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fairseq_floater.text_data",
+        description="The Python half of scripts/prepare_text.sh, which is what people run.",
+        epilog="example: scripts/prepare_text.sh raw data --src en --tgt de --vocab 8000",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    encode = commands.add_parser("encode", help="raw text to encoded text; prints the test splits")
+    encode.add_argument("raw_dir", type=Path)
+    encode.add_argument("out_dir", type=Path)
+    encode.add_argument("--src", type=_language, required=True)
+    encode.add_argument("--tgt", type=_language, required=True)
+    encode.add_argument("--vocab", type=_positive, required=True)
+    encode.add_argument("--max-len", type=_limit, default=250)
+    encode.add_argument("--max-ratio", type=_ratio, default=0.0)
+    encode.add_argument("--character-coverage", type=_share, default=1.0)
+    encode.add_argument("--workers", type=_positive, default=1)
+    encode.add_argument("--force", action="store_true")
+    encode.add_argument("--dry-run", action="store_true", help="only print the test splits")
+    commands.add_parser("finish", help="check and install bin").add_argument("out_dir", type=Path)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        if args.command == "finish":
+            print(summary_table(finish(args.out_dir)))
+            return 0
+        if args.src == args.tgt:
+            parser.error(f"--src and --tgt must differ, but both are {args.src!r}")
+        if args.dry_run:
+            tests = find_splits(args.raw_dir, args.src, args.tgt)[2:]
+        else:
+            names = ("src", "tgt", "vocab", "max_len", "max_ratio", "character_coverage")
+            parameters = {name: getattr(args, name) for name in names}
+            tests = encode_all(
+                args.raw_dir, args.out_dir, parameters, force=args.force, threads=args.workers
+            )
+        print("\n".join(tests))
+    except TextDataError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename or args.out_dir}: {error.strerror}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# What every script here begins with; sourced, not run.
+set -euo pipefail
+
+ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+PYTHON="${FLOATER_PYTHON:-$ROOT/.venv/bin/python}"
+DRY_RUN="${DRY_RUN:-0}"
+
+# A message for the person who waits.
+say() {
+  printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2
+}
+
+# die SENTENCE: something failed that is no fault of the command line.
+die() {
+  printf '%s\n' "$*" >&2
+  exit 1
+}
+
+# usage_error SENTENCE: the command line is wrong.
+usage_error() {
+  printf '%s (see %s --help)\n' "$*" "$0" >&2
+  exit 2
+}
+
+# A command as one could type it.
+quoted() {
+  local words
+  printf -v words '%q ' "$@"
+  printf '%s' "${words% }"
+}
+
+# run COMMAND...: shows a command, then runs it. In a dry run only shows it, on stdout.
+run() {
+  if [[ $DRY_RUN == 1 ]]; then
+    printf '%s\n' "$(quoted "$@")"
+    return
+  fi
+  say "+ $(quoted "$@")"
+  "$@"
+}
+
+dry() { [[ $DRY_RUN == 1 ]]; }
+
+PROGRESS='train_inner|valid on|position (encoder|flow)|WARNING|[Ee]rror|done training'
+
+# logged LOG COMMAND...: runs a command with its whole output in LOG (appended to) and the lines that
+# show progress on the screen.
+logged() {
+  local log=$1
+  shift
+  if dry; then
+    run "$@"
+    return
+  fi
+  say "+ $(quoted "$@")"
+  "$@" 2>&1 | tee -a "$log" | sed -u -nE "/$PROGRESS/ s/^(.{0,180}).*/\\1/p" >&2 ||
+    die "The command above failed; see the end of $log."
+}
+
+count_gpus() {
+  if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi
+}
+
+# Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls.
+ensure_setup() {
+  if [[ ${FLOATER_SET_UP:-} == "$PYTHON" ]]; then return; fi
+  bash "$ROOT/scripts/setup.sh" || exit $?
+  export FLOATER_SET_UP=$PYTHON
+}

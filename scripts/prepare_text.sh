@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# From raw parallel text to binarised fairseq data.
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+usage() {
+    cat <<'EOF'
+usage: bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG --vocab N [options]
+
+RAW_DIR holds train.LANG, valid.LANG and any test*.LANG of both languages, one sentence a line,
+UTF-8, plain or .gz. OUT_DIR gets
+
+  bin/          what fairseq-train and fairseq-generate take
+  raw/          the raw lines of valid and the test splits, line for line as in bin/, for scoring
+  spm/          the text in subwords
+  spm.model     the sentencepiece model of both languages
+  dict.txt      the dictionary of both languages
+  tests.json    which --gen-subset of fairseq-generate each test split is
+  summary.json  counts
+
+options:
+  --src LANG, --tgt LANG   the languages, as in the file names
+  --vocab N                subwords of both languages together
+  --max-len N              drop train and valid pairs above N subwords on a side (250; 0 = keep)
+  --max-ratio R            drop train and valid pairs with one side R times the other (0 = keep)
+  --character-coverage C   share of characters that get a subword of their own (1.0)
+  --workers N              processes (the number of cores, at most 8)
+  --force                  start over where OUT_DIR was made from other text or settings
+  --dry-run                print the commands and run none
+  --help
+
+What is whole is not made again: after a break, run the same command.
+
+example:
+  floater numbers numbers/raw
+  bash scripts/prepare_text.sh numbers/raw numbers/data --src en --tgt de --vocab 300
+EOF
+}
+
+places=()
+options=()
+src='' tgt='' vocab='' workers='' force=0
+while (($#)); do
+    case $1 in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --force)
+            force=1
+            shift
+            continue
+            ;;
+        --dry-run)
+            DRY_RUN=1
+            shift
+            continue
+            ;;
+        --*=*)
+            set -- "${1%%=*}" "${1#*=}" "${@:2}"
+            continue
+            ;;
+        --src | --tgt | --vocab | --workers | --max-len | --max-ratio | --character-coverage)
+            (($# > 1)) || usage_error "$1 needs a value"
+            ;;
+        -*)
+            usage_error "There is no option $1"
+            ;;
+        *)
+            places+=("$1")
+            shift
+            continue
+            ;;
+    esac
+    case $1 in
+        --src) src=$2 ;;
+        --tgt) tgt=$2 ;;
+        --vocab) vocab=$2 ;;
+        --workers) workers=$2 ;;
+        *) options+=("$1" "$2") ;;
+    esac
+    shift 2
+done
+
+((${#places[@]} == 2)) || usage_error "RAW_DIR and OUT_DIR are needed, but ${#places[@]} given"
+[[ -n $src && -n $tgt && -n $vocab ]] || usage_error "--src, --tgt and --vocab are needed"
+raw_dir=${places[0]}
+out_dir=${places[1]}
+[[ $out_dir != *,* ]] || usage_error "OUT_DIR must hold no comma: fairseq separates names by it"
+if [[ -z $workers ]]; then
+    workers=$(nproc 2>/dev/null || echo 1)
+    ((workers <= 8)) || workers=8
+fi
+((force == 0)) || options+=(--force)
+
+ensure_setup
+
+helper=("$PYTHON" -m fairseq_floater.text_data)
+encode=("${helper[@]}" encode "$raw_dir" "$out_dir" --src "$src" --tgt "$tgt" --vocab "$vocab"
+    --workers "$workers" "${options[@]}")
+# The helper prints the test splits in the order in which fairseq is to number them.
+if dry; then
+    tests=$("${encode[@]}" --dry-run)
+    run "${encode[@]}"
+else
+    tests=$(run "${encode[@]}")
+fi
+
+binarise=("$PYTHON" -m fairseq_cli.preprocess --source-lang "$src" --target-lang "$tgt"
+    --trainpref "$out_dir/spm/train" --validpref "$out_dir/spm/valid")
+testpref=''
+for name in $tests; do
+    testpref+="${testpref:+,}$out_dir/spm/$name"
+done
+[[ -z $testpref ]] || binarise+=(--testpref "$testpref")
+binarise+=(--srcdict "$out_dir/dict.txt" --joined-dictionary --destdir "$out_dir/.bin.tmp"
+    --workers "$workers")
+
+# Standard output is for results; in a dry run the commands are the result.
+if dry; then exec 3>&1; else exec 3>&2; fi
+if ! dry && [[ -d $out_dir/bin ]]; then
+    say "$out_dir/bin is there already: skipped."
+else
+    run "${binarise[@]}" >&3
+fi
+run "${helper[@]}" finish "$out_dir"

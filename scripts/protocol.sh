@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# The paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+usage() {
+    cat <<'EOF'
+usage: bash scripts/protocol.sh CONFIG --encoder E [options]
+
+Trains the plain Transformer of CONFIG (once, shared by all systems), starts E from it, trains on at
+half the peak rate, averages the last checkpoints, translates and scores every test set. A step
+whose result is whole is skipped; a killed run goes on where it was.
+
+  --encoder E     floater, sinusoidal, learned, none; or plain: average and score the donor itself
+  --blocks B      all (default) or input
+  --target T      qkv or hidden (default: qkv for floater, hidden for the others)
+  --scratch       train from random parameters instead of the donor (`budget: scratch`)
+  --no-base       without fairseq's sinusoid underneath
+  --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
+  --work DIR      where everything goes (default: work/<name of CONFIG>)
+  --processes N   GPUs (default: all of this machine; 0 is the CPU)
+  --dry-run       print every command, run none
+
+example: bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
+EOF
+}
+
+CONFIG="" ENCODER="" BLOCKS=all TARGET="" SCRATCH="" NO_BASE="" RAW="" WORK="" PROCESSES=""
+while (($#)); do
+    case $1 in
+    --encoder | --blocks | --target | --raw | --work | --processes)
+        (($# >= 2)) || usage_error "$1 needs a value."
+        name=${1#--}
+        printf -v "${name^^}" '%s' "$2"
+        shift
+        ;;
+    --scratch) SCRATCH=--scratch ;;
+    --no-base) NO_BASE=--no-base ;;
+    --dry-run) DRY_RUN=1 ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    -*) usage_error "unknown option $1 (see --help)." ;;
+    *)
+        [[ -z $CONFIG ]] || usage_error "one CONFIG, but $CONFIG and $1 were given."
+        CONFIG=$1
+        ;;
+    esac
+    shift
+done
+[[ -n $CONFIG ]] || usage_error "a CONFIG is needed (see --help)."
+[[ -f $CONFIG ]] || die "There is no configuration $CONFIG."
+[[ -n $ENCODER ]] || usage_error "--encoder is needed (see --help)."
+ensure_setup
+
+WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}
+PROCESSES=${PROCESSES:-$(count_gpus)}
+DATA=$WORK/data
+RUN_OPTIONS=(--encoder "$ENCODER" --blocks "$BLOCKS")
+if [[ -n $TARGET ]]; then RUN_OPTIONS+=(--target "$TARGET"); fi
+if [[ -n $SCRATCH ]]; then RUN_OPTIONS+=("$SCRATCH"); fi
+if [[ -n $NO_BASE ]]; then RUN_OPTIONS+=("$NO_BASE"); fi
+if [[ $ENCODER == plain && -z $SCRATCH ]]; then STAGE=donor; elif [[ -n $SCRATCH ]]; then STAGE=scratch; else STAGE=finetune; fi
+
+# One Python start writes the arguments of every stage; they stay in the run's folder as a record.
+STAGING=$(mktemp -d)
+trap 'rm -rf "$STAGING"' EXIT
+"$PYTHON" -m fairseq_floater args "$CONFIG" settings "${RUN_OPTIONS[@]}" --data "$DATA/bin" \
+    --work "$WORK" --processes "$PROCESSES" --write-all "$STAGING" >/dev/null || exit $?
+declare -A SETTING
+while IFS='=' read -r key value; do SETTING[$key]=$value; done <"$STAGING/settings.args"
+RUN_DIR=$WORK/${SETTING[name]}
+read -r -a TESTS <<<"${SETTING[tests]}"
+
+# arguments STAGE: fills ARGS with the stage's arguments, which may hold spaces.
+arguments() {
+    [[ -f $STAGING/$1.args ]] || die "$CONFIG has no stage $1."
+    mapfile -t ARGS <"$STAGING/$1.args"
+}
+
+prepare_data() {
+    local raw=$RAW
+    if [[ -f $STAGING/numbers.args ]]; then
+        [[ -z $RAW ]] || usage_error "$CONFIG makes its own corpus; --raw is for your text."
+        raw=$WORK/numbers
+        arguments numbers
+        run "$PYTHON" -m fairseq_floater numbers "$raw" "${ARGS[@]}" >&2
+    fi
+    if [[ -z $raw ]]; then
+        [[ -d $DATA/bin ]] || usage_error "$CONFIG is for your text: pass its folder with --raw."
+        return
+    fi
+    arguments prepare
+    run bash "$ROOT/scripts/prepare_text.sh" "$raw" "$DATA" "${ARGS[@]}"
+}
+
+# train STAGE FOLDER: fairseq-train until it is done; goes on from the last whole checkpoint.
+train() {
+    local stage=$1 folder=$2
+    if [[ -f $folder/trained ]]; then
+        say "$(basename "$folder"): trained already"
+        return
+    fi
+    arguments "$stage"
+    if ! dry; then
+        mkdir -p "$folder"
+        same_arguments "$stage" "$folder"
+        say "$(basename "$folder"): $(repair_last "$folder/checkpoints")"
+    fi
+    say "$(basename "$folder"): training, ${SETTING[tokens_per_update]} tokens an update" \
+        "(--update-freq ${SETTING[update_frequency]}, ${PROCESSES/#0/no} GPUs); log in $folder/train.log"
+    logged "$folder/train.log" "$PYTHON" -m fairseq_cli.train "${ARGS[@]}"
+    if ! dry; then touch "$folder/trained"; fi
+}
+
+# same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
+same_arguments() {
+    local now=$STAGING/$1.args before=$2/$1.args
+    local differ='^(--update-freq|--cpu|[0-9]+)$'
+    if [[ -f $before ]]; then
+        diff <(grep -vE "$differ" "$before") <(grep -vE "$differ" "$now") >&2 ||
+            die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."
+    fi
+    cp "$now" "$before.part"
+    mv "$before.part" "$before"
+}
+
+repair_last() {
+    "$PYTHON" -c 'import sys; from fairseq_floater.checkpoints import repair_last; print(repair_last(sys.argv[1]))' "$1"
+}
+
+average_checkpoints() {
+    local folder=$1
+    if [[ -f $folder/average.json ]]; then return; fi
+    say "$(basename "$folder"): averaging the last ${SETTING[average]} checkpoints"
+    run "$PYTHON" -m fairseq_floater average --inputs "$folder/checkpoints" --last "${SETTING[average]}" \
+        --output "$folder/average.pt" --force --json "$folder/average.json" >&2
+}
+
+warm_start() {
+    if [[ ! -f $RUN_DIR/warm_start.json ]]; then
+        arguments warm-start
+        say "${SETTING[name]}: warm start from the donor's best checkpoint"
+        run mkdir -p "$RUN_DIR"
+        run "$PYTHON" -m fairseq_floater warm-start "$WORK/plain/checkpoints/checkpoint_best.pt" \
+            "$RUN_DIR/warm_start.pt" --force --json "$RUN_DIR/warm_start.json" "${ARGS[@]}" >&2
+    fi
+    if [[ ! -f $RUN_DIR/before.json ]]; then
+        arguments validate
+        say "${SETTING[name]}: validation loss before the first update"
+        logged "$RUN_DIR/before.log" "$PYTHON" -m fairseq_cli.validate "${ARGS[@]}" \
+            --path "$RUN_DIR/warm_start.pt" --valid-subset valid
+        if ! dry; then
+            "$PYTHON" -c 'import sys; from fairseq_floater.report import write_validation; write_validation(*sys.argv[1:])' \
+                "$RUN_DIR/before.log" "$RUN_DIR/before.json"
+        fi
+    fi
+}
+
+# translate_and_score TEST: generation outside of scoring, scoring outside of generation.
+translate_and_score() {
+    local test=$1 subset output=$RUN_DIR/generate.$1.txt
+    if [[ -f $RUN_DIR/scores.$test.json ]]; then return; fi
+    if [[ ! -f $output ]]; then
+        arguments generate
+        if dry; then subset=$test; else subset=$(subset_of "$test"); fi
+        say "${SETTING[name]}: translating $test"
+        if dry; then
+            run "$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" --gen-subset "$subset"
+        else
+            "$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" \
+                --gen-subset "$subset" >"$output.part"
+            mv "$output.part" "$output"
+        fi
+    fi
+    run "$PYTHON" -m fairseq_floater score "$output" --references "$DATA/raw/$test.${SETTING[target]}" \
+        --target-lang "${SETTING[target]}" --json "$RUN_DIR/scores.$test.json" >&2
+}
+
+# subset_of TEST: fairseq's name of a test set (test, test1, ...), as prepare_text.sh wrote it down.
+subset_of() {
+    "$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$DATA/tests.json" "$1" 2>/dev/null ||
+        die "$DATA/tests.json knows no test set $1 (the \`data: tests\` of $CONFIG)."
+}
+
+lock() { if ! dry && command -v flock >/dev/null; then flock 8; fi; }
+unlock() { if ! dry && command -v flock >/dev/null; then flock -u 8; fi; }
+if ! dry; then
+    mkdir -p "$WORK" 2>/dev/null || die "The folder $WORK cannot be made."
+    exec 8>"$WORK/.lock"
+fi
+
+lock # data and donor are shared: a second system started beside this one waits for them
+prepare_data
+if [[ $STAGE == finetune ]]; then train donor "$WORK/plain"; fi
+unlock
+if [[ $STAGE == finetune ]]; then warm_start; fi
+train "$STAGE" "$RUN_DIR"
+average_checkpoints "$RUN_DIR"
+for test in "${TESTS[@]}"; do translate_and_score "$test"; done
+dry || say "${SETTING[name]}: done; everything is in $RUN_DIR"

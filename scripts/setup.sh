@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Install everything into .venv in the order that works; a second run does nothing.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+TORCH=${FLOATER_TORCH:-torch==2.13.0}
+FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
+
+usage() {
+    cat <<EOF
+usage: bash scripts/setup.sh [--help]
+
+Makes $ROOT/.venv with torch, fairseq, this package (editable) and the tools for its tests.
+Takes about four minutes: fairseq compiles. A second run checks and does nothing.
+
+FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
+FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA (default: $TORCH)
+example: bash scripts/setup.sh && .venv/bin/floater info
+EOF
+}
+
+say() { printf '[setup] %s\n' "$*" >&2; }
+die() {
+    say "$*"
+    exit 1
+}
+
+case ${1:-} in
+"") ;;
+-h | --help)
+    usage
+    exit 0
+    ;;
+*)
+    usage >&2
+    exit 2
+    ;;
+esac
+
+ready() { "$1" -c 'import fairseq, torchdiffeq, sacrebleu, fairseq_floater.cli' >/dev/null 2>&1; }
+
+if [[ -n ${FLOATER_PYTHON:-} ]]; then
+    ready "$FLOATER_PYTHON" && exit 0
+    die "FLOATER_PYTHON=$FLOATER_PYTHON cannot import fairseq, torchdiffeq, sacrebleu and fairseq_floater; install them there, or unset it."
+fi
+
+# Two scripts started at once must not install into one environment together.
+exec 9>"$ROOT/.setup.lock"
+if command -v flock >/dev/null; then flock 9; fi
+
+stamp=$ROOT/.venv/.floater-setup
+wanted=$(cat "$ROOT/setup.py" "$ROOT/scripts/setup.sh" | cksum)-$TORCH-$FAIRSEQ
+if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$ROOT/.venv/bin/python"; then
+    exit 0
+fi
+
+find_python() {
+    local candidate
+    for candidate in ${FLOATER_BASE_PYTHON:-python3.12 python3.11 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    die "Python 3.11 or 3.12 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
+}
+
+command -v cc >/dev/null || command -v gcc >/dev/null ||
+    die "A C++ compiler is needed to build fairseq; install one (e.g. g++) and run this again."
+
+if [[ ! -x $ROOT/.venv/bin/python ]]; then
+    base=$(find_python)
+    say "making .venv with $base ($("$base" --version))"
+    "$base" -m venv "$ROOT/.venv"
+fi
+pip() { "$ROOT/.venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+
+# fairseq is built against the torch that is there: built in isolation it would fetch another one.
+say "installing $TORCH and what building fairseq needs"
+# shellcheck disable=SC2086  # a specification may hold options of its own
+pip install $TORCH numpy cython setuptools wheel
+say "building $FAIRSEQ (about two minutes)"
+pip install --no-build-isolation "$FAIRSEQ"
+say "installing fairseq_floater"
+pip install --no-build-isolation --editable "${ROOT}[dev]"
+
+ready "$ROOT/.venv/bin/python" ||
+    die "the installation is incomplete: $("$ROOT/.venv/bin/python" -c 'import fairseq_floater.cli' 2>&1 | tail -n 1)"
+printf '%s' "$wanted" >"$stamp"
+say "ready: $ROOT/.venv/bin/floater --help"

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# All tests. Sets itself up first.
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+case ${1:-} in
+-h | --help)
+    cat <<'EOF'
+usage: bash scripts/test.sh [PYTEST OPTIONS]
+
+Runs every test but those marked slow (under ten minutes on two cores).
+example: bash scripts/test.sh -k contract
+         bash scripts/test.sh -m slow
+EOF
+    exit 0
+    ;;
+esac
+
+ensure_setup
+cd "$ROOT"
+# One thread a process: the models are tiny, and two workers share the cores.
+export OMP_NUM_THREADS=1
+workers=$(getconf _NPROCESSORS_ONLN)
+if ((workers > 8)); then workers=8; fi
+select=(-m "not slow")
+for word in "$@"; do
+    if [[ $word == -m ]]; then select=(); fi
+done
+exec "$PYTHON" -m pytest -n "$workers" --dist loadfile "${select[@]}" "$@"

@@ -1,0 +1,181 @@
+"""Small models and sentences for tests, built the way fairseq builds them."""
+
+from argparse import Namespace
+
+import torch
+import torch.nn.functional as F
+from fairseq import models
+from fairseq.data import Dictionary
+
+import fairseq_floater  # noqa: F401  registers the architectures
+from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
+
+PAD, EOS = 1, 2  # where fairseq's Dictionary puts them
+FIRST_WORD, VOCABULARY = 4, 40
+CASES = [
+    (encoder, blocks, target)
+    for encoder in POSITION_ENCODERS
+    for blocks in ("all", "input")
+    for target in ("qkv", "hidden")
+]
+EVERY_CASE = {
+    "argnames": ("encoder", "blocks", "target"),
+    "argvalues": CASES,
+    "ids": ["-".join(case) for case in CASES],
+}
+
+
+def dictionary():
+    words = Dictionary()
+    for i in range(VOCABULARY - len(words)):
+        words.add_symbol(f"w{i}")
+    return words
+
+
+def task():
+    words = dictionary()
+    return Namespace(source_dictionary=words, target_dictionary=words)
+
+
+def build(
+    encoder=None, blocks="all", target="hidden", arch="floater_transformer_tiny", seed=0, **args
+):
+    """A model through fairseq's registries; without ``encoder``, whatever ``arch`` says."""
+    if encoder is not None:
+        args.update(position_encoder=encoder, position_blocks=blocks, position_target=target)
+    torch.manual_seed(seed)
+    return models.build_model(Namespace(arch=arch, **args), task())
+
+
+def plain(seed=0, **args):
+    """fairseq's own Transformer of the same shape."""
+    return build(arch="transformer_tiny", seed=seed, **args)
+
+
+def visible(encoder, blocks="all", target="hidden", **args):
+    """A model in evaluation whose positions have a size that nobody can overlook."""
+    return randomise_positions(build(encoder, blocks, target, **args)).eval()
+
+
+def signals(model):
+    """Every position signal of a model: [(stack, attribute, signal)]."""
+    return [
+        (stack, name, module)
+        for stack in (model.encoder, model.decoder)
+        for name, module in stack.named_children()
+        if isinstance(module, PositionSignal)
+    ]
+
+
+def position_modules(model):
+    """Signals, and what the blocks own of them."""
+    found = []
+    for stack, name, signal in signals(model):
+        found += [signal, *(getattr(b, name) for b in stack.layers.children() if getattr(b, name))]
+    return found
+
+
+def position_parameters(model):
+    return [p for module in position_modules(model) for p in module.parameters()]
+
+
+def randomise_positions(model, seed=1):
+    """Fill what encoders learn with values about as large as the token embeddings.
+
+    Square weights stay small, so that a flow of 700 tokens stays finite.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in position_modules(model):
+            is_signal = isinstance(module, PositionSignal)
+            for parameter in module.parameters():
+                std = 0.5 if not is_signal else 1.0 if parameter.dim() == 1 else 0.03
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+    return model
+
+
+def sentence(length, seed=0):
+    """Random words and the end symbol: [1, length]."""
+    generator = torch.Generator().manual_seed(1000 * seed + length)
+    words = torch.randint(FIRST_WORD, VOCABULARY, (1, length - 1), generator=generator)
+    return torch.cat([words, torch.tensor([[EOS]])], dim=1)
+
+
+def shifted(target):
+    """What the decoder sees: the end symbol, then every word but the last: [B, T]."""
+    return torch.cat([target[:, -1:], target[:, :-1]], dim=1)
+
+
+def padded(sentences, left):
+    """Sentences [1, T] as a batch [B, T], padded on one side."""
+    width = max(s.size(1) for s in sentences)
+    batch = torch.full((len(sentences), width), PAD)
+    for row, s in zip(batch, sentences):
+        row[width - s.size(1) :] = s[0]
+        if not left:
+            row.copy_(row.roll(s.size(1) - width))
+    return batch
+
+
+def source_batch(left=True, lengths=(7, 11, 4)):
+    return padded([sentence(n, seed=i) for i, n in enumerate(lengths)], left)
+
+
+def target_batch(left=False, lengths=(9, 5, 12)):
+    return padded([shifted(sentence(n, seed=9 + i)) for i, n in enumerate(lengths)], left)
+
+
+def normalised(model, output):
+    return model.get_normalized_probs(output, log_probs=True, sample=None)
+
+
+def raw_log_probs(model, source, target_in):
+    lengths = source.ne(PAD).sum(1)
+    return normalised(model, model(source, lengths, target_in))
+
+
+@torch.no_grad()
+def log_probs(model, source, target_in):
+    """One teacher-forced pass: [B, T, V]."""
+    return raw_log_probs(model, source, target_in)
+
+
+@torch.no_grad()
+def stepwise_log_probs(model, source, target_in, orders=None):
+    """The same step by step with the cache; before step t, rows are taken in ``orders[t]``."""
+    encoder_out = model.encoder(source, src_lengths=source.ne(PAD).sum(1))
+    state, steps = {}, []
+    for t in range(target_in.size(1)):
+        if orders and t in orders:
+            order = torch.tensor(orders[t])
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+            target_in = target_in[order]
+            steps = [s[order] for s in steps]
+        output = model.decoder(
+            target_in[:, : t + 1], encoder_out=encoder_out, incremental_state=state
+        )
+        steps.append(normalised(model, output)[:, -1:])
+    return torch.cat(steps, dim=1)
+
+
+def loss_of(model, source=None, target_in=None):
+    """A loss over a padded batch, every real target token weighing the same."""
+    source = source_batch() if source is None else source
+    target_in = target_batch() if target_in is None else target_in
+    real = target_in.ne(PAD)
+    gold = (target_in * 7 + 3) % (VOCABULARY - FIRST_WORD) + FIRST_WORD
+    output = model(source, source.ne(PAD).sum(1), target_in)
+    if model.decoder.adaptive_softmax is not None:  # as fairseq's adaptive_loss criterion
+        scores, golds = model.decoder.adaptive_softmax(output[0][real], gold[real])
+        pairs = [(s, g) for s, g in zip(scores, golds) if s is not None]
+        return sum(F.cross_entropy(s, g, reduction="sum") for s, g in pairs) / real.sum()
+    scores = normalised(model, output)
+    return -scores.gather(2, gold.unsqueeze(2))[real].mean()
+
+
+def difference(a, b):
+    """Largest absolute difference; NaN anywhere counts as infinite."""
+    assert a.shape == b.shape, (a.shape, b.shape)
+    largest = float((a - b).abs().max())
+    return largest if largest == largest else float("inf")

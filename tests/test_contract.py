@@ -1,0 +1,375 @@
+"""The contract of a position encoder, one suite for every encoder of the registry.
+
+A class added to the registry is tested by all of this without another line.
+"""
+
+import copy
+
+import pytest
+import torch
+from fairseq.optim.adam import Adam
+from helpers import (
+    CASES,
+    EOS,
+    EVERY_CASE,
+    PAD,
+    build,
+    difference,
+    log_probs,
+    loss_of,
+    position_parameters,
+    randomise_positions,
+    raw_log_probs,
+    sentence,
+    shifted,
+    signals,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
+
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, PositionRangeError
+
+TOLERANCE = 2e-5
+every_case = pytest.mark.parametrize(**EVERY_CASE)
+TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
+every_table = pytest.mark.parametrize(
+    ("encoder", "blocks", "target"), TABLES, ids=["-".join(c) for c in TABLES]
+)
+
+
+def parts(stack, name):
+    return [getattr(b, name) for b in stack.layers.children() if getattr(b, name) is not None]
+
+
+def tables(model, rows=12, dtype=torch.float32):
+    """The table of every signal that has one, as the stacks ask for it."""
+    with torch.no_grad():
+        return [s(rows, parts(k, n), dtype) for k, n, s in signals(model) if parts(k, n)]
+
+
+def recorded(model, monkeypatch):
+    """Lets every `compute` run, and lists what it returned."""
+    calls = []
+    for _, _, signal in signals(model):
+
+        def compute(*args, _compute=signal.compute):
+            calls.append(_compute(*args))
+            return calls[-1]
+
+        monkeypatch.setattr(signal, "compute", compute)
+    return calls
+
+
+# 1. Token positions, not slots.
+
+
+@every_case
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_a_sentence_alone_is_the_sentence_in_a_padded_batch(encoder, blocks, target, left):
+    model = visible(encoder, blocks, target)
+    source, target_in = source_batch(left), target_batch(left)
+    together = log_probs(model, source, target_in)
+    for s, t, row in zip(source, target_in, together):
+        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
+        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    assert difference(together, log_probs(model, source, target_in)) == 0
+
+
+@every_case
+def test_the_order_of_source_tokens_matters_exactly_where_there_are_positions(
+    encoder, blocks, target
+):
+    only_base = (encoder, blocks, target) == ("sinusoidal", "input", "hidden")
+    model = visible(encoder, blocks, target, no_token_positional_embeddings=not only_base)
+    source, target_in = sentence(9), shifted(sentence(7, seed=1))
+    swapped = source[:, [0, 4, 2, 3, 1, 5, 6, 7, 8]]
+    change = difference(log_probs(model, source, target_in), log_probs(model, swapped, target_in))
+    if encoder == "none":
+        assert change <= TOLERANCE  # without positions, attention sees a bag of words
+    else:
+        assert change > 0.01
+
+
+@every_table
+def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target, monkeypatch):
+    model = visible(encoder, blocks, target)
+    batch = source_batch(), target_batch()
+    before = log_probs(model, *batch)
+    streams = 0
+    for stack, name, signal in signals(model):
+        rows = signal.compute(64, parts(stack, name)).detach()
+        assert len(rows[0, 0]) == (len(stack.layers) if blocks == "all" else 1)
+        noise = torch.randn(rows[:, 0, 0].shape)
+        for s in range(rows.size(1)):
+            for block in range(rows.size(2)):
+                bumped = rows.clone()
+                bumped[:, s, block] += noise
+                signal.drop_kept_table()
+                with monkeypatch.context() as patch:
+                    patch.setattr(signal, "compute", lambda n, _, bumped=bumped: bumped[:n])
+                    assert difference(log_probs(model, *batch), before) > 1e-3
+                streams += 1
+        signal.drop_kept_table()
+    assert streams == (9 if target == "qkv" else 2) * (2 if blocks == "all" else 1)
+
+
+# 2. Decoding is teacher forcing.
+
+
+@every_case
+def test_step_by_step_equals_one_pass(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
+    assert difference(full[real], steps[real]) <= TOLERANCE
+
+
+@every_case
+@pytest.mark.parametrize("beam", [1, 2], ids=["keys-per-beam", "keys-per-sentence"])
+def test_step_by_step_equals_one_pass_when_beams_are_reordered(encoder, blocks, target, beam):
+    """Beams of one sentence change places; later a whole sentence is finished and leaves."""
+    model = visible(encoder, blocks, target)
+    source = source_batch().repeat_interleave(2, dim=0)
+    target_in = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
+    orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
+    surviving = torch.arange(6)
+    for order in orders.values():
+        surviving = surviving[torch.tensor(order)]
+    full = log_probs(model, source[surviving], target_in[surviving])
+    model.decoder.set_beam_size(beam)
+    steps = stepwise_log_probs(model, source, target_in, orders)
+    assert difference(full, steps) <= TOLERANCE
+
+
+# 3. A row never depends on how many rows were asked for; length.
+
+
+@every_table
+def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    for stack, name, signal in signals(model):
+        for n in (1, 5, 16):
+            short, long = (signal.compute(m, parts(stack, name)) for m in (n, 2 * n))
+            torch.testing.assert_close(short, long[:n], rtol=1e-6, atol=1e-6)
+    small = tables(model, 9)
+    for before, long, after in zip(small, tables(model, 130), tables(model, 9)):
+        assert len(before) == len(after) == 9
+        assert len(long) == 130
+        assert difference(before, long[:9]) <= 1e-6
+        assert difference(after, long[:9]) == 0
+
+
+@every_case
+def test_inductive_encoders_go_on_past_every_trained_length(encoder, blocks, target):
+    limits = {"max_source_positions": 16, "max_target_positions": 16}
+    model = visible(encoder, blocks, target, **limits)
+    if POSITION_ENCODERS[encoder].inductive:
+        assert model.max_positions() == (UNLIMITED_POSITIONS, UNLIMITED_POSITIONS)
+        assert log_probs(model, sentence(700), shifted(sentence(700))).isfinite().all()
+        return
+    assert model.max_positions() == (16, 16)
+    fits, long = sentence(16), sentence(17)
+    assert log_probs(model, fits, shifted(fits)).isfinite().all()
+    for source, target_in, side in ((long, fits, "source"), (fits, long, "target")):
+        words = rf"{side} sequence of 17 tokens.*16 positions.*--max-{side}-positions"
+        with pytest.raises(ValueError, match=words):
+            log_probs(model, source, target_in)
+    with pytest.raises(ValueError, match="--max-target-positions"):
+        stepwise_log_probs(model, fits, long)
+
+
+def test_a_limit_counts_tokens_and_not_padding():
+    model = visible("learned", max_source_positions=16, max_target_positions=16)
+    source, target_in = sentence(16), shifted(sentence(16))
+    wide = [torch.nn.functional.pad(x, (4, 0), value=PAD) for x in (source, target_in)]
+    expected = log_probs(model, source, target_in)
+    assert difference(log_probs(model, *wide)[:, 4:], expected) <= TOLERANCE
+
+
+# 5, 6. In evaluation the table is computed once, and dropped when parameters may have changed.
+
+
+@every_case
+def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
+    model = visible(encoder, blocks, target)
+    calls = recorded(model, monkeypatch)
+    for _ in range(2):
+        log_probs(model, source_batch(), target_batch())
+    stepwise_log_probs(model, source_batch(False), target_batch())
+    expected = 0 if (encoder, blocks, target) not in TABLES else 3 if target == "qkv" else 2
+    assert len(calls) == expected
+    log_probs(model, sentence(100), shifted(sentence(100)))  # longer than what was kept
+    assert len(calls) == 2 * expected
+
+
+DROPS = {
+    "train": lambda model: model.train().eval(),
+    "load_state_dict": lambda model: model.load_state_dict(model.state_dict()),
+    "half": lambda model: model.half().float(),
+    "double": lambda model: model.double().float(),
+    "gradients": lambda model: raw_log_probs(model, source_batch(), target_batch()),
+}
+
+
+@every_table
+@pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
+def test_the_kept_table_is_dropped_by(encoder, blocks, target, drop, monkeypatch):
+    model = visible(encoder, blocks, target)
+    log_probs(model, source_batch(), target_batch())
+    drop(model)
+    calls = recorded(model, monkeypatch)
+    log_probs(model, source_batch(), target_batch())
+    assert len(calls) == (3 if target == "qkv" else 2)
+
+
+@every_case
+def test_evaluation_follows_fairseqs_adam(encoder, blocks, target):
+    model = visible(encoder, blocks, target, dropout=0.0)
+    batch = source_batch(), target_batch()
+    before = log_probs(model, *batch)
+    optimizer = Adam(model.parameters(), lr=0.01)
+    model.train()
+    loss_of(model, *batch).backward()
+    optimizer.step()
+    model.eval()
+    after = log_probs(model, *batch)
+    fresh = build(encoder, blocks, target, seed=5).eval()
+    fresh.load_state_dict(model.state_dict())
+    assert difference(after, log_probs(fresh, *batch)) == 0
+    assert difference(after, before) > 0.01
+
+
+@every_case
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
+    model = visible(encoder, blocks, target, dropout=0.0)
+    names = list(model.state_dict())
+    batch = source_batch(), target_batch()
+    model.train(training)
+    loss = loss_of(model, *batch) if training else log_probs(model, *batch)
+    assert list(model.state_dict()) == names
+    assert not any(t.requires_grad for t in tables(model.eval()))
+    twin = copy.deepcopy(model.train(training))
+    assert difference(log_probs(twin, *batch), log_probs(model, *batch)) == 0
+    for parameter in twin.parameters():
+        parameter.data.mul_(2)
+    assert training == loss.requires_grad
+    twin.train().eval()
+    assert difference(log_probs(twin, *batch), log_probs(model, *batch)) > 0.01
+
+
+# 4. Precision.
+
+
+@every_table
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
+def test_half_precision_computes_in_float32_and_casts_last(
+    encoder, blocks, target, dtype, monkeypatch
+):
+    model = visible(encoder, blocks, target).to(dtype)
+    exact = build(encoder, blocks, target, seed=5).eval()
+    exact.load_state_dict(model.state_dict())  # the rounded parameters, in float32
+    calls = recorded(model, monkeypatch)
+    rounded = tables(model, dtype=dtype)
+    assert {call.dtype for call in calls} == {torch.float32}
+    for actual, expected in zip(rounded, tables(exact)):
+        assert actual.dtype == dtype
+        assert torch.equal(actual, expected.to(dtype))
+    batch = source_batch(), target_batch()
+    assert log_probs(model, *batch).isfinite().all()
+    assert difference(log_probs(model, *batch), log_probs(exact, *batch)) < 0.2
+
+
+@every_case
+def test_double_precision_works(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    batch = source_batch(), target_batch()
+    single = log_probs(model, *batch)
+    assert difference(log_probs(model.double(), *batch), single) <= TOLERANCE
+
+
+@every_table
+def test_autocast_leaves_the_table_alone(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    expected = tables(model)
+    batch = source_batch(), target_batch()
+    exact = log_probs(model, *batch)
+    model.train().eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for actual, table in zip(tables(model), expected, strict=True):
+            assert torch.equal(actual, table)
+        assert 0 < difference(log_probs(model, *batch), exact) < 0.2
+        loss_of(model.train(), *batch).backward()
+
+
+@pytest.mark.parametrize("target", ["qkv", "hidden"])
+@pytest.mark.parametrize("encoder", ["floater", "learned"])
+def test_a_position_out_of_range_is_an_error(encoder, target):
+    model = visible(encoder, "all", target)
+    with torch.no_grad():
+        for stack, name, _ in signals(model):
+            for parameter in parts(stack, name)[0].parameters():
+                parameter.fill_(1e5)
+    assert tables(model, dtype=torch.bfloat16)[0].isfinite().all()
+    with pytest.raises(PositionRangeError, match=f"Position 0 of {encoder} reaches 1e.05.*float16"):
+        tables(model, dtype=torch.float16)
+
+
+def test_a_position_out_of_range_that_nobody_asked_for_is_none():
+    model = visible("floater")
+    with torch.no_grad():
+        for parameter in position_parameters(model):
+            parameter.zero_()
+        for _, _, signal in signals(model):
+            signal.dynamics.bias2.fill_(2e4)  # row i is 2,000 i
+    assert all(t[-1].max() == 22_000 for t in tables(model, 12, torch.float16))
+    with pytest.raises(PositionRangeError, match=r"Position 33 of floater reaches 6\.6e\+04"):
+        tables(model, 40, torch.float16)
+
+
+# 7. Gradients, as DistributedDataParallel needs them.
+
+
+@every_case
+@pytest.mark.parametrize("length", [12, 1], ids=["sentences", "end-symbols"])
+def test_every_parameter_gets_a_gradient(encoder, blocks, target, length):
+    model = randomise_positions(build(encoder, blocks, target)).train()
+    batch = (source_batch(), target_batch()) if length > 1 else 2 * (torch.full((2, 1), EOS),)
+    loss_of(model, *batch).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    if length > 1:
+        assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+
+
+@pytest.mark.parametrize("target", ["qkv", "hidden"])
+def test_between_solves_the_table_is_reused_with_gradients_of_zero(target, monkeypatch):
+    model = build("floater", target=target, floater_update_interval=4, dropout=0.0)
+    randomise_positions(model).train()
+    parameters, batch = position_parameters(model), (source_batch(), target_batch())
+    losses = {}
+    for update in range(6):
+        model.set_num_updates(update)
+        model.zero_grad()
+        loss = loss_of(model, *batch)
+        loss.backward()
+        losses[update] = loss.item()
+        assert all(p.grad is not None for p in model.parameters())
+        solved = update % 4 == 0
+        assert all((float(p.grad.abs().max()) > 0) == solved for p in parameters)
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.mul_(0.9)
+    assert losses[0] == losses[1] == losses[3] != losses[4] == losses[5]
+    current = build("floater", target=target, seed=5).eval()
+    current.load_state_dict(model.state_dict())
+    assert difference(log_probs(model.eval(), *batch), log_probs(current, *batch)) == 0
+
+
+def test_a_frozen_flow_keeps_its_parameters():
+    model = randomise_positions(build("floater", floater_freeze=True)).train()
+    loss_of(model).backward()
+    assert not any(p.requires_grad or p.grad is not None for p in position_parameters(model))

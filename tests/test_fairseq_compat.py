@@ -1,0 +1,365 @@
+"""The model beside fairseq's own Transformer, and under fairseq's own options."""
+
+import copy
+import math
+import re
+
+import pytest
+import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
+from fairseq.optim.adam import Adam
+from fairseq.sequence_generator import SequenceGenerator
+from helpers import (
+    EVERY_CASE,
+    PAD,
+    build,
+    dictionary,
+    difference,
+    log_probs,
+    loss_of,
+    plain,
+    position_parameters,
+    randomise_positions,
+    sentence,
+    shifted,
+    signals,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
+
+TOLERANCE = 2e-5
+every_case = pytest.mark.parametrize(**EVERY_CASE)
+every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
+# Models that are fairseq's Transformer: to the letter, and until the flow is trained.
+SAME = {
+    "sinusoidal-input-hidden": ("sinusoidal", "input", "hidden"),
+    **{f"floater-{b}-{t}": ("floater", b, t) for b in ("all", "input") for t in ("qkv", "hidden")},
+}
+same_as_fairseq = pytest.mark.parametrize("case", SAME.values(), ids=SAME)
+PRENORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+
+
+def build_same(case, seed=0, **args):
+    if case[0] == "floater":
+        args["floater_init_scale"] = 0.0
+    return build(*case, seed=seed, **args)
+
+
+def gradients(model, seed=0):
+    """Loss, and the gradient of every parameter, of one training step under ``seed``."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    loss = loss_of(model.train())
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def generated(models, source, **options):
+    generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=25, **options)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}}
+    with torch.no_grad():
+        return [hypothesis for best in generator.generate(models, sample) for hypothesis in best]
+
+
+# Equality with fairseq's Transformer.
+
+
+@every_case
+def test_one_seed_starts_the_transformer_around_every_encoder_alike(encoder, blocks, target):
+    expected = plain(seed=3).state_dict()
+    actual = build(encoder, blocks, target, seed=3).state_dict()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+    if (encoder, blocks, target) in (("sinusoidal", "input", "hidden"), ("none", "all", "qkv")):
+        assert list(actual) == list(expected)
+
+
+@same_as_fairseq
+@pytest.mark.parametrize("options", [{}, PRENORM], ids=["postnorm", "prenorm"])
+def test_log_probabilities_are_fairseqs(case, options):
+    donor = plain(seed=7, **options).eval()
+    model = build_same(case, **options).eval()
+    missing, unexpected = model.load_state_dict(donor.state_dict(), strict=False)
+    assert not unexpected
+    assert all("positions." in name for name in missing)
+    assert bool(missing) == (case[0] == "floater")
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    for run in (log_probs, stepwise_log_probs):
+        assert difference(run(model, *batch)[real], run(donor, *batch)[real]) <= 1e-6
+
+
+@same_as_fairseq
+def test_beam_search_finds_fairseqs_hypotheses(case):
+    donor = plain(seed=7).eval()
+    model = build_same(case).eval()
+    model.load_state_dict(donor.state_dict(), strict=False)
+    source = source_batch(lengths=(7, 11, 4, 9))
+    expected, actual = generated([donor], source), generated([model], source)
+    assert len(actual) == len(expected) == 16
+    for ours, theirs in zip(actual, expected):
+        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+        assert abs(ours["score"] - theirs["score"]) <= 1e-5
+        assert difference(ours["attention"], theirs["attention"]) <= 1e-5
+    assert len({tuple(h["tokens"].tolist()) for h in actual}) > 8
+
+
+@same_as_fairseq
+def test_training_with_dropout_is_fairseqs(case):
+    options = {"dropout": 0.3, "activation_dropout": 0.1}
+    loss, gradient = gradients(build_same(case, seed=3, **options))
+    expected_loss, expected = gradients(plain(seed=3, **options))
+    assert loss == pytest.approx(expected_loss, abs=1e-6)
+    assert all(difference(gradient[name], expected[name]) <= 1e-6 for name in expected)
+
+
+@every_case
+def test_positions_enter_where_the_equations_say(encoder, blocks, target):
+    """The same by hooks on fairseq's Transformer: on block inputs, or on q, k, v (12 and 13)."""
+    model = visible(encoder, blocks, target)
+    bare = model.encoder.embed_positions is None
+    reference = plain(no_token_positional_embeddings=bare).eval()
+    reference.load_state_dict(model.state_dict(), strict=False)
+    batch = sentence(9), shifted(sentence(7, seed=1))
+
+    def add(rows):  # [T, C] to an output [T, B, C]
+        return lambda module, inputs, output: output + rows.unsqueeze(1)
+
+    def add_to_input(rows):
+        return lambda module, inputs: (inputs[0] + rows.unsqueeze(1), *inputs[1:])
+
+    hooks = {"q": "self_attn", "k": "self_attn", "v": "self_attn"}
+    for stack, name, signal in signals(model):
+        theirs = reference.encoder if stack is model.encoder else reference.decoder
+        pairs = [
+            (mine, other)
+            for mine, other in zip(stack.layers, theirs.layers)
+            if getattr(mine, name) is not None
+        ]
+        if not pairs:
+            continue
+        of_source = stack is model.encoder or name == "source_positions"
+        length = batch[0 if of_source else 1].size(1)
+        table = signal.compute(length, [getattr(mine, name) for mine, _ in pairs]).detach()
+        for slot, (_, other) in enumerate(pairs):
+            for s, stream in enumerate(signal.spec.streams):
+                rows = table[:, s, slot]
+                if stream == "hidden":
+                    other.register_forward_pre_hook(add_to_input(rows))
+                else:
+                    attention = getattr(other, hooks.get(stream, "encoder_attn"))
+                    projection = getattr(attention, f"{stream[-1]}_proj")
+                    projection.register_forward_hook(add(rows))
+    for module in reference.modules():
+        if hasattr(module, "skip_embed_dim_check"):
+            module.skip_embed_dim_check = True  # fairseq's attention then calls its projections
+    assert difference(log_probs(model, *batch), log_probs(reference, *batch)) <= TOLERANCE
+
+
+def test_teacher_forcing_after_a_beam_search():
+    """A generator leaves its beam size in the model; a batch of sentences is no beam."""
+    model = visible("floater", target="qkv")
+    batch = source_batch(lengths=(7, 11, 4, 5)), target_batch(lengths=(9, 5, 12, 3))
+    before = log_probs(model, *batch)
+    model.decoder.set_beam_size(2)
+    assert difference(log_probs(model, *batch), before) == 0
+
+
+@every_case
+def test_beams_and_ensembles(encoder, blocks, target):
+    """A sentence's hypotheses do not depend on its batch, and scores are those of one pass."""
+    models = [visible(encoder, blocks, target, seed=seed) for seed in (0, 1)]
+    source = source_batch(lengths=(7, 11, 4))
+    together = generated(models, source)
+    for i, row in enumerate(source):
+        alone = generated(models, row[row.ne(PAD)][None])
+        for ours, theirs in zip(together[4 * i : 4 * i + 4], alone, strict=True):
+            assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+            assert abs(ours["score"] - theirs["score"]) <= TOLERANCE
+    best, row = together[0]["tokens"][None], source[:1][source[:1].ne(PAD)][None]
+    probabilities = torch.stack([log_probs(m, row, shifted(best)) for m in models])
+    averaged = probabilities.logsumexp(0) - math.log(2)
+    score = averaged.gather(2, best.unsqueeze(2)).mean()
+    assert abs(float(score) - float(together[0]["score"])) <= TOLERANCE
+
+
+# fairseq's options.
+
+
+@every_case
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
+def test_activation_checkpointing(encoder, blocks, target, dropout, option):
+    options = {"dropout": dropout, "attention_dropout": dropout / 3}
+    loss, gradient = gradients(randomise_positions(build(encoder, blocks, target, **options)))
+    model = randomise_positions(build(encoder, blocks, target, **options, **{option: True}))
+    checkpointed_loss, checkpointed = gradients(model)
+    assert loss == pytest.approx(checkpointed_loss, abs=1e-6)
+    assert all(difference(gradient[name], checkpointed[name]) <= 1e-6 for name in gradient)
+    batch = source_batch(), target_batch()
+    twin = copy.deepcopy(model.eval())
+    expected = log_probs(model, *batch)
+    real = batch[1].ne(PAD)
+    assert difference(stepwise_log_probs(model, *batch)[real], expected[real]) <= TOLERANCE
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert difference(log_probs(twin, *batch), expected) == 0
+
+
+@every_case
+def test_layerdrop_trains(encoder, blocks, target):
+    options = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5, "dropout": 0.0}
+    model = randomise_positions(build(encoder, blocks, target, **options))
+    losses = set()
+    for seed in range(10):  # decides which blocks are dropped
+        torch.manual_seed(seed)
+        loss = loss_of(model.train())
+        loss.backward()
+        losses.add(loss.item())
+    assert all(math.isfinite(loss) for loss in losses)
+    assert len(losses) > 4
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    whole = visible(encoder, blocks, target)
+    batch = source_batch(), target_batch()
+    assert difference(log_probs(model.eval(), *batch), log_probs(whole, *batch)) == 0
+
+
+@every_case
+def test_kept_blocks_keep_their_positions(encoder, blocks, target):
+    three = {"encoder_layers": 3, "decoder_layers": 3}
+    keep = {"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "0,2"}
+    donor = visible(encoder, blocks, target, **three)
+    pruned = build(encoder, blocks, target, seed=5, **three, **keep).eval()
+    state = copy.deepcopy(donor.state_dict())
+    pruned.load_state_dict(state, strict=True, model_cfg=copy.copy(pruned.args))
+    for stack in (donor.encoder, donor.decoder):
+        del stack.layers[1]
+        stack.num_layers = 2
+    batch = source_batch(), target_batch()
+    assert difference(log_probs(pruned, *batch), log_probs(donor, *batch)) == 0
+    for (kept, name, _), (whole, _, _) in zip(signals(pruned), signals(donor)):
+        for ours, theirs in zip(kept.layers, whole.layers):
+            if getattr(theirs, name) is not None:
+                assert getattr(ours, name).block_index == getattr(theirs, name).block_index
+    if blocks == "all" and encoder != "none":
+        assert pruned.encoder.layers[1].positions.block_index == 2
+
+
+@every_case
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_the_only_block_with_positions_may_not_be_pruned(encoder, blocks, target, side):
+    options = {f"{side}_layers": 3, f"{side}_layers_to_keep": "1,2"}
+    owners = [s for s in signals(build(encoder, blocks, target)) if s[2].receives(0)]
+    if blocks == "all" or not owners:
+        model = build(encoder, blocks, target, **options)
+        assert len(getattr(model, side).layers) == 2
+    else:
+        with pytest.raises(ValueError, match=f"`--{side}-layers-to-keep`.*layer 0.*'1,2'"):
+            build(encoder, blocks, target, **options)
+
+
+VARIANTS = {
+    "prenorm": PRENORM,
+    "share-all": {"share_all_embeddings": True},
+    "share-decoder": {"share_decoder_input_output_embed": True},
+    "layernorm-embedding": {"layernorm_embedding": True},
+    "no-base": {"no_token_positional_embeddings": True},
+    "adaptive-softmax": {"adaptive_softmax_cutoff": "20,30"},
+    "quant-noise": {"quant_noise_pq": 0.1},
+    "cross-self": {"cross_self_attention": True, "no_cross_attention": True},
+    "cross-self-and-cross": {"cross_self_attention": True},
+    "narrow-decoder": {"decoder_embed_dim": 32},
+    "narrow-decoder-input": {"decoder_input_dim": 32, "decoder_output_dim": 48},
+    "learned-base": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "no-scale": {"no_scale_embedding": True},
+}
+
+
+@every_target
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_variants_of_fairseqs_transformer(options, target):
+    model = randomise_positions(build("floater", target=target, **options))
+    optimizer = Adam(model.parameters(), lr=1e-3)
+    loss, gradient = gradients(model)
+    assert math.isfinite(loss)
+    assert all(g.isfinite().all() for g in gradient.values())
+    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+    optimizer.step()
+    assert gradients(model)[0] != loss
+    model.eval()
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    full = log_probs(model, *batch)
+    assert difference(stepwise_log_probs(model, *batch)[real], full[real]) <= TOLERANCE
+    alone = log_probs(model, *(x[2:][x[2:].ne(PAD)][None] for x in batch))
+    assert difference(alone[0], full[2, real[2]]) <= TOLERANCE
+
+
+def test_a_learned_base_keeps_its_limit():
+    limits = {"max_source_positions": 20, "max_target_positions": 30}
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    assert build("floater", **limits, **learned).max_positions() == (20, 30)
+
+
+@every_target
+def test_a_checkpoint_loads_under_another_learning_rate_scale(target):
+    batch = source_batch(), target_batch()
+    saved = visible("floater", target=target, floater_lr_scale=4.0)
+    before = saved.state_dict()
+    for scale, allowed in ((1.0, 1e-6), (4.0, 0), (0.3, TOLERANCE)):  # 0.3 rounds
+        model = build("floater", target=target, floater_lr_scale=scale, seed=5).eval()
+        model.load_state_dict(copy.deepcopy(before), strict=True)
+        assert difference(log_probs(model, *batch), log_probs(saved, *batch)) <= allowed
+    one, four = (build("floater", target=target, floater_lr_scale=s).eval() for s in (1.0, 4.0))
+    assert difference(log_probs(one, *batch), log_probs(four, *batch)) <= 1e-6
+
+
+@every_target
+def test_an_exponential_moving_average_averages_the_flow(target):
+    model = randomise_positions(build("floater", target=target, floater_lr_scale=4.0)).train()
+    batch = source_batch(), target_batch()
+    loss_of(model, *batch).backward()
+    ema = EMA(model, EMAConfig(store_ema=True, ema_decay=0.75))
+    first = [p.detach().clone() for p in model.parameters()]
+    log_probs(ema.get_model().eval(), *batch)
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    ema.step(model)
+    for averaged, start in zip(ema.get_model().parameters(), first):
+        torch.testing.assert_close(averaged.detach(), 1.5 * start)
+    fresh = build("floater", target=target, seed=5).eval()
+    fresh.load_state_dict(ema.get_model().state_dict())
+    assert difference(log_probs(ema.get_model(), *batch), log_probs(fresh, *batch)) <= TOLERANCE
+
+
+# Bad options: the name, the rule, the value.
+
+BAD = [
+    ({"position_encoder": "wavelet"}, ["--position-encoder", "one of floater", "'wavelet'"]),
+    ({"position_blocks": "some"}, ["--position-blocks", "one of all, input", "'some'"]),
+    ({"position_target": "keys"}, ["--position-target", "one of qkv, hidden", "'keys'"]),
+    ({"floater_delta": 0.0}, ["--floater-delta", "positive", "0.0"]),
+    ({"floater_delta": "wide"}, ["--floater-delta", "type float", "'wide'"]),
+    ({"floater_time_scale": -1.0}, ["--floater-time-scale", "positive", "-1.0"]),
+    ({"floater_lr_scale": 0.0}, ["--floater-lr-scale", "positive", "0.0"]),
+    ({"floater_init_scale": -0.1}, ["--floater-init-scale", "negative", "-0.1"]),
+    ({"floater_step_size": 0.0}, ["step", "positive", "0.0"]),
+    ({"floater_solver": "euler"}, ["--floater-solver", "one of rk4_hermite", "'euler'"]),
+    ({"floater_gradient": "adjoint"}, ["gradient", "adjoint", "needs", "'rk4_hermite'"]),
+    ({"floater_update_interval": 0}, ["--floater-update-interval", "at least 1", "0 instead"]),
+    ({"floater_update_interval": 2.5}, ["--floater-update-interval", "int", "2.5"]),
+    ({"base_layers": 1}, ["--base-layers", "must be 0", "1 instead"]),
+    ({"ddp_backend": "fully_sharded"}, ["--ddp-backend", "must not be", "fully_sharded"]),
+    ({"encoder_xformers_att_config": "{}"}, ["--encoder-xformers-att-config", "hidden", "'{}'"]),
+    ({"decoder_xformers_att_config": "{}"}, ["--decoder-xformers-att-config", "hidden", "'{}'"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), BAD, ids=["-".join(map(str, *o.items())) for o, _ in BAD]
+)
+def test_bad_options_are_refused_with_name_rule_and_value(options, words):
+    with pytest.raises(ValueError, match=".*".join(map(re.escape, words))):
+        build(**{"position_encoder": "floater", "position_target": "qkv", **options})
