@@ -261,8 +261,7 @@ def _check_nothing_in_the_way(
         path = out_dir / name
         if path.exists() and (name not in files or _sha256(path) != files[name]["sha256"]):
             raise CorpusError(
-                f"{path} is there with other content; choose another folder or overwrite it "
-                "with --overwrite."
+                f"{path} is there with other content; choose another folder or add --force."
             )
 
 

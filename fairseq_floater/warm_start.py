@@ -27,6 +27,7 @@ from fairseq_floater.checkpoints import (
     model_args,
     save_checkpoint,
 )
+from fairseq_floater.position_encoders import all_options
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.stack_positions import all_blocks
 from fairseq_floater.transformer import FloaterTransformerModel
@@ -187,6 +188,10 @@ def _target_args(
                 f"--arch {arch} has {ours}; pass the architecture of the donor's name, or {flag}."
             )
     merged = {**vars(donor_args), **vars(explicit), "arch": arch, "_name": arch}
+    # A donor trained with the plugin does not decide where the new model's positions come from.
+    for option in all_options():
+        if not hasattr(explicit, option.dest):
+            merged.pop(option.dest, None)
     args = argparse.Namespace(**merged)
     ARCH_CONFIG_REGISTRY[arch](args)
     return args

@@ -65,6 +65,10 @@ count_gpus() {
 # Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls.
 ensure_setup() {
   if [[ ${FLOATER_SET_UP:-} == "$PYTHON" ]]; then return; fi
+  if dry; then
+    "$PYTHON" -c 'import fairseq_floater' 2>/dev/null || die "Run scripts/setup.sh first: a dry run installs nothing."
+    return
+  fi
   bash "$ROOT/scripts/setup.sh" || exit $?
   export FLOATER_SET_UP=$PYTHON
 }

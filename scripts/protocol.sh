@@ -41,7 +41,7 @@ while (($#)); do
         usage
         exit 0
         ;;
-    -*) usage_error "unknown option $1 (see --help)." ;;
+    -*) usage_error "unknown option $1." ;;
     *)
         [[ -z $CONFIG ]] || usage_error "one CONFIG, but $CONFIG and $1 were given."
         CONFIG=$1
@@ -49,9 +49,9 @@ while (($#)); do
     esac
     shift
 done
-[[ -n $CONFIG ]] || usage_error "a CONFIG is needed (see --help)."
+[[ -n $CONFIG ]] || usage_error "a CONFIG is needed."
 [[ -f $CONFIG ]] || die "There is no configuration $CONFIG."
-[[ -n $ENCODER ]] || usage_error "--encoder is needed (see --help)."
+[[ -n $ENCODER ]] || usage_error "--encoder is needed."
 ensure_setup
 
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}

@@ -59,7 +59,7 @@ def test_phrases_tell_numbers_apart_and_hold_no_separator(language: str) -> None
 
 def test_lines_are_the_same_on_every_machine() -> None:
     drawn = list(draw_lines("train", 4, (1, 4), max_number=9_999, seed=1))
-    assert drawn == GOLDEN
+    assert drawn == [(3, 975), (106, 6024), (3, 96, 1531, 5034), (8, 59, 495)]
 
 
 def test_every_line_is_translated_right(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_whole_corpus_is_left_alone(tmp_path: Path) -> None:
     assert (first.skipped, second.skipped) == (False, True)
     assert second.files == first.files == json.loads((tmp_path / MANIFEST).read_text())["files"]
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
-    assert "left as it is" in str(second) and "is written" in str(first)
+    assert "left as it is" in second.format_text() and "is written" in first.format_text()
 
 
 def test_a_broken_off_corpus_is_completed(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""What the documents say is there, and the README's table is what the code prints."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairseq_floater.info import collect
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATH = re.compile(
+    r"\b((?:scripts|configs|docs|fairseq_floater|tests)/[\w./-]+\.(?:sh|py|yaml|md|png))\b"
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_file_named_is_there(document):
+    text = document.read_text()
+    examples = {"fairseq_floater/position_encoders/line.py"}
+    missing = [p for p in PATH.findall(text) if not (ROOT / p).exists() and p not in examples]
+    assert not missing
+
+
+def test_every_link_leads_somewhere():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_readmes_encoder_table_is_the_codes():
+    found = re.search(
+        r"<!-- encoders.*?-->\n(.*?)\n<!-- /encoders -->",
+        (ROOT / "README.md").read_text(),
+        re.DOTALL,
+    )
+    assert found is not None
+    assert found[1].strip() == collect().encoder_table().strip()
+
+
+def test_the_example_of_a_new_encoder_runs():
+    text = (ROOT / "docs" / "add-an-encoder.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    scope = {}
+    exec(compile(code, "line.py", "exec"), scope)  # our own document, not input
+    from fairseq_floater.position_encoders.base import SignalSpec
+
+    spec = SignalSpec(
+        dim=8,
+        streams=("q", "k", "v"),
+        every_block=True,
+        target="qkv",
+        side="source",
+        max_positions=16,
+        padding_idx=1,
+        base_at_input=True,
+        options={"line_step": 0.01},
+    )
+    line = scope["LinePositions"](spec)
+    blocks = [line.build_block(i) for i in range(2)]
+    table = line.compute(5, blocks)
+    assert table.shape == (5, 3, 2, 8)
+    assert (table[4] - 4 * table[1]).abs().max() < 1e-6

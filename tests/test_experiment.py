@@ -1,0 +1,251 @@
+"""Configurations, the arguments made from them, and the command line around them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_floater.cli import main
+from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError, Run
+from fairseq_floater.info import added_parameters
+from fairseq_floater.plots import plot_scores
+from fairseq_floater.report import ReportError, write_validation
+from fairseq_floater.report import collect as collect_results
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+RUNS = [
+    Run(),
+    Run("plain"),
+    Run("learned", "input"),
+    Run("floater", "all", "hidden", scratch=True, base=False),
+    Run("none", scratch=True),
+]
+
+
+def parsed(words):
+    """The words through fairseq-train's own parser."""
+    parser = options.get_training_parser()
+    return options.parse_args_and_arch(parser, words)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("run", RUNS, ids=lambda r: r.name)
+@pytest.mark.parametrize("stage", ["donor", "finetune", "scratch"])
+def test_training_arguments_are_fairseqs(path, run, stage):
+    experiment = Experiment(path)
+    args = parsed(experiment.arguments(stage, run, data="some data", work="some work"))
+    assert args.data == "some data"
+    plain = stage == "donor" or run.encoder == "plain"
+    assert ARCH_MODEL_REGISTRY[args.arch].__name__ == (
+        "TransformerModel" if plain else "FloaterTransformerModel"
+    )
+    assert args.encoder_embed_dim == args.decoder_embed_dim
+    peak = float(experiment.config["optimisation"]["lr"])
+    assert args.lr == [peak / 2 if stage == "finetune" else peak]
+    assert args.max_epoch == experiment.config["budget"][stage]["max-epoch"]
+    if not plain:
+        assert args.position_encoder == run.encoder
+        assert args.position_target == run.resolved_target
+        assert args.no_token_positional_embeddings == (not run.base)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
+    words = Experiment(path).arguments("generate", Run())
+    args = options.parse_args_and_arch(options.get_generation_parser(), words)
+    assert args.required_batch_size_multiple == 1
+    assert (args.beam, args.lenpen, args.post_process) == (4, 0.6, "sentencepiece")
+    words = Experiment(path).arguments("validate", Run())
+    assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2, 4, 8, 32])
+def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
+    experiment = Experiment(ROOT / "configs" / "text_base.yaml")
+    frequency, tokens = experiment.tokens_per_update(processes)
+    words = experiment.arguments("donor", Run(), processes=processes)
+    assert words[words.index("--update-freq") + 1] == str(frequency)
+    assert frequency == {0: 8, 1: 8, 2: 4, 4: 2, 8: 1, 32: 1}[processes]
+    assert tokens == (32_768 if processes < 32 else 131_072)
+    assert ("--cpu" in words) == (processes == 0)
+
+
+def test_runs_have_names_of_their_own():
+    names = [
+        Run(encoder, blocks, target, scratch, base).name
+        for encoder in ("floater", "learned")
+        for blocks in ("all", "input")
+        for target in ("qkv", "hidden")
+        for scratch in (True, False)
+        for base in (True, False)
+    ]
+    assert len(set(names)) == len(names)
+    assert Run().name == "floater-all-qkv"
+
+
+def write(tmp_path, change):
+    config = yaml.safe_load((ROOT / "configs" / "text_tiny.yaml").read_text())
+    change(config)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c.pop("budget"), "the file lacks budget"),
+        (lambda c: c.update(extra=1), "the file has the unknown key extra"),
+        (lambda c: c["data"].pop("vocab"), "`data` lacks vocab"),
+        (
+            lambda c: c["budget"].update({"max-tokens": 0}),
+            "`budget: max-tokens` must be a positive",
+        ),
+        (lambda c: c["budget"].update({"average": "five"}), "but is 'five' instead"),
+        (lambda c: c["budget"].update({"donor": 3}), "`budget: donor` must hold options"),
+        (lambda c: c["shape"].update(arch="bert"), "`shape: arch` must be one of .*'bert'"),
+        (lambda c: c.update(shape=[1]), "`shape` must be a section"),
+    ],
+)
+def test_a_bad_configuration_names_file_key_and_rule(tmp_path, capsys, change, words):
+    path = write(tmp_path, change)
+    with pytest.raises(ConfigError, match=words):
+        Experiment(path)
+    assert main(["args", str(path), "donor"]) == 2
+    assert "config.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "just words", "a: [1\n", "\x00"])
+def test_what_is_no_yaml_is_refused(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        Experiment(path)
+
+
+def test_a_stage_that_a_configuration_lacks():
+    with pytest.raises(MissingStageError, match="no built-in corpus"):
+        Experiment(ROOT / "configs" / "text_tiny.yaml").arguments("numbers", Run())
+
+
+def test_write_all_writes_what_args_prints(tmp_path, capsys):
+    config = str(ROOT / "configs" / "numbers_en_de.yaml")
+    assert main(["args", config, "donor", "--write-all", str(tmp_path)]) == 0
+    assert (tmp_path / "donor.args").read_text() == capsys.readouterr().out
+    assert {p.stem for p in tmp_path.iterdir()} == set(STAGES)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["args", "c.yaml", "fly"],
+        ["args", "c.yaml", "donor", "--encoder", "fourier"],
+        ["args", "c.yaml", "donor", "--blocks", "some"],
+        ["args", "c.yaml", "donor", "--target", "v"],
+        ["average", "--inputs", "x", "--last", "0", "--output", "y"],
+        ["average", "--inputs", "x", "--last", "1", "--best", "1", "--output", "y"],
+        ["info", "--unknown"],
+        [],
+        ["swim"],
+    ],
+)
+def test_bad_usage_exits_with_2(words):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+
+
+def test_every_verb_has_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    for verb in ("user-dir", "info", "warm-start", "average", "score", "args", "numbers", "table"):
+        assert verb in listed
+        with pytest.raises(SystemExit) as stopped:
+            main([verb, "--help"])
+        assert stopped.value.code == 0
+        assert "example:" in capsys.readouterr().out
+
+
+def test_parameters_are_the_papers():
+    counts = added_parameters("floater_transformer", "floater", "all")
+    dynamics = sum(n for name, n in counts.items() if "dynamics" in name)
+    assert dynamics == 3 * 526_336 == 1_579_008
+    starts = sum(n for name, n in counts.items() if name.endswith(".values"))
+    assert starts == (18 + 24 + 12) * 512
+    learned = added_parameters("floater_transformer", "learned", "all")
+    assert sum(learned.values()) == 12 * 1024 * 512
+
+
+def test_info_prints_table_1(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "| `floater` | yes | yes | yes | qkv |" in out
+    assert "| `sinusoidal` | yes | no | yes |" in out
+    assert "| `learned` | no | yes | no |" in out
+    assert "One dynamics of `floater` has 526,336 of them." in out
+    assert main(["info", "--arch", "bert"]) == 1
+    assert "floater_transformer_tiny" in capsys.readouterr().err
+
+
+def save_run(folder, name, bleu, before=None):
+    run = folder / name
+    run.mkdir(parents=True)
+    metric = {"signature": f"sig:{name[0]}", "mean": bleu, "half_width": 1.5}
+    scores = {
+        "bleu": {"score": bleu, **metric},
+        "chrf": {"score": 60.0, **metric},
+        "length_ratio": 0.98,
+    }
+    (run / "scores.test.json").write_text(json.dumps(scores))
+    (run / "average.json").write_text(
+        json.dumps({"position_parameters": 1234, "training_seconds": 61.4})
+    )
+    if before is not None:
+        (run / "before.json").write_text(json.dumps({"loss": before}))
+
+
+def test_the_table_holds_every_run_with_its_signature(tmp_path):
+    save_run(tmp_path, "floater-all-qkv", 31.25, before=2.5)
+    save_run(tmp_path, "plain", 30.5)
+    text = collect_results(tmp_path).format_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2].startswith("| plain | 30.50 [29.0, 32.0] | 60.0 | 0.98 | 1,234 | 61 | - |")
+    assert rows[3].startswith("| floater-all-qkv | 31.25")
+    assert rows[3].endswith("| 2.500 |")
+    assert "test: sig:p" in text
+    assert "test: sig:f" in text
+
+
+def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
+    save_run(tmp_path, "plain", 30.5)
+    save_run(tmp_path, "learned-all-hidden", 28.0)
+    results = collect_results(tmp_path)
+    plot_scores(results, tmp_path / "scores.png")
+    assert (tmp_path / "scores.png").read_bytes()[:4] == b"\x89PNG"
+    plot_scores(results, tmp_path / "scores.svg")
+    assert "<svg" in (tmp_path / "scores.svg").read_text()
+
+
+def test_an_empty_folder_has_no_table(tmp_path, capsys):
+    assert main(["table", str(tmp_path)]) == 1
+    assert "holds no scored run" in capsys.readouterr().err
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "average.json").write_text("{}")
+    (tmp_path / "x" / "scores.test.json").write_text("{")
+    with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
+        collect_results(tmp_path)
+
+
+def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
+    log, out = tmp_path / "before.log", tmp_path / "before.json"
+    log.write_text("x | INFO | valid |  | valid on 'valid' subset | loss 3.25 | ppl 9.5 | bsz 12\n")
+    write_validation(str(log), str(out))
+    assert json.loads(out.read_text()) == {"subset": "valid", "loss": 3.25, "ppl": 9.5, "bsz": 12.0}
+    log.write_text("nothing\n")
+    with pytest.raises(ReportError, match="holds no line"):
+        write_validation(str(log), str(out))

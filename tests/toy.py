@@ -1,0 +1,190 @@
+"""A toy experiment made by the real commands, and how tests run such commands.
+
+Not a test file: `test_integration.py` and its sibling build the experiment through :func:`shared`.
+"""
+
+import fcntl
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import fairseq_floater
+
+PACKAGE = Path(fairseq_floater.__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
+ARCH = "floater_transformer_tiny"
+
+# Smaller than fairseq's tiny shape; before-normalisation learns something in seconds.
+SHAPE = (
+    *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
+    *("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
+    *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
+)
+TASK = ("--task", "translation", "--source-lang", "en", "--target-lang", "de", "--cpu")
+TRAINING = (
+    *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0", "--dropout", "0.1"),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
+    *("--max-tokens", "400", "--required-batch-size-multiple", "1", "--seed", "1"),
+    *("--log-format", "simple", "--log-interval", "1"),
+)
+# fairseq drops the rest of a batch that is no multiple of 8 unless told otherwise.
+GENERATION = (
+    *("--beam", "2", "--max-len-a", "1", "--max-len-b", "10"),
+    *("--max-tokens", "1000", "--required-batch-size-multiple", "1"),
+)
+TEST_LINES = 20
+
+
+def environment(**changes):
+    """The caller's, on the CPU, one thread, and with no protection of checkpoints switched off."""
+    kept = {k: v for k, v in os.environ.items() if k != "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
+    own = {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONIOENCODING": "utf-8",
+        "FLOATER_PYTHON": sys.executable,
+    }
+    return {**kept, **own, **changes}
+
+
+def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300):
+    """Run a command to its end and return it; another exit code than ``code`` fails the test."""
+    command = [str(word) for word in command]
+    done = subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env=environment() if env is None else env,
+        timeout=timeout,
+    )
+    if done.returncode != code:
+        raise AssertionError(
+            f"exit code {done.returncode} instead of {code}: {shlex.join(command)}\n"
+            f"--- end of stdout\n{_end(done.stdout)}\n--- end of stderr\n{_end(done.stderr)}"
+        )
+    return done
+
+
+def _end(text, lines=40):
+    return "\n".join(line[:400] for line in text.splitlines()[-lines:])
+
+
+def fairseq(tool, *args, **how):
+    """`fairseq-<tool> ARGS --user-dir <the package>`."""
+    words = [sys.executable, "-m", f"fairseq_cli.{tool}", *args, "--user-dir", PACKAGE]
+    return run(words, **how)
+
+
+def floater(*args, **how):
+    """`floater ARGS`."""
+    return run([sys.executable, "-m", "fairseq_floater", *args], **how)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Number words, their binarised form, and a plain Transformer trained on them."""
+
+    folder: Path
+
+    @property
+    def raw(self):
+        return self.folder / "raw"
+
+    @property
+    def prepared(self):
+        return self.folder / "data"
+
+    @property
+    def data(self):
+        return self.prepared / "bin"
+
+    @property
+    def sentencepiece_model(self):
+        return self.prepared / "spm.model"
+
+    @property
+    def donor(self):
+        return self.folder / "donor" / "checkpoint_best.pt"
+
+    def lines(self, split, language):
+        """Sentences of a split in subwords."""
+        path = self.prepared / "spm" / f"{split}.{language}"
+        return path.read_text(encoding="utf-8").splitlines()
+
+    def train(self, save_dir, *options, **how):
+        """fairseq-train into ``save_dir``; later options win over those of the toy."""
+        words = [self.data, *TASK, *SHAPE, *TRAINING, "--save-dir", save_dir, *options]
+        return fairseq("train", *words, **how)
+
+    def warm_start(self, out, *options, donor=None, **how):
+        words = [donor or self.donor, out, "--arch", ARCH, "--data", self.data, *options]
+        return floater("warm-start", *words, **how)
+
+    def validate(self, path, *options, **how):
+        words = [self.data, *TASK, "--path", path, "--max-tokens", "1000", *options]
+        return fairseq("validate", *words, "--required-batch-size-multiple", "1", **how)
+
+    def generate(self, path, *options, **how):
+        return fairseq("generate", self.data, *TASK, "--path", path, *GENERATION, *options, **how)
+
+    def interactive(self, path, lines, *options, **how):
+        words = [self.data, *TASK, "--path", path, *GENERATION, "--buffer-size", len(lines)]
+        stdin = "".join(f"{line}\n" for line in lines)
+        return fairseq("interactive", *words, *options, stdin=stdin, **how)
+
+
+def build(folder):
+    """Make the experiment in ``folder``: corpus, data and donor, about 20 seconds on an idle core."""
+    toy = Experiment(folder)
+    sizes = ("--train", 300, "--valid", 30, "--test", TEST_LINES, "--test-long", TEST_LINES)
+    floater("numbers", toy.raw, *sizes, "--numbers-per-line", 1, 2, "--max-number", 999)
+    languages = ("--src", "en", "--tgt", "de")
+    script = ROOT / "scripts" / "prepare_text.sh"
+    run(["bash", script, toy.raw, toy.prepared, *languages, "--vocab", 120, "--workers", 1])
+    options = ("--arch", "transformer_tiny", "--max-epoch", 15, "--no-epoch-checkpoints")
+    toy.train(folder / "donor", *options, "--lr", "0.01")
+    return toy
+
+
+def shared(tmp_path_factory):
+    """The session's one experiment, built by the first worker that asks for it."""
+    base = tmp_path_factory.getbasetemp()
+    # Under pytest-xdist every worker has its own folder in the session's.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "toy"
+    folder.mkdir(exist_ok=True)
+    whole = folder / "whole"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            build(folder)
+            whole.touch()
+    return Experiment(folder)
+
+
+def hypotheses(output):
+    """The H lines of fairseq-generate or -interactive: {sentence: [(score, subwords), ...]}."""
+    found = {}
+    for line in output.splitlines():
+        match = re.fullmatch(r"H-(\d+)\t(\S+)\t(.*)", line)
+        if match:
+            number, score, text = match.groups()
+            found.setdefault(int(number), []).append((float(score), text))
+    return found
+
+
+def valid_losses(log):
+    """{epoch: loss as printed} of a training log."""
+    return {int(e): loss for e, loss in re.findall(r"valid \| epoch (\d+) .*? loss ([\d.]+)", log)}
+
+
+def update_losses(log):
+    """{update: loss as printed} of a training log with --log-interval 1."""
+    lines = re.findall(r"train_inner \| epoch.* loss=([\d.]+),.* num_updates=(\d+)", log)
+    return {int(update): loss for loss, update in lines}
