@@ -4,8 +4,14 @@ Importing it registers the ``floater_transformer`` architectures with fairseq an
 safe load of fairseq's checkpoints needs. ``floater user-dir`` prints this folder.
 """
 
-from fairseq_floater.checkpoints import allow_fairseq_checkpoints
+import logging
+
 from fairseq_floater.version import __version__ as __version__
+
+# Importing fairseq logs that tensorboardX, which it needs for speech only, is missing.
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+from fairseq_floater.checkpoints import allow_fairseq_checkpoints  # noqa: E402
 
 allow_fairseq_checkpoints()
 

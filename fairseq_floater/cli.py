@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if extra and args.verb != "warm-start":
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
     args.model_options = extra
+    # The models that tools build need not announce themselves; warnings still come.
+    logging.getLogger("fairseq_floater").setLevel(logging.WARNING)
     try:
         result = args.run(args)
         if result is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    # fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib import pyplot
 
     runs, tests = results.rows, results.tests

@@ -116,10 +116,14 @@ def _score_cells(score: dict[str, Any] | None) -> list[str]:
 
 
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of a metric of `floater score --json`, if it has one."""
+    """The 95 % bootstrap interval of a metric of `floater score --json`, if it has one.
+
+    sacreBLEU gives it as mean and half width; near the ends of the scale that leaves 0..100.
+    """
     if metric.get("mean") is None:
         return None
-    return metric["mean"] - metric["half_width"], metric["mean"] + metric["half_width"]
+    mean, half = metric["mean"], metric["half_width"]
+    return max(mean - half, 0.0), min(mean + half, 100.0)
 
 
 def write_validation(log: str, output: str) -> None:

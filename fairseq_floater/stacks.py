@@ -194,12 +194,13 @@ class FloaterDecoder(TransformerDecoderBase):
             source_mask = encoder_out["encoder_padding_mask"][0]
 
         padding_mask = prev_output_tokens.eq(self.padding_idx)
-        has_pads = bool(padding_mask.any())
-        embedded = self._embed(prev_output_tokens, incremental_state)
-        positions = _positions(padding_mask, has_pads)
         if incremental_state is not None:
-            positions, padding_mask = positions[:, -1:], padding_mask[:, -1:]
-            has_pads = bool(padding_mask.any())
+            positions = token_positions(padding_mask)[:, -1:]
+            padding_mask = padding_mask[:, -1:]
+        has_pads = bool(padding_mask.any())
+        if incremental_state is None:
+            positions = _positions(padding_mask, has_pads)
+        embedded = self._embed(prev_output_tokens, incremental_state)
         blocks = all_blocks(self)
         rows = BlockRows(
             self.positions,

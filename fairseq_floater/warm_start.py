@@ -371,12 +371,21 @@ def _new_state(
         )
     cfg["model"] = args
     parameters = model.state_dict()
+    # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
+    # comes with this one, so that only the update count is taken from it.
+    names = (state.get("optimizer_history") or [{}])[-1]
+    history = {
+        "criterion_name": names.get("criterion_name", ""),
+        "optimizer_name": names.get("optimizer_name", ""),
+        "lr_scheduler_state": {},
+        "num_updates": 0,
+    }
     return {
         "args": None,
         "cfg": cfg,
         "model": parameters,
         "criterion": None,
-        "optimizer_history": [],
+        "optimizer_history": [history],
         "task_state": {},
         "extra_state": {
             "train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True},

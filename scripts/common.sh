@@ -44,18 +44,19 @@ dry() { [[ $DRY_RUN == 1 ]]; }
 
 PROGRESS='train_inner|valid on|position (encoder|flow)|WARNING|[Ee]rror|done training'
 
-# logged LOG COMMAND...: runs a command with its whole output in LOG (appended to) and the lines that
-# show progress on the screen.
+# logged NAME LOG COMMAND...: runs a command with its whole output in LOG (appended to) and the lines
+# that show progress, marked with NAME, on the screen.
 logged() {
-  local log=$1
-  shift
+  local name=$1 log=$2
+  shift 2
   if dry; then
     run "$@"
     return
   fi
-  say "+ $(quoted "$@")"
-  "$@" 2>&1 | tee -a "$log" | sed -u -nE "/$PROGRESS/ s/^(.{0,180}).*/\\1/p" >&2 ||
-    die "The command above failed; see the end of $log."
+  printf '+ %s\n' "$(quoted "$@")" >>"$log"
+  "$@" 2>&1 | tee -a "$log" |
+    sed -u -nE "/$PROGRESS/ { s/^[^|]*[|] [A-Z]+ [|] //; s/^(.{0,150}).*/[${name//\//}] \\1/p }" >&2 ||
+    die "$name: the command failed; see the end of $log."
 }
 
 count_gpus() {

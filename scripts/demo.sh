@@ -43,12 +43,29 @@ ensure_setup
 
 system() { bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK" "${PASS_ON[@]}" "$@"; }
 
-system --encoder plain
-system --encoder floater
-system --encoder sinusoidal --blocks input
-system --encoder learned
-system --encoder floater --target hidden --no-base --scratch
-system --encoder sinusoidal --blocks input --scratch
+# Two systems side by side, one thread each: the models are too small to share one among cores.
+export OMP_NUM_THREADS=1
+pair() {
+  local first=$1 second=$2 failed=0 jobs=()
+  # shellcheck disable=SC2086  # the words of a system's options
+  if dry; then
+    system $first
+    system $second
+    return
+  fi
+  # shellcheck disable=SC2086
+  system $first &
+  jobs+=($!)
+  # shellcheck disable=SC2086
+  system $second &
+  jobs+=($!)
+  for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+  ((failed == 0)) || die "The demo stopped: a system above failed. Run it again to go on from there."
+}
+
+pair "--encoder plain" "--encoder floater --target hidden --no-base --scratch"
+pair "--encoder floater" "--encoder sinusoidal --blocks input --scratch"
+pair "--encoder sinusoidal --blocks input" "--encoder learned"
 run "$PYTHON" -m fairseq_floater table "$WORK" --figure "$WORK/scores.png" --json "$WORK/results.json"
 dry || cat <<EOF
 

@@ -110,7 +110,7 @@ train() {
     fi
     say "$(basename "$folder"): training, ${SETTING[tokens_per_update]} tokens an update" \
         "(--update-freq ${SETTING[update_frequency]}, ${PROCESSES/#0/no} GPUs); log in $folder/train.log"
-    logged "$folder/train.log" "$PYTHON" -m fairseq_cli.train "${ARGS[@]}"
+    logged "$(basename "$folder")" "$folder/train.log" "$PYTHON" -m fairseq_cli.train "${ARGS[@]}"
     if ! dry; then touch "$folder/trained"; fi
 }
 
@@ -149,7 +149,7 @@ warm_start() {
     if [[ ! -f $RUN_DIR/before.json ]]; then
         arguments validate
         say "${SETTING[name]}: validation loss before the first update"
-        logged "$RUN_DIR/before.log" "$PYTHON" -m fairseq_cli.validate "${ARGS[@]}" \
+        logged "${SETTING[name]}" "$RUN_DIR/before.log" "$PYTHON" -m fairseq_cli.validate "${ARGS[@]}" \
             --path "$RUN_DIR/warm_start.pt" --valid-subset valid
         if ! dry; then
             "$PYTHON" -c 'import sys; from fairseq_floater.report import write_validation; write_validation(*sys.argv[1:])' \
@@ -184,19 +184,37 @@ subset_of() {
         die "$DATA/tests.json knows no test set $1 (the \`data: tests\` of $CONFIG)."
 }
 
-lock() { if ! dry && command -v flock >/dev/null; then flock 8; fi; }
-unlock() { if ! dry && command -v flock >/dev/null; then flock -u 8; fi; }
-if ! dry; then
-    mkdir -p "$WORK" 2>/dev/null || die "The folder $WORK cannot be made."
-    exec 8>"$WORK/.lock"
-fi
+# Data and donor are shared: a system started beside this one waits for them. locked NAME COMMAND...
+locked() {
+    local name=$1
+    shift
+    if dry || ! command -v flock >/dev/null; then
+        "$@"
+        return
+    fi
+    {
+        flock 8
+        "$@" 8>&-
+    } 8>"$WORK/.$name.lock"
+}
 
-lock # data and donor are shared: a second system started beside this one waits for them
-prepare_data
-if [[ $STAGE == finetune ]]; then train donor "$WORK/plain"; fi
-unlock
-if [[ $STAGE == finetune ]]; then warm_start; fi
-train "$STAGE" "$RUN_DIR"
+if ! dry; then
+    mkdir -p "$RUN_DIR" 2>/dev/null || die "The folder $RUN_DIR cannot be made."
+    exec 9>"$RUN_DIR/.lock"
+    if command -v flock >/dev/null && ! flock --nonblock 9; then
+        die "Another protocol.sh is at work on $RUN_DIR."
+    fi
+fi
+locked data prepare_data
+case $STAGE in
+donor) locked donor train donor "$RUN_DIR" ;;
+finetune)
+    locked donor train donor "$WORK/plain"
+    warm_start
+    train finetune "$RUN_DIR"
+    ;;
+scratch) train scratch "$RUN_DIR" ;;
+esac
 average_checkpoints "$RUN_DIR"
 for test in "${TESTS[@]}"; do translate_and_score "$test"; done
 dry || say "${SETTING[name]}: done; everything is in $RUN_DIR"

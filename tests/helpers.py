@@ -2,10 +2,12 @@
 
 from argparse import Namespace
 
+import pytest
 import torch
 import torch.nn.functional as F
 from fairseq import models
 from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
@@ -18,11 +20,11 @@ CASES = [
     for blocks in ("all", "input")
     for target in ("qkv", "hidden")
 ]
-EVERY_CASE = {
-    "argnames": ("encoder", "blocks", "target"),
-    "argvalues": CASES,
-    "ids": ["-".join(case) for case in CASES],
-}
+every_case = pytest.mark.parametrize(
+    ("encoder", "blocks", "target"), CASES, ids=["-".join(case) for case in CASES]
+)
+every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
+TOLERANCE = 2e-5  # of log-probabilities, where two ways must agree
 
 
 def dictionary():
@@ -67,11 +69,22 @@ def signals(model):
     ]
 
 
+def parts(stack, name):
+    """What the blocks of ``stack`` own of the signal ``stack.<name>``."""
+    return [getattr(b, name) for b in stack.layers.children() if getattr(b, name) is not None]
+
+
+def tables(model, rows=12, dtype=torch.float32):
+    """The table of every signal that has one, as the stacks ask for it."""
+    with torch.no_grad():
+        return [s(rows, parts(k, n), dtype) for k, n, s in signals(model) if parts(k, n)]
+
+
 def position_modules(model):
     """Signals, and what the blocks own of them."""
     found = []
     for stack, name, signal in signals(model):
-        found += [signal, *(getattr(b, name) for b in stack.layers.children() if getattr(b, name))]
+        found += [signal, *parts(stack, name)]
     return found
 
 
@@ -172,6 +185,23 @@ def loss_of(model, source=None, target_in=None):
         return sum(F.cross_entropy(s, g, reduction="sum") for s, g in pairs) / real.sum()
     scores = normalised(model, output)
     return -scores.gather(2, gold.unsqueeze(2))[real].mean()
+
+
+def gradients(model, seed=0):
+    """Loss, and the gradient of every parameter, of one training step under ``seed``."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    loss = loss_of(model.train())
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def generated(models, source):
+    """The four best hypotheses of every sentence, one after the other."""
+    generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=25)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}}
+    with torch.no_grad():
+        return [hypothesis for best in generator.generate(models, sample) for hypothesis in best]
 
 
 def difference(a, b):

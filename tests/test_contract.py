@@ -11,12 +11,15 @@ from fairseq.optim.adam import Adam
 from helpers import (
     CASES,
     EOS,
-    EVERY_CASE,
     PAD,
+    TOLERANCE,
     build,
     difference,
+    every_case,
+    every_target,
     log_probs,
     loss_of,
+    parts,
     position_parameters,
     randomise_positions,
     raw_log_probs,
@@ -25,6 +28,7 @@ from helpers import (
     signals,
     source_batch,
     stepwise_log_probs,
+    tables,
     target_batch,
     visible,
 )
@@ -32,22 +36,10 @@ from helpers import (
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, PositionRangeError
 
-TOLERANCE = 2e-5
-every_case = pytest.mark.parametrize(**EVERY_CASE)
 TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
 every_table = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), TABLES, ids=["-".join(c) for c in TABLES]
 )
-
-
-def parts(stack, name):
-    return [getattr(b, name) for b in stack.layers.children() if getattr(b, name) is not None]
-
-
-def tables(model, rows=12, dtype=torch.float32):
-    """The table of every signal that has one, as the stacks ask for it."""
-    with torch.no_grad():
-        return [s(rows, parts(k, n), dtype) for k, n, s in signals(model) if parts(k, n)]
 
 
 def recorded(model, monkeypatch):
@@ -204,6 +196,10 @@ def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch
     assert len(calls) == expected
     log_probs(model, sentence(100), shifted(sentence(100)))  # longer than what was kept
     assert len(calls) == 2 * expected
+    model.train()
+    for _ in range(2):  # training keeps nothing, even where no gradients are wanted
+        log_probs(model, source_batch(), target_batch())
+    assert len(calls) == 4 * expected
 
 
 DROPS = {
@@ -306,7 +302,7 @@ def test_autocast_leaves_the_table_alone(encoder, blocks, target):
         loss_of(model.train(), *batch).backward()
 
 
-@pytest.mark.parametrize("target", ["qkv", "hidden"])
+@every_target
 @pytest.mark.parametrize("encoder", ["floater", "learned"])
 def test_a_position_out_of_range_is_an_error(encoder, target):
     model = visible(encoder, "all", target)
@@ -345,7 +341,7 @@ def test_every_parameter_gets_a_gradient(encoder, blocks, target, length):
         assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
 
 
-@pytest.mark.parametrize("target", ["qkv", "hidden"])
+@every_target
 def test_between_solves_the_table_is_reused_with_gradients_of_zero(target, monkeypatch):
     model = build("floater", target=target, floater_update_interval=4, dropout=0.0)
     randomise_positions(model).train()
@@ -364,6 +360,7 @@ def test_between_solves_the_table_is_reused_with_gradients_of_zero(target, monke
             for parameter in parameters:
                 parameter.mul_(0.9)
     assert losses[0] == losses[1] == losses[3] != losses[4] == losses[5]
+    loss_of(model, sentence(20), shifted(sentence(30))).backward()  # longer than what was solved
     current = build("floater", target=target, seed=5).eval()
     current.load_state_dict(model.state_dict())
     assert difference(log_probs(model.eval(), *batch), log_probs(current, *batch)) == 0

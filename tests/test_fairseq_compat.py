@@ -7,15 +7,19 @@ import re
 import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig
+from fairseq.models import build_model
 from fairseq.models.ema.ema import EMA
+from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.optim.adam import Adam
-from fairseq.sequence_generator import SequenceGenerator
 from helpers import (
-    EVERY_CASE,
     PAD,
+    TOLERANCE,
     build,
-    dictionary,
     difference,
+    every_case,
+    every_target,
+    generated,
+    gradients,
     log_probs,
     loss_of,
     plain,
@@ -26,13 +30,13 @@ from helpers import (
     signals,
     source_batch,
     stepwise_log_probs,
+    tables,
     target_batch,
+    task,
     visible,
 )
+from omegaconf import OmegaConf
 
-TOLERANCE = 2e-5
-every_case = pytest.mark.parametrize(**EVERY_CASE)
-every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
 # Models that are fairseq's Transformer: to the letter, and until the flow is trained.
 SAME = {
     "sinusoidal-input-hidden": ("sinusoidal", "input", "hidden"),
@@ -46,22 +50,6 @@ def build_same(case, seed=0, **args):
     if case[0] == "floater":
         args["floater_init_scale"] = 0.0
     return build(*case, seed=seed, **args)
-
-
-def gradients(model, seed=0):
-    """Loss, and the gradient of every parameter, of one training step under ``seed``."""
-    model.zero_grad()
-    torch.manual_seed(seed)
-    loss = loss_of(model.train())
-    loss.backward()
-    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def generated(models, source, **options):
-    generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=25, **options)
-    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}}
-    with torch.no_grad():
-        return [hypothesis for best in generator.generate(models, sample) for hypothesis in best]
 
 
 # Equality with fairseq's Transformer.
@@ -82,8 +70,7 @@ def test_log_probabilities_are_fairseqs(case, options):
     donor = plain(seed=7, **options).eval()
     model = build_same(case, **options).eval()
     missing, unexpected = model.load_state_dict(donor.state_dict(), strict=False)
-    assert not unexpected
-    assert all("positions." in name for name in missing)
+    assert not unexpected and all("positions." in name for name in missing)
     assert bool(missing) == (case[0] == "floater")
     batch = source_batch(), target_batch()
     real = batch[1].ne(PAD)
@@ -108,7 +95,7 @@ def test_beam_search_finds_fairseqs_hypotheses(case):
 
 @same_as_fairseq
 def test_training_with_dropout_is_fairseqs(case):
-    options = {"dropout": 0.3, "activation_dropout": 0.1}
+    options = {"dropout": 0.3, "activation_dropout": 0.1, "attention_dropout": 0.2}
     loss, gradient = gradients(build_same(case, seed=3, **options))
     expected_loss, expected = gradients(plain(seed=3, **options))
     assert loss == pytest.approx(expected_loss, abs=1e-6)
@@ -232,19 +219,16 @@ def test_kept_blocks_keep_their_positions(encoder, blocks, target):
     keep = {"encoder_layers_to_keep": "0,2", "decoder_layers_to_keep": "0,2"}
     donor = visible(encoder, blocks, target, **three)
     pruned = build(encoder, blocks, target, seed=5, **three, **keep).eval()
-    state = copy.deepcopy(donor.state_dict())
+    whole, state = tables(donor), copy.deepcopy(donor.state_dict())
     pruned.load_state_dict(state, strict=True, model_cfg=copy.copy(pruned.args))
     for stack in (donor.encoder, donor.decoder):
         del stack.layers[1]
         stack.num_layers = 2
+    donor.train().eval()  # forgets the tables of three blocks
     batch = source_batch(), target_batch()
     assert difference(log_probs(pruned, *batch), log_probs(donor, *batch)) == 0
-    for (kept, name, _), (whole, _, _) in zip(signals(pruned), signals(donor)):
-        for ours, theirs in zip(kept.layers, whole.layers):
-            if getattr(theirs, name) is not None:
-                assert getattr(ours, name).block_index == getattr(theirs, name).block_index
-    if blocks == "all" and encoder != "none":
-        assert pruned.encoder.layers[1].positions.block_index == 2
+    for expected, actual in zip(whole, tables(pruned), strict=True):
+        assert torch.equal(actual, expected[:, :, [0, 2] if blocks == "all" else [0]])
 
 
 @every_case
@@ -298,9 +282,25 @@ def test_variants_of_fairseqs_transformer(options, target):
 
 
 def test_a_learned_base_keeps_its_limit():
-    limits = {"max_source_positions": 20, "max_target_positions": 30}
-    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-    assert build("floater", **limits, **learned).max_positions() == (20, 30)
+    options = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    options.update(max_source_positions=20, max_target_positions=30)
+    assert build("floater", **options).max_positions() == (20, 30)
+
+
+@every_target
+@pytest.mark.parametrize("blocks", ["all", "input"])
+def test_the_sinusoid_is_fairseqs(blocks, target):
+    """Rows, offset and, at every block n, equation 7's second term: the sinusoid of n."""
+    model = build("sinusoidal", blocks, target).eval()
+    rows = model.encoder.embed_positions(sentence(8))[0]
+    numbers = SinusoidalPositionalEmbedding.get_embedding(3, rows.size(1))[1:]
+    for table in tables(model, 8):
+        for n, number in enumerate(numbers[: table.size(2)]):
+            own = rows if target == "qkv" or n > 0 else 0 * rows  # the base is there already
+            expected = own + number if blocks == "all" else own
+            for stream in table[:, :, n].unbind(1):
+                assert difference(stream, expected) <= 1e-6
+    assert len(tables(model)) == (3 if target == "qkv" else 2 if blocks == "all" else 0)
 
 
 @every_target
@@ -329,9 +329,41 @@ def test_an_exponential_moving_average_averages_the_flow(target):
     ema.step(model)
     for averaged, start in zip(ema.get_model().parameters(), first):
         torch.testing.assert_close(averaged.detach(), 1.5 * start)
-    fresh = build("floater", target=target, seed=5).eval()
+    fresh = build("floater", target=target, seed=5).eval().requires_grad_(False)
     fresh.load_state_dict(ema.get_model().state_dict())
-    assert difference(log_probs(ema.get_model(), *batch), log_probs(fresh, *batch)) <= TOLERANCE
+    assert difference(log_probs(ema.get_model(), *batch), log_probs(fresh, *batch)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("solver", "gradient"), [("rk4", "direct"), ("rk4", "adjoint"), ("dopri5", "direct")]
+)
+def test_torchdiffeqs_solvers_give_the_same_model(solver, gradient):
+    options = {"floater_solver": solver, "floater_gradient": gradient}
+    models = [build("floater", target="qkv", dropout=0.0, **o) for o in (options, {})]
+    (loss, actual), (expected_loss, expected) = map(gradients, map(randomise_positions, models))
+    assert loss == pytest.approx(expected_loss, abs=1e-4)
+    for name, gradient in actual.items():  # the kinks of the ReLU make them differ
+        distance = float((gradient - expected[name]).norm())
+        assert distance <= 0.1 * float(expected[name].norm()) + 1e-6
+
+
+def test_delta_is_the_time_between_tokens():
+    models = [visible("floater", floater_delta=delta) for delta in (0.1, 0.2)]
+    for fine, coarse in zip(tables(models[0], 23), tables(models[1], 12), strict=True):
+        assert difference(fine[::2], coarse) <= 1e-5
+
+
+@every_target
+def test_hydras_configuration_builds_the_same_model(target):
+    expected = build("floater", target=target)
+    options = {"_name": "floater_transformer_tiny", "position_target": target}
+    torch.manual_seed(0)
+    model = build_model(OmegaConf.create(options), task())
+    states = model.state_dict(), expected.state_dict()
+    assert list(states[0]) == list(states[1])
+    assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states)))
+    with pytest.raises(ValueError, match="--position-blocks.*one of all, input.*'some'"):
+        build_model(OmegaConf.create({**options, "position_blocks": "some"}), task())
 
 
 # Bad options: the name, the rule, the value.

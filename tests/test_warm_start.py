@@ -75,6 +75,8 @@ def test_every_tensor_of_the_donor_is_copied(tmp_path, donor, encoder, blocks):
     report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
     before, after = load_checkpoint(donor)["model"], load_checkpoint(tmp_path / "out.pt")
     assert set(REQUIRED_KEYS) <= set(after)
+    assert after["optimizer_history"][-1]["num_updates"] == 0
+    assert "last_optimizer_state" not in after
     for name, tensor in before.items():
         assert torch.equal(after["model"][name], tensor), name
     assert not report.ignored

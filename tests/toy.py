@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 import fairseq_floater
 
 PACKAGE = Path(fairseq_floater.__file__).resolve().parent
@@ -22,15 +24,17 @@ ARCH = "floater_transformer_tiny"
 SHAPE = (
     *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
     *("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
-    *("--encoder-normalize-before", "--decoder-normalize-before", "--share-all-embeddings"),
+    *("--encoder-normalize-before", "--decoder-normalize-before"),
 )
 TASK = ("--task", "translation", "--source-lang", "en", "--target-lang", "de", "--cpu")
 TRAINING = (
-    *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0", "--dropout", "0.1"),
-    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
+    *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0"),
     *("--max-tokens", "400", "--required-batch-size-multiple", "1", "--seed", "1"),
     *("--log-format", "simple", "--log-interval", "1"),
+    # Batches of an epoch depend on its number alone; without it a resumed run sees other ones.
+    *("--update-epoch-batch-itr", "True"),
 )
+CRITERION = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 # fairseq drops the rest of a batch that is no multiple of 8 unless told otherwise.
 GENERATION = (
     *("--beam", "2", "--max-len-a", "1", "--max-len-b", "10"),
@@ -46,6 +50,7 @@ def environment(**changes):
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONIOENCODING": "utf-8",
+        "PYTHONWARNINGS": "ignore",
         "FLOATER_PYTHON": sys.executable,
     }
     return {**kept, **own, **changes}
@@ -53,6 +58,7 @@ def environment(**changes):
 
 def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300):
     """Run a command to its end and return it; another exit code than ``code`` fails the test."""
+    __tracebackhide__ = True
     command = [str(word) for word in command]
     done = subprocess.run(
         command,
@@ -120,8 +126,16 @@ class Experiment:
 
     def train(self, save_dir, *options, **how):
         """fairseq-train into ``save_dir``; later options win over those of the toy."""
-        words = [self.data, *TASK, *SHAPE, *TRAINING, "--save-dir", save_dir, *options]
-        return fairseq("train", *words, **how)
+        return fairseq("train", *self.training(save_dir, *options), **how)
+
+    def training(self, save_dir, *options):
+        """fairseq-train's arguments."""
+        words = [self.data, *TASK, *SHAPE, *TRAINING, "--save-dir", save_dir]
+        if "--criterion" not in options:
+            words += CRITERION
+        if "--adaptive-softmax-cutoff" not in options:  # fairseq cannot reload both together
+            words.append("--share-all-embeddings")
+        return [*words, *options]
 
     def warm_start(self, out, *options, donor=None, **how):
         words = [donor or self.donor, out, "--arch", ARCH, "--data", self.data, *options]
@@ -188,3 +202,23 @@ def update_losses(log):
     """{update: loss as printed} of a training log with --log-interval 1."""
     lines = re.findall(r"train_inner \| epoch.* loss=([\d.]+),.* num_updates=(\d+)", log)
     return {int(update): loss for loss, update in lines}
+
+
+def parameters(path):
+    """A checkpoint's parameters, loaded safely."""
+    return torch.load(path, map_location="cpu", weights_only=True)["model"]
+
+
+def losses(path):
+    """Training loss of a checkpoint's epoch, unrounded, in nats a token; validation loss as printed."""
+    extra = torch.load(path, weights_only=True)["extra_state"]
+    [meter] = [meter for _, name, _, meter in extra["metrics"]["train"] if name == "loss"]
+    return [float(meter["sum"] / meter["count"]), extra["val_loss"]]
+
+
+def largest_difference(first, second):
+    """Of two checkpoints' parameters, which must have the same names; NaN counts as infinite."""
+    a, b = parameters(first), parameters(second)
+    assert list(a) == list(b)
+    worst = max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+    return worst if worst == worst else float("inf")

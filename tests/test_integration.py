@@ -1,0 +1,322 @@
+"""From a donor to translations, by the commands a user types; no part of fairseq is replaced.
+
+Every test starts from the toy experiment of `toy.py`. Training runs are in
+`test_integration_training.py`, so that two workers share the work.
+"""
+
+import functools
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import toy as toys
+from fairseq import checkpoint_utils
+from toy import TEST_LINES, floater, hypotheses, valid_losses
+
+from fairseq_floater.checkpoints import load_checkpoint
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+
+LEARNED_ROWS = 64
+LONG_LIMITS = ("--max-source-positions", 4096, "--max-target-positions", 4096)
+refuses_by_default = pytest.mark.skipif(
+    not hasattr(torch.serialization, "add_safe_globals")
+    or tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 6),
+    reason="torch.load runs whatever a file says before torch 2.6",
+)
+
+
+@dataclass(frozen=True)
+class System:
+    """An encoder's warm start and the two epochs trained from it."""
+
+    start: Path
+    checkpoints: Path
+    log: str
+
+    @property
+    def last(self):
+        return self.checkpoints / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    return toys.shared(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def trained(toy, tmp_path_factory):
+    """encoder -> System, each trained once."""
+
+    @functools.cache
+    def train(encoder):
+        folder = tmp_path_factory.mktemp(encoder)
+        options = ["--position-encoder", encoder]
+        if encoder == "learned":
+            options += ["--max-source-positions", LEARNED_ROWS]
+        start = folder / "start.pt"
+        toy.warm_start(start, *options)
+        options += ["--arch", toys.ARCH, "--finetune-from-model", start, "--max-epoch", 2]
+        return System(start, folder, toy.train(folder, *options).stdout)
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def translated(toy, trained):
+    """encoder -> fairseq-generate's output on the test split, made once."""
+    return functools.cache(lambda encoder: toy.generate(trained(encoder).last).stdout)
+
+
+every_encoder = pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+
+
+# The path of every experiment.
+
+
+@every_encoder
+def test_training_goes_on_from_a_warm_start(toy, trained, encoder):
+    system = trained(encoder)
+    assert f"loading pretrained model from {system.start}" in system.log
+    losses = valid_losses(system.log)
+    assert list(losses) == [1, 2]
+    validated = toy.validate(system.last, "--valid-subset", "valid").stdout
+    assert f"valid on 'valid' subset | loss {losses[2]} |" in validated
+
+
+@every_encoder
+def test_a_trained_checkpoint_reloads_with_nothing_switched_off(trained, encoder):
+    system = trained(encoder)
+    for path in (system.start, system.checkpoints / "checkpoint1.pt", system.last):
+        state = torch.load(path, weights_only=True)
+        assert state["cfg"]["model"].position_encoder == encoder
+        models, _ = checkpoint_utils.load_model_ensemble([str(path)])
+        loaded = models[0].state_dict()
+        assert set(loaded) == set(state["model"])
+        assert all(torch.equal(loaded[name], t) for name, t in state["model"].items())
+
+
+@every_encoder
+def test_generate_and_interactive_agree(toy, trained, translated, encoder):
+    generated = hypotheses(translated(encoder))
+    lines = toy.lines("test", "en")
+    assert sorted(generated) == list(range(TEST_LINES)) == list(range(len(lines)))
+    typed = hypotheses(toy.interactive(trained(encoder).last, lines).stdout)
+    assert list(typed) == list(range(TEST_LINES))
+    for number, (best, *more) in typed.items():
+        assert not more
+        assert best[1] == generated[number][0][1]
+        assert best[0] == pytest.approx(generated[number][0][0], abs=1e-4)
+    assert len({best[0][1] for best in typed.values()}) > TEST_LINES // 2
+
+
+def test_a_floater_of_size_zero_translates_as_its_donor(toy, tmp_path):
+    start = tmp_path / "start.pt"
+    report = toy.warm_start(start, "--floater-init-scale", 0).stdout
+    assert "start    the donor's function" in report
+    expected, actual = (hypotheses(toy.generate(path).stdout) for path in (toy.donor, start))
+    assert list(actual) == list(expected)
+    for number, (best,) in expected.items():
+        assert actual[number][0][1] == best[1]
+        assert actual[number][0][0] == pytest.approx(best[0], abs=1e-4)
+
+
+def test_an_unknown_encoder_is_refused_with_the_choices(toy, tmp_path):
+    options = ("--arch", toys.ARCH, "--position-encoder", "foo")
+    message = toy.train(tmp_path, *options, code=2).stderr
+    assert "argument --position-encoder: invalid choice: 'foo'" in message
+    assert all(name in message.splitlines()[-1] for name in POSITION_ENCODERS)
+    assert not list(tmp_path.iterdir())
+
+
+# fairseq-generate's options, on a trained FLOATER.
+
+
+def targets(output):
+    """{sentence: reference in subwords} of fairseq-generate's T lines."""
+    rows = (line[2:].split("\t") for line in output.splitlines() if line.startswith("T-"))
+    return {int(number): text for number, text in rows}
+
+
+def test_prefix_of_an_ensemble(toy, trained):
+    folder = trained("floater").checkpoints
+    pair = f"{folder / 'checkpoint1.pt'}:{folder / 'checkpoint2.pt'}"
+    output = toy.generate(pair, "--prefix-size", 1).stdout
+    found, expected = hypotheses(output), targets(output)
+    assert sorted(found) == list(range(TEST_LINES))
+    for number, (best,) in found.items():
+        assert best[1].split()[0] == expected[number].split()[0]
+
+
+def test_an_ensemble_of_one_checkpoint_twice_is_that_checkpoint(toy, trained, translated):
+    last = trained("floater").last
+    expected = hypotheses(translated("floater"))
+    found = hypotheses(toy.generate(f"{last}:{last}").stdout)
+    assert sorted(found) == sorted(expected)
+    for number, (best,) in found.items():
+        assert best[1] == expected[number][0][1]
+        assert best[0] == pytest.approx(expected[number][0][0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "nbest"),
+    [
+        pytest.param(("--sampling", "--sampling-topk", 5), 2, id="sampling"),
+        pytest.param(("--retain-dropout",), 2, id="dropout"),
+        pytest.param(
+            ("--beam", 4, "--diverse-beam-groups", 2, "--diverse-beam-strength", 0.5),
+            4,
+            id="groups",
+        ),
+        pytest.param(("--beam", 4, "--diversity-rate", 0.5), 4, id="siblings"),
+    ],
+)
+def test_search_strategies(toy, trained, translated, options, nbest):
+    last = trained("floater").last
+    output = toy.generate(last, *options, "--nbest", nbest, "--seed", 7).stdout
+    found = hypotheses(output)
+    assert sorted(found) == list(range(TEST_LINES))
+    assert all(len(several) == nbest for several in found.values())
+    assert all(math.isfinite(score) for several in found.values() for score, _ in several)
+    # Another search than the usual one finds something else somewhere.
+    usual = hypotheses(translated("floater"))
+    assert any({t for _, t in found[n]} != {t for _, t in usual[n]} for n in found)
+
+
+def test_references_are_scored(toy, trained):
+    output = toy.generate(trained("floater").last, "--score-reference").stdout
+    found, expected = hypotheses(output), targets(output)
+    assert sorted(found) == list(range(TEST_LINES))
+    assert all(text == expected[n] for n, [(_, text)] in found.items())
+
+
+def test_soft_alignments_are_printed(toy, trained):
+    output = toy.generate(trained("floater").last, "--print-alignment", "soft").stdout
+    found = hypotheses(output)
+    rows = dict(line[2:].split("\t") for line in output.splitlines() if line.startswith("A-"))
+    assert sorted(int(n) for n in rows) == sorted(found) == list(range(TEST_LINES))
+    sources = toy.lines("test", "en")
+    for number, row in rows.items():
+        steps = [[float(weight) for weight in step.split(",")] for step in row.split()]
+        assert len(steps) == len(found[int(number)][0][1].split()) + 1
+        assert all(len(step) == len(sources[int(number)].split()) + 1 for step in steps)
+        assert all(sum(step) == pytest.approx(1, abs=1e-3) for step in steps)
+
+
+def test_constraints_are_kept(toy, trained):
+    lines = toy.lines("test", "en")[:5]
+    asked = [f"{line}\t▁sieben hundert" for line in lines]
+    found = hypotheses(toy.interactive(trained("floater").last, asked, "--constraints").stdout)
+    assert list(found) == list(range(5))
+    assert all("▁sieben hundert" in text for several in found.values() for _, text in several)
+
+
+# Length.
+
+
+def long_line(tokens):
+    words = ["▁seven", "▁hundred", "▁and", "▁fifty"]
+    return " ".join(words[i % 4] for i in range(tokens))
+
+
+def test_sources_far_past_the_trained_length_are_translated(toy, trained, translated):
+    longest = max(len(line.split()) for line in toy.lines("train", "en"))
+    assert longest < 30
+    short = toy.lines("test", "en")[0]
+    options = ("--max-tokens", 8192, "--max-len-a", 0, "--max-len-b", 30, *LONG_LIMITS)
+    lines = [long_line(700), long_line(2000), short]
+    found = hypotheses(toy.interactive(trained("floater").last, lines, *options).stdout)
+    assert list(found) == [0, 1, 2]
+    assert all(math.isfinite(best[0]) and best[1] for (best,) in found.values())
+    # 2,000 columns of padding before a short sentence change nothing.
+    score, text = hypotheses(translated("floater"))[0][0]
+    assert found[2][0][1] == text
+    assert found[2][0][0] == pytest.approx(score, abs=1e-4)
+
+
+def test_learned_positions_refuse_what_is_past_their_rows(toy, trained):
+    last = trained("learned").last
+    fits = long_line(LEARNED_ROWS - 1)
+    found = hypotheses(toy.interactive(last, [fits], *LONG_LIMITS, "--max-len-b", 5).stdout)
+    assert list(found) == [0]
+
+    # On the command line fairseq's own check comes first: length and limit, but no word on why.
+    message = toy.interactive(last, [f"{fits} ▁and"], *LONG_LIMITS, code=1).stderr
+    assert f"Size of sample #0 is invalid (=(np.int64({LEARNED_ROWS + 1}), 0))" in message
+    assert f"max_positions=({LEARNED_ROWS}, 1024)" in message
+
+    models, _ = checkpoint_utils.load_model_ensemble([str(last)])
+    tokens = torch.full((1, LEARNED_ROWS + 1), 5)
+    with pytest.raises(ValueError, match="65 tokens .* 64 positions .* --max-source-positions"):
+        models[0](tokens, torch.tensor([LEARNED_ROWS + 1]), tokens[:, :3])
+
+
+# From Python.
+
+HUB = """
+import sys
+from fairseq_floater import FloaterTransformerModel
+
+folder, data, sentencepiece_model = sys.argv[1:]
+hub = FloaterTransformerModel.from_pretrained(
+    folder,
+    checkpoint_file="checkpoint_last.pt",
+    data_name_or_path=data,
+    bpe="sentencepiece",
+    sentencepiece_model=sentencepiece_model,
+)
+lines = sys.stdin.read().splitlines()
+print("\\n".join(hub.translate(lines, beam=2, max_len_a=1, max_len_b=10)))
+"""
+
+
+def test_the_hub_translates_in_a_fresh_process(toy, trained, translated):
+    folder = trained("floater").checkpoints
+    raw = (toy.prepared / "raw" / "test.en").read_text(encoding="utf-8")
+    command = [sys.executable, "-c", HUB, folder, toy.data, toy.sentencepiece_model]
+    actual = toys.run(command, stdin=raw).stdout.splitlines()
+    generated = hypotheses(translated("floater"))
+    pieces = (generated[number][0][1] for number in range(TEST_LINES))
+    assert actual == [p.replace(" ", "").replace("▁", " ").strip() for p in pieces]
+
+
+# Trust.
+
+
+class Payload:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@refuses_by_default
+def test_a_foreign_object_is_refused_and_not_run(toy, tmp_path):
+    marker = tmp_path / "marker"
+    bad = tmp_path / "bad.pt"
+    state = load_checkpoint(toy.donor)
+    state["extra_state"]["note"] = Payload(f"touch '{marker}'")
+    torch.save(state, bad)
+
+    out = tmp_path / "out.pt"
+    ours = [
+        floater("average", "--inputs", toy.donor, bad, "--output", out, code=1),
+        toy.warm_start(out, donor=bad, code=1),
+    ]
+    for refused in ours:
+        assert f"{bad} is refused: " in refused.stderr
+        assert "system" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert not refused.stdout
+    assert "Weights only load failed" in toy.generate(bad, code=1).stderr
+    assert not marker.exists()
+    assert not out.exists()
+
+    torch.load(bad, weights_only=False)
+    assert marker.exists(), "the payload would have done nothing anywhere"

@@ -1,0 +1,352 @@
+"""Training by the real commands: resuming, fairseq's own options, Hydra, another checkout, two processes."""
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy as toys
+from fairseq import checkpoint_utils
+from helpers import PAD, build, source_batch, target_batch
+from toy import (
+    PACKAGE,
+    ROOT,
+    TEST_LINES,
+    hypotheses,
+    largest_difference,
+    losses,
+    parameters,
+    update_losses,
+)
+
+from fairseq_floater.averaging import average
+
+UPDATES_AN_EPOCH = 9
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    return toys.shared(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def start(toy, tmp_path_factory):
+    """FLOATER with q, k, v biases in every block, from the toy's donor."""
+    path = tmp_path_factory.mktemp("start") / "start.pt"
+    toy.warm_start(path)
+    return path
+
+
+def going_on(start, epochs, *options):
+    """Options of training on from the warm start."""
+    shared = ("--arch", toys.ARCH, "--finetune-from-model", start, "--max-epoch", epochs)
+    return (*shared, *options)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(toy, start, tmp_path_factory):
+    """Two epochs at a stretch: (folder of checkpoints, log)."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return folder, toy.train(folder, *going_on(start, 2)).stdout
+
+
+def resumed(toy, folder, source, *options):
+    """The log of a run that finds ``source`` as the last checkpoint of ``folder``."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(source, folder / "checkpoint_last.pt")
+    log = toy.train(folder, *options).stdout
+    assert f"Loaded checkpoint {folder / 'checkpoint_last.pt'} (epoch 2 @" in log
+    return log
+
+
+def improves(folder):
+    """The second epoch is better than the first, in training and on validation."""
+    pairs = zip(losses(folder / "checkpoint2.pt"), losses(folder / "checkpoint1.pt"))
+    return all(second < first for second, first in pairs)
+
+
+# Resuming.
+
+
+def test_a_resumed_run_is_the_uninterrupted_run(toy, start, uninterrupted, tmp_path):
+    folder, whole = uninterrupted
+    log = resumed(toy, tmp_path, folder / "checkpoint1.pt", *going_on(start, 2))
+    expected = update_losses(whole)
+    assert list(expected) == list(range(1, 2 * UPDATES_AN_EPOCH + 1))
+    assert update_losses(log) == {n: expected[n] for n in expected if n > UPDATES_AN_EPOCH}
+    pair = folder / "checkpoint2.pt", tmp_path / "checkpoint2.pt"
+    assert losses(pair[0]) == pytest.approx(losses(pair[1]), abs=1e-6)
+    assert largest_difference(*pair) <= 1e-6
+    assert largest_difference(folder / "checkpoint1.pt", pair[0]) > 1e-3
+
+
+def test_a_resumed_run_with_an_update_interval_solves_at_the_same_updates(toy, start, tmp_path):
+    assert UPDATES_AN_EPOCH % 3 == 0  # it stops where the flow would have been solved anew
+    options = going_on(start, 2, "--floater-update-interval", 3)
+    toy.train(tmp_path / "whole", *options)
+    resumed(toy, tmp_path / "resumed", tmp_path / "whole" / "checkpoint1.pt", *options)
+    pair = [tmp_path / name / "checkpoint2.pt" for name in ("whole", "resumed")]
+    assert losses(pair[0]) == pytest.approx(losses(pair[1]), abs=1e-6)
+    assert largest_difference(*pair) <= 1e-6
+
+
+# fairseq's options.
+
+
+def test_activation_checkpointing_trains_the_same_model(toy, start, uninterrupted, tmp_path):
+    folder, whole = uninterrupted
+    log = toy.train(tmp_path, *going_on(start, 1, "--checkpoint-activations")).stdout
+    expected = update_losses(whole)
+    assert update_losses(log) == {n: expected[n] for n in range(1, UPDATES_AN_EPOCH + 1)}
+    # No comparison of parameters: Adam blows up the rounding of gradients that are zero in truth.
+    assert losses(tmp_path / "checkpoint1.pt") == pytest.approx(
+        losses(folder / "checkpoint1.pt"), abs=1e-6
+    )
+
+
+def test_ema_and_update_frequency_after_a_warm_start(toy, start, tmp_path):
+    options = ("--store-ema", "--ema-decay", "0.5", "--update-freq", 2)
+    toy.train(tmp_path / "whole", *going_on(start, 2, *options))
+    first = tmp_path / "whole" / "checkpoint1.pt"
+    resumed(toy, tmp_path / "resumed", first, *going_on(start, 2, *options))
+    pair = [tmp_path / name / "checkpoint2.pt" for name in ("whole", "resumed")]
+    assert largest_difference(*pair) <= 1e-6
+
+    states = [torch.load(path, weights_only=True) for path in (first, *pair)]
+    assert states[0]["optimizer_history"][-1]["num_updates"] == (UPDATES_AN_EPOCH + 1) // 2
+    before, whole, again = (state["extra_state"]["ema"] for state in states)
+    names = [name for name in states[1]["model"] if "positions." in name]
+    assert names
+    assert set(names) <= set(whole)
+    for name, tensor in whole.items():
+        assert torch.allclose(again[name], tensor, rtol=0, atol=1e-6), name
+    moved = "encoder.positions.dynamics.weight1"
+    assert not torch.equal(whole[moved], states[1]["model"][moved])
+    assert not torch.equal(whole[moved], before[moved])
+
+
+def test_validation_by_bleu_resumes_and_averages(toy, start, tmp_path):
+    """Checkpoints of such runs hold numpy scalars, which a safe load must know."""
+    options = (
+        *("--eval-bleu", "--eval-bleu-args", json.dumps({"beam": 2, "max_len_b": 10})),
+        *("--eval-bleu-remove-bpe", "sentencepiece"),
+        *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"),
+    )
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    log = toy.train(whole, *going_on(start, 2, *options)).stdout
+    assert "best_bleu" in log
+    resumed(toy, again, whole / "checkpoint1.pt", *going_on(start, 2, *options))
+    assert largest_difference(whole / "checkpoint2.pt", again / "checkpoint2.pt") <= 1e-6
+
+    scores = [
+        torch.load(whole / f"checkpoint{n}.pt", weights_only=True)["extra_state"]["val_loss"]
+        for n in (1, 2)
+    ]
+    report = average([whole], tmp_path / "mean.pt", best=2)
+    ranked = [Path(i["path"]).name for i in report.inputs]
+    assert ranked[0] == f"checkpoint{1 + scores.index(max(scores))}.pt"
+    assert len(hypotheses(toy.generate(tmp_path / "mean.pt").stdout)) == TEST_LINES
+
+
+def test_layerdrop_and_quantisation_noise_then_a_pruned_encoder(toy, tmp_path):
+    noise = ("--encoder-layerdrop", 0.3, "--quant-noise-pq", 0.1, "--quant-noise-pq-block-size", 4)
+    log = toy.train(tmp_path, "--arch", toys.ARCH, *noise, "--max-epoch", 1).stdout
+    last = tmp_path / "checkpoint_last.pt"
+    assert losses(last)[0] < float(update_losses(log)[1])
+    overrides = {"encoder_layers_to_keep": "1"}
+    output = toy.generate(last, "--model-overrides", repr(overrides)).stdout
+    assert sorted(hypotheses(output)) == list(range(TEST_LINES))
+
+    [model], _ = checkpoint_utils.load_model_ensemble([str(last)], arg_overrides=overrides)
+    trained = parameters(last)
+    assert len(model.encoder.layers) == 1
+    for name in ("self_attn.q_proj.weight", "positions.values"):
+        kept = model.state_dict()[f"encoder.layers.0.{name}"]
+        assert torch.equal(kept, trained[f"encoder.layers.1.{name}"])
+        assert not torch.equal(kept, trained[f"encoder.layers.0.{name}"])
+
+
+def test_adaptive_softmax(toy, tmp_path):
+    options = ("--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "40,80")
+    options += ("--ddp-backend", "legacy_ddp")  # fairseq's rule for this criterion
+    toy.train(tmp_path, "--arch", toys.ARCH, *options, "--max-epoch", 2)
+    assert improves(tmp_path)
+    output = toy.generate(tmp_path / "checkpoint_last.pt").stdout
+    assert sorted(hypotheses(output)) == list(range(TEST_LINES))
+
+
+# Hydra.
+
+
+def hydra_train(toy, folder, *overrides, **how):
+    """fairseq-hydra-train with the repository's configuration in the toy's size."""
+    words = [
+        *("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny"),
+        *(f"task.data={toy.data}", f"common.user_dir={PACKAGE}", "common.cpu=true"),
+        *("model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64", "dataset.max_tokens=400"),
+        *("lr_scheduler.warmup_updates=10", f"checkpoint.save_dir={folder / 'checkpoints'}"),
+        f"hydra.run.dir={folder / 'hydra'}",
+    ]
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train", *words, *overrides]
+    return toys.run(command, cwd=folder, **how)
+
+
+def test_hydra_trains_resumes_and_generates(toy, tmp_path):
+    hydra_train(toy, tmp_path, "optimization.max_epoch=1")
+    hydra_train(toy, tmp_path, "optimization.max_epoch=2")
+    last = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    state = torch.load(last, weights_only=True)
+    assert state["optimizer_history"][-1]["num_updates"] == 2 * UPDATES_AN_EPOCH
+    assert [h["num_updates"] for h in state["optimizer_history"]] == [9, 18]
+    assert sorted(hypotheses(toy.generate(last).stdout)) == list(range(TEST_LINES))
+
+
+def test_hydra_refuses_an_unknown_encoder_by_name(toy, tmp_path):
+    message = hydra_train(toy, tmp_path, "model.position_encoder=foo", code=1).stderr
+    assert "`--position-encoder` must be one of floater, " in message
+    assert "but is 'foo' instead." in message
+    assert not (tmp_path / "checkpoints" / "checkpoint_last.pt").exists()
+
+
+# Other places of the package.
+
+TELL_FILES = """
+import atexit as _atexit, sys as _sys
+
+@_atexit.register
+def _tell():
+    files = [m.__file__ for n, m in _sys.modules.items() if n.split(".")[0] == "fairseq_floater"]
+    print("LOADED", *sorted(set(files)), sep="\\n", file=_sys.stderr)
+"""
+
+TWICE = """
+import sys
+from argparse import Namespace
+from fairseq import utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+for folder in sys.argv[1:]:
+    utils.import_user_module(Namespace(user_dir=folder))
+import fairseq_floater
+assert ARCH_MODEL_REGISTRY["floater_transformer"] is fairseq_floater.FloaterTransformerModel
+print("registered once")
+"""
+
+
+def test_a_plain_checkout_is_what_user_dir_loads(toy, tmp_path):
+    copy = tmp_path / "checkout" / "fairseq_floater"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    with (copy / "__init__.py").open("a") as file:
+        file.write(TELL_FILES)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    words = toy.training(elsewhere / "out", "--arch", toys.ARCH, "--max-update", 2)
+    command = [sys.executable, "-m", "fairseq_cli.train", *words, "--user-dir", copy]
+    done = toys.run(command, cwd=elsewhere)
+    files = done.stderr.split("LOADED\n")[1].split()
+    assert len(files) > 10
+    assert all(Path(file).is_relative_to(copy) for file in files)
+    assert (elsewhere / "out" / "checkpoint_last.pt").is_file()
+
+
+def test_the_user_dir_may_be_imported_twice():
+    command = [sys.executable, "-c", TWICE, PACKAGE, PACKAGE, f"{PACKAGE}/"]
+    assert toys.run(command).stdout == "registered once\n"
+
+
+# Two processes.
+
+
+def two_processes(toy, folder, *options):
+    """fairseq-train on two CPU processes, by the command of the documentation."""
+    words = [sys.executable, "-m", "fairseq_cli.train", *toy.training(folder, *options)]
+    words += ["--user-dir", PACKAGE, "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
+    words += ["--distributed-world-size", 2]
+    line = f"{shlex.join(str(word) for word in words)} --distributed-rank $RANK"
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, "--no-python"]
+    return toys.run([sys.executable, "-m", *launch, "bash", "-c", line])
+
+
+def test_two_processes_train_and_resume_as_one_with_twice_the_updates(toy, start, tmp_path):
+    dropout = ("--dropout", 0)  # every process draws its own
+    toy.train(tmp_path / "one", *going_on(start, 2, *dropout, "--update-freq", 2))
+    for epoch in (1, 2):
+        two_processes(toy, tmp_path / "two", *going_on(start, epoch, *dropout))
+        pair = [tmp_path / name / f"checkpoint{epoch}.pt" for name in ("one", "two")]
+        assert losses(pair[0]) == pytest.approx(losses(pair[1]), abs=1e-5)
+        assert largest_difference(*pair) <= 1e-5
+    updates = torch.load(pair[1], weights_only=True)["optimizer_history"][-1]["num_updates"]
+    assert updates == 2 * ((UPDATES_AN_EPOCH + 1) // 2)
+
+
+DDP_CASES = {
+    "floater": {"encoder": "floater", "target": "qkv"},
+    "floater-hidden": {"encoder": "floater", "target": "hidden"},
+    "floater-interval": {"encoder": "floater", "target": "qkv", "floater_update_interval": 4},
+    "learned": {"encoder": "learned", "target": "hidden"},
+}
+
+
+def batch(rows):
+    source, target = source_batch(lengths=(7, 11, 4, 11)), target_batch(lengths=(9, 12, 5, 12))
+    return source[rows], target[rows]
+
+
+def two_steps(model, rows, share):
+    """Gradients of two updates; the second finds other parameters and lies between two solves."""
+    found = []
+    inner = getattr(model, "module", model)
+    whole = batch(slice(None))[1].ne(PAD).sum()
+    for update in range(2):
+        inner.set_num_updates(update)
+        model.zero_grad()
+        source, target = batch(rows)
+        scores = model(source, source.ne(PAD).sum(1), target)[0].log_softmax(-1)
+        real = target.ne(PAD)
+        loss = -scores.gather(2, target.unsqueeze(2))[..., 0][real].sum() / whole
+        (loss * share).backward()
+        found.append({name: p.grad.clone() for name, p in inner.named_parameters()})
+        with torch.no_grad():
+            for parameter in inner.parameters():
+                parameter -= 0.1 * parameter.grad
+    return found
+
+
+def process_of_two(rank, folder):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
+    found = {}
+    for name, options in DDP_CASES.items():
+        model = torch.nn.parallel.DistributedDataParallel(build(dropout=0.0, **options).train())
+        # DDP takes the mean over processes: twice a half's share of the sum.
+        found[name] = two_steps(model, slice(2 * rank, 2 * rank + 2), share=2)
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def of_two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ddp")
+    torch.multiprocessing.spawn(process_of_two, args=(str(folder),), nprocs=2)
+    return torch.load(folder / "found.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", DDP_CASES)
+def test_torchs_own_ddp_gives_the_gradient_of_the_joined_batch(of_two_processes, name):
+    model = build(dropout=0.0, **DDP_CASES[name]).train()
+    expected = two_steps(model, slice(None), share=1)
+    for update in range(2):
+        for parameter, gradient in expected[update].items():
+            found = of_two_processes[name][update][parameter]
+            assert float((found - gradient).abs().max()) <= 1e-5, (update, parameter)
+    flow = [n for n in expected[1] if "positions." in n]
+    assert flow
+    still = all(not expected[1][n].any() for n in flow)
+    assert still == (name == "floater-interval")

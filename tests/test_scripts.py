@@ -1,0 +1,177 @@
+"""The scripts as a person runs them, on an experiment of seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fairseq_floater.checkpoints import load_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = sorted(p for p in (ROOT / "scripts").glob("*.sh") if p.name != "common.sh")
+ENVIRONMENT = {**os.environ, "FLOATER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+
+
+def run(script, *words, **options):
+    command = ["bash", str(ROOT / "scripts" / script), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, **options)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """The demo's configuration, cut down to seconds; a path with a space in it."""
+    settings = yaml.safe_load((ROOT / "configs" / "numbers_en_de.yaml").read_text())
+    settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 12, "test-long": 10})
+    settings["data"]["vocab"] = 130
+    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
+    settings["optimisation"].update({"log-interval": 2, "warmup-updates": 4})
+    settings["budget"].update({"max-tokens": 1000, "tokens-per-update": 1000, "average": 2})
+    settings["budget"].update(
+        {"donor": {"max-epoch": 2}, "finetune": {"max-epoch": 2}, "scratch": {"max-epoch": 2}}
+    )
+    settings["generation"].update({"beam": 2, "max-len-a": 0, "max-len-b": 12})
+    path = tmp_path_factory.mktemp("with a space") / "toy.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(config):
+    """FLOATER through the whole protocol."""
+    work = config.parent / "my work"
+    done = run("protocol.sh", config, "--encoder", "floater", "--work", work)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return work
+
+
+def test_the_protocol_leaves_every_result(finished):
+    folder = finished / "floater-all-qkv"
+    for test in ("test", "test_long"):
+        scores = json.loads((folder / f"scores.{test}.json").read_text())
+        assert scores["sentences"] == {"test": 12, "test_long": 10}[test]
+        assert "tok:13a" in scores["bleu"]["signature"]
+    average = json.loads((folder / "average.json").read_text())
+    assert [i["path"].rsplit("/", 1)[1] for i in average["inputs"]] == [
+        "checkpoint1.pt",
+        "checkpoint2.pt",
+    ]
+    warm = json.loads((folder / "warm_start.json").read_text())
+    assert warm["difference"] < 0.1
+    before = json.loads((folder / "before.json").read_text())
+    # The donor's best validation loss, as its log has it, up to what the small dynamics change.
+    log = (finished / "plain" / "train.log").read_text()
+    donor = float(log.rsplit("best_loss ", 1)[1].split()[0])
+    assert before["loss"] == pytest.approx(donor, abs=0.05)
+    assert "--finetune-from-model" in (folder / "finetune.args").read_text()
+
+
+def test_a_second_run_skips_what_is_whole(finished, config):
+    def changes():
+        return {p: p.stat().st_mtime_ns for p in finished.rglob("*.pt")} | {
+            p: p.stat().st_mtime_ns for p in finished.rglob("scores.*.json")
+        }
+
+    before = changes()
+    again = run("protocol.sh", config, "--encoder", "floater", "--work", finished)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert changes() == before
+    assert "trained already" in again.stderr
+
+
+def test_other_settings_do_not_mix_into_a_run(finished, config):
+    settings = yaml.safe_load(config.read_text())
+    settings["optimisation"]["lr"] = 0.5
+    other = config.with_name("other.yaml")
+    other.write_text(yaml.safe_dump(settings))
+    (finished / "floater-all-qkv" / "trained").rename(finished / "floater-all-qkv" / "set aside")
+    refused = run("protocol.sh", other, "--encoder", "floater", "--work", finished)
+    (finished / "floater-all-qkv" / "set aside").rename(finished / "floater-all-qkv" / "trained")
+    assert refused.returncode == 1
+    assert "was started with other arguments" in refused.stderr
+
+
+def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
+    words = ("--encoder", "none", "--scratch", "--work", finished)
+    command = ["bash", str(ROOT / "scripts" / "protocol.sh"), str(config), *map(str, words)]
+    killed = subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    first = finished / "none-all-hidden-scratch" / "checkpoints" / "checkpoint_last.pt"
+    deadline = time.monotonic() + 120
+    while not first.exists():
+        assert time.monotonic() < deadline and killed.poll() is None
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    resumed = run("protocol.sh", config, *words)
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    result = Path("none-all-hidden-scratch") / "checkpoints" / "checkpoint2.pt"
+    interrupted = load_checkpoint(finished / result)["model"]
+
+    fresh = finished.with_name("fresh")
+    fresh.mkdir()
+    for shared in ("data", "numbers"):
+        (fresh / shared).symlink_to(finished / shared)
+    whole = run("protocol.sh", config, "--encoder", "none", "--scratch", "--work", fresh)
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    for name, tensor in load_checkpoint(fresh / result)["model"].items():
+        torch.testing.assert_close(interrupted[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_the_table_of_the_runs(finished):
+    command = [sys.executable, "-m", "fairseq_floater", "table", str(finished)]
+    done = subprocess.run(
+        [*command, "--figure", str(finished / "f.png")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| floater-all-qkv |" in done.stdout
+    assert (finished / "f.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_help_and_bad_options(script):
+    shown = run(script.name, "--help")
+    assert shown.returncode == 0
+    assert script.name in shown.stdout or "usage" in shown.stdout
+    if script.name != "test.sh":  # whose further words are pytest's
+        assert run(script.name, "--no-such-option").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--encoder", "floater"], 2, "a CONFIG is needed"),
+        (["nowhere.yaml", "--encoder", "floater"], 1, "There is no configuration nowhere.yaml"),
+        (["{config}"], 2, "--encoder is needed"),
+        (["{config}", "--encoder", "fourier"], 2, "fourier"),
+        (["{config}", "--encoder", "floater", "--blocks", "some"], 2, "some"),
+        (["{config}", "--encoder", "floater", "--work"], 2, "--work needs a value"),
+        (["{config}", "--encoder", "floater", "--work", "/dev/null/x"], 1, "cannot be made"),
+        (["{text}", "--encoder", "floater", "--work", "{tmp}"], 2, "pass its folder with --raw"),
+    ],
+)
+def test_bad_usage_is_one_clear_sentence(config, tmp_path, words, code, message):
+    places = {"config": config, "tmp": tmp_path, "text": ROOT / "configs" / "text_tiny.yaml"}
+    done = run("protocol.sh", *(w.format(**places) for w in words))
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_prints_commands_and_leaves_nothing(config, tmp_path):
+    done = run("protocol.sh", config, "--encoder", "learned", "--work", tmp_path / "w", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    for command in ("fairseq_cli.train", "warm-start", "average", "fairseq_cli.generate", "score"):
+        assert command in done.stdout
+    assert not (tmp_path / "w").exists()
