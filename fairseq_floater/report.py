@@ -32,7 +32,7 @@ class Row:
 
 @dataclass
 class Results:
-    """All runs found below a folder, the plain donor first, then in the order they were finished."""
+    """All runs found below a folder, the plain donor first, from-scratch runs last."""
 
     folder: str
     rows: list[Row]
@@ -81,23 +81,15 @@ def collect(folder: str | os.PathLike[str]) -> Results:
         }
         if scores:
             before = path.with_name("before.json")
-            rows.append(
-                (
-                    path.parent.name != "plain",
-                    path.stat().st_mtime,
-                    Row(
-                        path.parent.name,
-                        scores,
-                        _read(path),
-                        _read(before) if before.exists() else None,
-                    ),
-                )
-            )
+            summary = _read(path)
+            loss = _read(before) if before.exists() else None
+            rows.append(Row(path.parent.name, scores, summary, loss))
     if not rows:
         raise ReportError(
             f"{folder} holds no scored run (a folder with average.json and scores.*.json)."
         )
-    ordered = [row for *_, row in sorted(rows, key=lambda r: r[:2])]
+    # The donor, what was started from it, what was trained from random parameters.
+    ordered = sorted(rows, key=lambda r: (r.name != "plain", "-scratch" in r.name, r.name))
     tests = sorted({test for row in ordered for test in row.scores}, key=lambda t: (len(t), t))
     return Results(str(folder), ordered, tests)
 

@@ -20,34 +20,17 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
-from fairseq_floater.architectures import ARCHITECTURES
 from fairseq_floater.checkpoints import (
     CheckpointError,
     load_checkpoint,
     model_args,
     save_checkpoint,
 )
-from fairseq_floater.position_encoders import all_options
+from fairseq_floater.donor import BareTask, donor_dictionaries, target_args
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.stack_positions import all_blocks
 from fairseq_floater.transformer import FloaterTransformerModel
 
-# Options that fix a model's tensors or what it computes from them.
-SHAPE_OPTIONS = (
-    *(
-        f"{side}_{name}"
-        for side in ("encoder", "decoder")
-        for name in ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
-    ),
-    "share_all_embeddings",
-    "share_decoder_input_output_embed",
-    "layernorm_embedding",
-    "activation_fn",
-    "adaptive_softmax_cutoff",
-    "no_scale_embedding",
-    "no_cross_attention",
-    "cross_self_attention",
-)
 _POSITION_KEY = re.compile(r"\.(positions|source_positions)\.")
 # Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
 # quantities derived from the rest, and the duplicates that fairseq 0.12.2 kept for a fast path.
@@ -132,124 +115,16 @@ def warm_start(
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
     state = load_checkpoint(donor)
     donor_args = model_args(state, donor)
-    args = _target_args(donor_args, arch, model_options, donor)
-    dictionaries = _dictionaries(state, donor_args, donor, data)
+    args = target_args(donor_args, arch, model_options, donor)
+    dictionaries = donor_dictionaries(state, donor_args, donor, data)
     torch.manual_seed(seed)
-    model = FloaterTransformerModel.build_model(args, _Task(*dictionaries))
+    model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
     _copy(model, dict(state["model"]), donor, report)
     _adopt_base(model, state["model"], args, report, data, trained_length)
     report.difference = _difference(donor_args, state["model"], model, dictionaries)
     save_checkpoint(_new_state(state, args, model), output)
     return report
-
-
-class _Task:
-    """What `build_model` asks of a task."""
-
-    def __init__(self, source_dictionary: Dictionary, target_dictionary: Dictionary):
-        self.source_dictionary = source_dictionary
-        self.target_dictionary = target_dictionary
-
-
-def parse_model_options(arch: str, options: Sequence[str]) -> argparse.Namespace:
-    """Model options given on a command line, and only those; argparse exits with 2 on a bad one."""
-    parser = argparse.ArgumentParser(
-        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
-    FloaterTransformerModel.add_args(parser)
-    return parser.parse_args(list(options))
-
-
-def _target_args(
-    donor_args: argparse.Namespace, arch: str, options: Sequence[str], donor: Any
-) -> argparse.Namespace:
-    """The donor's model options under ``arch``, explicit ones on top; refuses another shape."""
-    if arch not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
-    donor_arch = getattr(donor_args, "arch", None) or getattr(donor_args, "_name", None)
-    if donor_arch not in ARCH_MODEL_REGISTRY or not hasattr(donor_args, "encoder_embed_dim"):
-        raise CheckpointError(f"{donor} is no Transformer: its architecture is {donor_arch!r}.")
-    explicit = parse_model_options(arch, options)
-    wanted = argparse.Namespace(**vars(explicit))
-    if donor_arch in (arch, ARCHITECTURES[arch]):
-        # The same named shape: what the donor changed of it holds here too.
-        for name in SHAPE_OPTIONS:
-            if not hasattr(wanted, name) and hasattr(donor_args, name):
-                setattr(wanted, name, getattr(donor_args, name))
-    ARCH_CONFIG_REGISTRY[arch](wanted)
-    for name in SHAPE_OPTIONS:
-        ours, theirs = getattr(wanted, name, None), getattr(donor_args, name, None)
-        if theirs is not None and ours != theirs:
-            flag = "--" + name.replace("_", "-")
-            raise CheckpointError(
-                f"{donor} is of another shape: its {flag} is {theirs} (--arch {donor_arch}), but "
-                f"--arch {arch} has {ours}; pass the architecture of the donor's name, or {flag}."
-            )
-    merged = {**vars(donor_args), **vars(explicit), "arch": arch, "_name": arch}
-    # A donor trained with the plugin does not decide where the new model's positions come from.
-    for option in all_options():
-        if not hasattr(explicit, option.dest):
-            merged.pop(option.dest, None)
-    args = argparse.Namespace(**merged)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return args
-
-
-def _dictionaries(
-    state: dict[str, Any], donor_args: argparse.Namespace, donor: Any, data: str | None
-) -> tuple[Dictionary, Dictionary]:
-    """Dictionaries of the donor's sizes; with ``data``, that folder's, compared with the donor's."""
-    sizes = []
-    for side in ("encoder", "decoder"):
-        weight = state["model"].get(f"{side}.embed_tokens.weight")
-        if not isinstance(weight, Tensor):
-            raise CheckpointError(
-                f"{donor} has no {side}.embed_tokens.weight; adaptive inputs are not supported."
-            )
-        sizes.append(len(weight))
-    if data is None:
-        source = _placeholder_dictionary(sizes[0])
-        if getattr(donor_args, "share_all_embeddings", False):
-            return source, source
-        return source, _placeholder_dictionary(sizes[1])
-    task = (state.get("cfg") or {}).get("task")
-    task_options = vars(task) if isinstance(task, argparse.Namespace) else dict(task or {})
-    loaded = []
-    for side, size in zip(("source", "target"), sizes):
-        language = task_options.get(f"{side}_lang") or getattr(donor_args, f"{side}_lang", None)
-        path = Path(data.split(os.pathsep)[0]) / f"dict.{language}.txt"
-        if not path.is_file():
-            raise CheckpointError(f"There is no dictionary {path} for the donor's {side} language.")
-        loaded.append(_same_dictionary(path, size, donor, task_options.get("data")))
-    return loaded[0], loaded[1]
-
-
-def _same_dictionary(path: Path, size: int, donor: Any, donor_data: str | None) -> Dictionary:
-    """Load ``path`` if it can be the donor's dictionary: same size, same words where those are known."""
-    dictionary = Dictionary.load(str(path))
-    if len(dictionary) != size:
-        raise CheckpointError(
-            f"The dictionary {path} has {len(dictionary)} entries, but {donor} was trained with {size}."
-        )
-    original = Path(donor_data.split(os.pathsep)[0]) / path.name if donor_data else None
-    if original is not None and original.is_file():
-        known = Dictionary.load(str(original))
-        if known.symbols != dictionary.symbols:
-            i = next(i for i, (a, b) in enumerate(zip(known.symbols, dictionary.symbols)) if a != b)
-            raise CheckpointError(
-                f"The dictionary {path} is not {original}, which {donor} was trained with: entry {i} "
-                f"is {dictionary.symbols[i]!r}, there {known.symbols[i]!r}."
-            )
-    return dictionary
-
-
-def _placeholder_dictionary(size: int) -> Dictionary:
-    dictionary = Dictionary()
-    for i in range(size - len(dictionary)):
-        dictionary.add_symbol(f"placeholder{i}")
-    return dictionary
 
 
 def _copy(
@@ -342,7 +217,7 @@ def _difference(
         return None
     args = argparse.Namespace(**vars(donor_args))
     ARCH_CONFIG_REGISTRY[name](args)
-    donor = ARCH_MODEL_REGISTRY[name].build_model(args, _Task(*dictionaries))
+    donor = ARCH_MODEL_REGISTRY[name].build_model(args, BareTask(*dictionaries))
     donor.load_state_dict(dict(donor_state), strict=False)
     generator = torch.Generator().manual_seed(0)
     limit = min(16, *donor.max_positions())

@@ -182,6 +182,8 @@ def test_activation_checkpointing(encoder, blocks, target, dropout, option):
     options = {"dropout": dropout, "attention_dropout": dropout / 3}
     loss, gradient = gradients(randomise_positions(build(encoder, blocks, target, **options)))
     model = randomise_positions(build(encoder, blocks, target, **options, **{option: True}))
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    assert all(hasattr(layer, "precheckpoint_forward") for layer in layers)  # fairseq's mark
     checkpointed_loss, checkpointed = gradients(model)
     assert loss == pytest.approx(checkpointed_loss, abs=1e-6)
     assert all(difference(gradient[name], checkpointed[name]) <= 1e-6 for name in gradient)
