@@ -98,6 +98,8 @@ class BlockRows:
     ):
         owners = [block for block in blocks if getattr(block, attribute, None) is not None]
         parts = [getattr(block, attribute) for block in owners]
+        if num_positions > signal.max_positions:  # a limit counts tokens, not padding
+            num_positions = int(positions.max()) + 1
         self.positions = positions
         self._slots = {id(block): slot for slot, block in enumerate(owners)}
         self._table = signal(num_positions, parts, dtype) if parts else None

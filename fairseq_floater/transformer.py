@@ -68,8 +68,16 @@ def _refuse_unsupported(args: Any) -> None:
     """Options of fairseq's Transformer that cannot work with positions, with the reason."""
     if getattr(args, "base_layers", 0):
         raise ValueError(
-            "`--base-layers` must be 0: a BASE layer is no Transformer block and takes no positions."
+            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
+            "Transformer block and takes no positions."
         )
+    for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
+        value = getattr(args, name, None)
+        if value and args.position_target == "qkv":
+            raise ValueError(
+                f"`--{name.replace('_', '-')}` must not be set with `--position-target qkv` (only "
+                f"hidden works), but is {value!r} instead: xformers has no place for biases."
+            )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         raise ValueError(
             "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "

@@ -62,6 +62,8 @@ class Option:
         if value is None:
             return None
         try:
+            if self.type is int and float(value) != int(value):
+                raise ValueError
             value = value if self.type is bool else self.type(value)
         except (TypeError, ValueError):
             raise ValueError(

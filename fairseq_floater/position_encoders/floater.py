@@ -47,8 +47,9 @@ class InitialValues(RescaledModule):
         self.values = nn.Parameter(values)
 
     def initial(self) -> Tensor:
-        """p(0) [S, C] in float32."""
-        return self.values.float() * self.lr_scale
+        """p(0) [S, C] in at least float32."""
+        dtype = torch.promote_types(self.values.dtype, torch.float32)
+        return self.values.to(dtype) * self.lr_scale
 
 
 class FloaterPositions(PositionSignal):
@@ -185,7 +186,9 @@ class FloaterPositions(PositionSignal):
 
     def _solved(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
         p0 = self._initial_values(blocks)
-        return solve(self.dynamics, p0, self.times(num_positions), **self.solver)
+        # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
+        times = self.times(max(num_positions, 2))
+        return solve(self.dynamics, p0, times, **self.solver)[:num_positions]
 
     def _report_error(self, num_positions: int, blocks: Sequence[InitialValues]) -> None:
         """Say once how exact the solve is; the error of a step size depends on the flow."""
