@@ -170,7 +170,8 @@ translate_and_score() {
             run "$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" --gen-subset "$subset"
         else
             "$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" \
-                --gen-subset "$subset" >"$output.part"
+                --gen-subset "$subset" >"$output.part" 2>"$RUN_DIR/generate.$test.log" ||
+                die "${SETTING[name]}: translating $test failed; see the end of $RUN_DIR/generate.$test.log."
             mv "$output.part" "$output"
         fi
     fi
