@@ -116,11 +116,13 @@ done
 binarise+=(--srcdict "$out_dir/dict.txt" --joined-dictionary --destdir "$out_dir/.bin.tmp"
     --workers "$workers")
 
-# Standard output is for results; in a dry run the commands are the result.
-if dry; then exec 3>&1; else exec 3>&2; fi
 if ! dry && [[ -d $out_dir/bin ]]; then
     say "$out_dir/bin is there already: skipped."
+elif dry; then
+    run "${binarise[@]}"
 else
-    run "${binarise[@]}" >&3
+    say "+ $(quoted "${binarise[@]}")"
+    "${binarise[@]}" >"$out_dir/binarise.log" 2>&1 ||
+        die "Binarising failed; see the end of $out_dir/binarise.log."
 fi
 run "${helper[@]}" finish "$out_dir"
