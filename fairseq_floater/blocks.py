@@ -27,6 +27,8 @@ class _BlockMixin(nn.Module):
     """What both blocks do in the same way."""
 
     normalize_before: bool
+    quant_noise: float
+    quant_noise_block_size: int
     # Built by fairseq's layers; torch answers an undeclared attribute with a union.
     activation_fn: Any
     activation_dropout_module: Any
@@ -37,6 +39,19 @@ class _BlockMixin(nn.Module):
     residual_connection: Any
     self_attn: Any
     encoder_attn: Any
+
+    def _attention(
+        self, embed_dim: int, cfg: Any, side: Any, **kwargs: Any
+    ) -> PositionBiasedAttention:
+        """Attention with the heads of ``side`` (``cfg.encoder`` or ``cfg.decoder``)."""
+        return PositionBiasedAttention(
+            embed_dim,
+            side.attention_heads,
+            dropout=cfg.attention_dropout,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+            **kwargs,
+        )
 
     def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
         x = self.residual_connection(self.dropout_module(sublayer_output), x)
@@ -55,13 +70,11 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
     """fairseq's encoder layer; ``position_table`` [N, 3, C] biases q, k and v."""
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
-        return PositionBiasedAttention(
+        return self._attention(
             embed_dim,
-            cfg.encoder.attention_heads,
-            dropout=cfg.attention_dropout,
+            cfg,
+            cfg.encoder,
             self_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
             xformers_att_config=cfg.encoder.xformers_att_config,
         )
 
@@ -100,28 +113,24 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     def build_self_attention(
         self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> PositionBiasedAttention:
-        return PositionBiasedAttention(
+        return self._attention(
             embed_dim,
-            cfg.decoder.attention_heads,
-            dropout=cfg.attention_dropout,
+            cfg,
+            cfg.decoder,
             add_bias_kv=add_bias_kv,
             add_zero_attn=add_zero_attn,
             self_attention=not cfg.cross_self_attention,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
             xformers_att_config=cfg.decoder.xformers_att_config,
         )
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
-        return PositionBiasedAttention(
+        return self._attention(
             embed_dim,
-            cfg.decoder.attention_heads,
+            cfg,
+            cfg.decoder,
             kdim=cfg.encoder.embed_dim,
             vdim=cfg.encoder.embed_dim,
-            dropout=cfg.attention_dropout,
             encoder_decoder_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
             xformers_att_config=cfg.encoder.xformers_att_config,
         )
 

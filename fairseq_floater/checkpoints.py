@@ -144,8 +144,18 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> N
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint so that it is there whole or not at all."""
-    write_whole(path, lambda temporary: torch.save(state, temporary))
+    """Write a checkpoint so that it is there whole or not at all.
+
+    Raises:
+        CheckpointError: the disk is full, the folder cannot be written.
+    """
+    try:
+        write_whole(path, lambda temporary: torch.save(state, temporary))
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        reason = getattr(error, "strerror", None) or _first_line(error)
+        raise CheckpointError(
+            f"{path} could not be written ({reason}); nothing was left behind."
+        ) from None
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

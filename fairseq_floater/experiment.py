@@ -201,7 +201,7 @@ class Experiment:
             raise MissingStageError(f"{self.path}: `budget` has no {stage}.")
         arguments = [data, *self._task(), "--arch", self.arch(run), *run.model_options()]
         arguments += _options({k: v for k, v in self.config["shape"].items() if k != "arch"})
-        arguments += _options(self._optimisation(stage, limits))
+        arguments += _options(self._optimisation(stage, limits, processes))
         arguments += self._batching(processes)
         arguments += ["--save-dir", str(folder / "checkpoints"), "--seed", str(self.seed)]
         if stage == "finetune":
@@ -223,9 +223,11 @@ class Experiment:
         frequency = max(1, math.ceil(budget["tokens-per-update"] / a_step))
         return frequency, frequency * a_step
 
-    def _optimisation(self, stage: str, limits: dict[str, Any]) -> dict[str, Any]:
+    def _optimisation(self, stage: str, limits: dict[str, Any], processes: int) -> dict[str, Any]:
         """Shared options, then the stage's own; training on starts at half the peak rate (B.2)."""
         options = dict(self.config["optimisation"])
+        if not processes:
+            options.pop("fp16", None)  # fairseq has no half precision on a CPU
         if stage == "finetune":
             options["lr"] = float(options["lr"]) / 2
         return {**options, **limits}

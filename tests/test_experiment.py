@@ -72,6 +72,7 @@ def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     assert frequency == {0: 8, 1: 8, 2: 4, 4: 2, 8: 1, 32: 1}[processes]
     assert tokens == (32_768 if processes < 32 else 131_072)
     assert ("--cpu" in words) == (processes == 0)
+    assert ("--fp16" in words) == (processes > 0)
 
 
 def test_runs_have_names_of_their_own():

@@ -1,6 +1,7 @@
 """Warm start and averaging: what is copied, what is refused, and what a file says of itself."""
 
 import json
+import subprocess
 from argparse import Namespace
 
 import helpers
@@ -258,6 +259,31 @@ def test_json_says_what_the_screen_says(tmp_path, donor, capsys):
     report = json.loads(out.read_text())
     assert f"copied   {len(report['copied'])} tensors" in capsys.readouterr().out
     assert sum(report["new"].values()) > 0
+
+
+@pytest.fixture()
+def small_disk(tmp_path):
+    """A file system of 64 KiB, where this machine lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(small_disk, donor, capsys):
+    assert main(["warm-start", str(donor), str(small_disk / "out.pt"), "--arch", TINY]) == 1
+    message = capsys.readouterr().err
+    assert "out.pt could not be written" in message
+    assert message.count("\n") == 1
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_is_one_sentence(donor, capsys):
+    assert main(["warm-start", str(donor), "/dev/null/out.pt", "--arch", TINY]) == 1
+    assert "/dev/null/out.pt could not be written" in capsys.readouterr().err
 
 
 # Averaging
