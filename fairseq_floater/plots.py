@@ -19,11 +19,11 @@ def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
 
     Writes the format of ``path``'s ending (png, svg, pdf).
     """
+    # fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
 
     matplotlib.use("Agg")
-    # fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib import pyplot
 
     runs, tests = results.rows, results.tests

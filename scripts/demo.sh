@@ -8,12 +8,13 @@ usage() {
 usage: bash scripts/demo.sh [--work DIR] [--dry-run]
 
 English -> German number words, from nothing to a table in under ten minutes on two cores:
-  plain                            fairseq's Transformer, the donor of the three below
-  floater-all-qkv                  FLOATER, all blocks, started from the donor
-  sinusoidal-input-hidden          the donor trained on, the control of equal updates
-  learned-all-hidden               learned tables, started from the donor
-  floater-all-hidden-scratch-nobase, sinusoidal-input-hidden-scratch
-                                   from random parameters, equal updates
+  plain                              fairseq's own Transformer: the donor of the three below, and,
+                                     being trained from random parameters under a sinusoid, the
+                                     control of equal updates for the last
+  floater-all-qkv                    FLOATER, all blocks, started from the donor and trained on
+  sinusoidal-input-hidden            the donor trained on for the same updates
+  learned-all-hidden                 learned tables, started from the donor, the same updates
+  floater-all-hidden-scratch-nobase  FLOATER alone, no sinusoid, from random parameters
 Scored on lines of trained length and on longer ones. A second run skips what is whole.
 EOF
 }
@@ -64,10 +65,13 @@ pair() {
 }
 
 pair "--encoder plain" "--encoder floater --target hidden --no-base --scratch"
-pair "--encoder floater" "--encoder sinusoidal --blocks input --scratch"
-pair "--encoder sinusoidal --blocks input" "--encoder learned"
+pair "--encoder floater" "--encoder sinusoidal --blocks input"
+system --encoder learned
 run "$PYTHON" -m fairseq_floater table "$WORK" --figure "$WORK/scores.png" --json "$WORK/results.json"
 dry || cat <<EOF
+
+plain is fairseq's sinusoidal Transformer from random parameters: the donor, and the control of equal updates
+for floater-all-hidden-scratch-nobase; the other three trained on from it for equal updates.
 
 Figure      $WORK/scores.png
 Results     $WORK/results.json

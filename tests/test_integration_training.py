@@ -15,6 +15,7 @@ from toy import (
     PACKAGE,
     ROOT,
     TEST_LINES,
+    UPDATES_AN_EPOCH,
     hypotheses,
     largest_difference,
     losses,
@@ -23,8 +24,6 @@ from toy import (
 )
 
 from fairseq_floater.averaging import average
-
-UPDATES_AN_EPOCH = 9
 
 
 @pytest.fixture(scope="session")
@@ -187,7 +186,7 @@ def hydra_train(toy, folder, *overrides, **how):
     words = [
         *("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny"),
         *(f"task.data={toy.data}", f"common.user_dir={PACKAGE}", "common.cpu=true"),
-        *("model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64", "dataset.max_tokens=400"),
+        *("model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64", "dataset.batch_size=34"),
         *("lr_scheduler.warmup_updates=10", f"checkpoint.save_dir={folder / 'checkpoints'}"),
         f"hydra.run.dir={folder / 'hydra'}",
     ]
@@ -200,8 +199,8 @@ def test_hydra_trains_resumes_and_generates(toy, tmp_path):
     hydra_train(toy, tmp_path, "optimization.max_epoch=2")
     last = tmp_path / "checkpoints" / "checkpoint_last.pt"
     state = torch.load(last, weights_only=True)
-    assert state["optimizer_history"][-1]["num_updates"] == 2 * UPDATES_AN_EPOCH
-    assert [h["num_updates"] for h in state["optimizer_history"]] == [9, 18]
+    updates = [run["num_updates"] for run in state["optimizer_history"]]
+    assert updates == [UPDATES_AN_EPOCH, 2 * UPDATES_AN_EPOCH]
     assert sorted(hypotheses(toy.generate(last).stdout)) == list(range(TEST_LINES))
 
 

@@ -29,7 +29,7 @@ SHAPE = (
 TASK = ("--task", "translation", "--source-lang", "en", "--target-lang", "de", "--cpu")
 TRAINING = (
     *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0"),
-    *("--max-tokens", "400", "--required-batch-size-multiple", "1", "--seed", "1"),
+    *("--batch-size", "34", "--required-batch-size-multiple", "1", "--seed", "1"),
     *("--log-format", "simple", "--log-interval", "1"),
     # Batches of an epoch depend on its number alone; without it a resumed run sees other ones.
     *("--update-epoch-batch-itr", "True"),
@@ -40,7 +40,8 @@ GENERATION = (
     *("--beam", "2", "--max-len-a", "1", "--max-len-b", "10"),
     *("--max-tokens", "1000", "--required-batch-size-multiple", "1"),
 )
-TEST_LINES = 20
+TRAIN_LINES, TEST_LINES = 300, 20
+UPDATES_AN_EPOCH = 9  # 300 lines, 34 at a time
 
 
 def environment(**changes):
@@ -157,7 +158,7 @@ class Experiment:
 def build(folder):
     """Make the experiment in ``folder``: corpus, data and donor, about 20 seconds on an idle core."""
     toy = Experiment(folder)
-    sizes = ("--train", 300, "--valid", 30, "--test", TEST_LINES, "--test-long", TEST_LINES)
+    sizes = ("--train", TRAIN_LINES, "--valid", 30, "--test", TEST_LINES, "--test-long", TEST_LINES)
     floater("numbers", toy.raw, *sizes, "--numbers-per-line", 1, 2, "--max-number", 999)
     languages = ("--src", "en", "--tgt", "de")
     script = ROOT / "scripts" / "prepare_text.sh"
