@@ -40,6 +40,11 @@ run() {
   "$@"
 }
 
+# aside COMMAND...: run, for a command whose results are mere progress here.
+aside() {
+  if dry; then run "$@"; else run "$@" >&2; fi
+}
+
 dry() { [[ $DRY_RUN == 1 ]]; }
 
 PROGRESS='train_inner|valid on|position (encoder|flow)|WARNING|[Ee]rror|done training'

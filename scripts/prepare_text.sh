@@ -124,5 +124,6 @@ else
     say "+ $(quoted "${binarise[@]}")"
     "${binarise[@]}" >"$out_dir/binarise.log" 2>&1 ||
         die "Binarising failed; see the end of $out_dir/binarise.log."
+    rm -f "$out_dir/binarise.log"
 fi
 run "${helper[@]}" finish "$out_dir"

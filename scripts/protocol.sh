@@ -85,7 +85,7 @@ prepare_data() {
         [[ -z $RAW ]] || usage_error "$CONFIG makes its own corpus; --raw is for your text."
         raw=$WORK/numbers
         arguments numbers
-        run "$PYTHON" -m fairseq_floater numbers "$raw" "${ARGS[@]}" >&2
+        aside "$PYTHON" -m fairseq_floater numbers "$raw" "${ARGS[@]}"
     fi
     if [[ -z $raw ]]; then
         [[ -d $DATA/bin ]] || usage_error "$CONFIG is for your text: pass its folder with --raw."
@@ -134,8 +134,8 @@ average_checkpoints() {
     local folder=$1
     if [[ -f $folder/average.json ]]; then return; fi
     say "$(basename "$folder"): averaging the last ${SETTING[average]} checkpoints"
-    run "$PYTHON" -m fairseq_floater average --inputs "$folder/checkpoints" --last "${SETTING[average]}" \
-        --output "$folder/average.pt" --force --json "$folder/average.json" >&2
+    aside "$PYTHON" -m fairseq_floater average --inputs "$folder/checkpoints" --last "${SETTING[average]}" \
+        --output "$folder/average.pt" --force --json "$folder/average.json"
 }
 
 warm_start() {
@@ -143,8 +143,8 @@ warm_start() {
         arguments warm-start
         say "${SETTING[name]}: warm start from the donor's best checkpoint"
         run mkdir -p "$RUN_DIR"
-        run "$PYTHON" -m fairseq_floater warm-start "$WORK/plain/checkpoints/checkpoint_best.pt" \
-            "$RUN_DIR/warm_start.pt" --force --json "$RUN_DIR/warm_start.json" "${ARGS[@]}" >&2
+        aside "$PYTHON" -m fairseq_floater warm-start "$WORK/plain/checkpoints/checkpoint_best.pt" \
+            "$RUN_DIR/warm_start.pt" --force --json "$RUN_DIR/warm_start.json" "${ARGS[@]}"
     fi
     if [[ ! -f $RUN_DIR/before.json ]]; then
         arguments validate
@@ -175,8 +175,8 @@ translate_and_score() {
             mv "$output.part" "$output"
         fi
     fi
-    run "$PYTHON" -m fairseq_floater score "$output" --references "$DATA/raw/$test.${SETTING[target]}" \
-        --target-lang "${SETTING[target]}" --json "$RUN_DIR/scores.$test.json" >&2
+    aside "$PYTHON" -m fairseq_floater score "$output" --references "$DATA/raw/$test.${SETTING[target]}" \
+        --target-lang "${SETTING[target]}" --json "$RUN_DIR/scores.$test.json"
 }
 
 # subset_of TEST: fairseq's name of a test set (test, test1, ...), as prepare_text.sh wrote it down.
