@@ -236,6 +236,9 @@ class Experiment:
         budget = self.config["budget"]
         frequency, _ = self.tokens_per_update(processes)
         arguments = ["--max-tokens", str(budget["max-tokens"]), "--update-freq", str(frequency)]
+        if processes > 1:
+            # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
+            arguments.append("--load-checkpoint-on-all-dp-ranks")
         return arguments if processes else [*arguments, "--cpu"]
 
     def _task(self) -> list[str]:

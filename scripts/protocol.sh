@@ -117,7 +117,7 @@ train() {
 # same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
 same_arguments() {
     local now=$STAGING/$1.args before=$2/$1.args
-    local differ='^(--update-freq|--cpu|[0-9]+)$'
+    local differ='^(--update-freq|--cpu|--fp16|--load-checkpoint-on-all-dp-ranks|[0-9]+)$'
     if [[ -f $before ]]; then
         diff <(grep -vE "$differ" "$before") <(grep -vE "$differ" "$now") >&2 ||
             die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."

@@ -73,6 +73,7 @@ def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     assert tokens == (32_768 if processes < 32 else 131_072)
     assert ("--cpu" in words) == (processes == 0)
     assert ("--fp16" in words) == (processes > 0)
+    assert ("--load-checkpoint-on-all-dp-ranks" in words) == (processes > 1)
 
 
 def test_runs_have_names_of_their_own():

@@ -266,6 +266,8 @@ def two_processes(toy, folder, *options):
     words += ["--user-dir", PACKAGE, "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
     words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
     words += ["--distributed-world-size", 2]
+    # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
+    words += ["--load-checkpoint-on-all-dp-ranks"]
     line = f"{shlex.join(str(word) for word in words)} --distributed-rank $RANK"
     launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, "--no-python"]
     return toys.run([sys.executable, "-m", *launch, "bash", "-c", line])

@@ -74,7 +74,7 @@ def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300):
     if done.returncode != code:
         raise AssertionError(
             f"exit code {done.returncode} instead of {code}: {shlex.join(command)}\n"
-            f"--- end of stdout\n{_end(done.stdout)}\n--- end of stderr\n{_end(done.stderr)}"
+            f"--- end of stdout\n{_end(done.stdout)}\n--- end of stderr\n{_end(done.stderr, 120)}"
         )
     return done
 
