@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ import yaml
 
 from fairseq_floater.architectures import ARCHITECTURES
 from fairseq_floater.checkpoints import write_text
-from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS, TARGETS
+from fairseq_floater.errors import UsageError
+from fairseq_floater.system_run import PLAIN, Run, run_from_words
 
 USER_DIR = Path(__file__).resolve().parent
 STAGES = (
-    *("settings", "numbers", "prepare"),
-    *("donor", "warm-start", "finetune", "scratch", "validate", "generate"),
+    *("settings", "numbers", "split", "systems", "prepare"),
+    *("donor", "warm-start", "finetune", "scratch", "validate", "generate", "score-reference"),
 )
-# `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
-PLAIN = "plain"
 
 _SECTIONS: dict[str, tuple[set[str], set[str]]] = {
     # section: (required keys, further keys); None-like empty pair = free fairseq options
@@ -37,61 +35,17 @@ _SECTIONS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "generation": ({"beam", "lenpen"}, set()),
 }
+# Only of a short-to-long experiment.
+_S2L_KEYS = ({"threshold", "systems"}, {"edges", "both-sides", "max-per-bin", "baseline"})
 _FREE_SECTIONS = ("shape", "optimisation", "generation")
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError):
     """A configuration that does not make sense; the message names file, key, rule and value."""
 
 
 class MissingStageError(ConfigError):
     """The experiment has no such stage."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One system of an experiment: which encoder, how it enters, and from where it starts."""
-
-    encoder: str = "floater"
-    blocks: str = "all"
-    target: str | None = None
-    scratch: bool = False
-    base: bool = True
-
-    def __post_init__(self) -> None:
-        choices = (*POSITION_ENCODERS, PLAIN)
-        for name, value, allowed in (
-            ("--encoder", self.encoder, choices),
-            ("--blocks", self.blocks, BLOCKS),
-            ("--target", self.target, (*TARGETS, None)),
-        ):
-            if value not in allowed:
-                listed = ", ".join(a for a in allowed if a)
-                raise ConfigError(f"`{name}` must be one of {listed}, but is {value!r} instead.")
-
-    @property
-    def resolved_target(self) -> str | None:
-        if self.encoder == PLAIN:
-            return None
-        return self.target or POSITION_ENCODERS[self.encoder].default_target
-
-    @property
-    def name(self) -> str:
-        """The run's folder: ``plain``, ``floater-all-qkv``, ``floater-all-hidden-scratch-nobase``."""
-        parts = [self.encoder]
-        if self.encoder != PLAIN:
-            parts += [self.blocks, str(self.resolved_target)]
-        parts += ["scratch"] if self.scratch else []
-        parts += [] if self.base else ["nobase"]
-        return "-".join(parts)
-
-    def model_options(self) -> list[str]:
-        """fairseq-train's options of the position encoder."""
-        options = [] if self.base else ["--no-token-positional-embeddings"]
-        if self.encoder != PLAIN:
-            options += ["--position-encoder", self.encoder, "--position-blocks", self.blocks]
-            options += ["--position-target", str(self.resolved_target)]
-        return options
 
 
 class Experiment:
@@ -120,13 +74,15 @@ class Experiment:
     def _check(self, config: Any) -> None:
         if not isinstance(config, dict):
             raise ConfigError(f"{self.path} must hold sections {', '.join(_SECTIONS)}.")
-        self._check_keys("the file", config, set(_SECTIONS), {"seed"})
+        self._check_keys("the file", config, set(_SECTIONS), {"seed", "s2l"})
         for section, (required, further) in _SECTIONS.items():
             value = config[section]
             if not isinstance(value, dict):
                 raise ConfigError(f"{self.path}: `{section}` must be a section of keys.")
             allowed = set(value) if section in _FREE_SECTIONS else further
             self._check_keys(f"`{section}`", value, required, allowed)
+        if "s2l" in config:
+            self._check_s2l(config["s2l"])
         for stage in ("donor", "finetune", "scratch"):
             limits = config["budget"].get(stage)
             if limits is not None and not isinstance(limits, dict):
@@ -145,6 +101,25 @@ class Experiment:
             raise ConfigError(
                 f"{self.path}: `shape: arch` must be one of {known}, "
                 f"but is {config['shape']['arch']!r} instead."
+            )
+
+    def _check_s2l(self, section: Any) -> None:
+        if not isinstance(section, dict):
+            raise ConfigError(f"{self.path}: `s2l` must be a section of keys.")
+        self._check_keys("`s2l`", section, *_S2L_KEYS)
+        systems = section["systems"]
+        if not isinstance(systems, list) or not all(isinstance(s, str) for s in systems):
+            raise ConfigError(
+                f"{self.path}: `s2l: systems` must list one line of options a system."
+            )
+        names = [run_from_words(words).name for words in systems]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{self.path}: `s2l: systems` names {names} one of them twice.")
+        baseline = section.get("baseline")
+        if baseline is not None and baseline not in names:
+            raise ConfigError(
+                f"{self.path}: `s2l: baseline` must be one of {', '.join(names)}, but is "
+                f"{baseline!r} instead."
             )
 
     def _check_keys(self, where: str, found: dict, required: set[str], further: set[str]) -> None:
@@ -170,6 +145,7 @@ class Experiment:
         data: str = "data/bin",
         work: str = "work",
         processes: int = 0,
+        seed: int | None = None,
     ) -> list[str]:
         """The arguments of ``stage`` for ``run``.
 
@@ -178,6 +154,7 @@ class Experiment:
             data: binarised data.
             work: the experiment's folder; the run's own is ``work/<run.name>``.
             processes: GPUs; 0 means one process on the CPU.
+            seed: of training; None for the file's.
         """
         if stage not in STAGES:
             raise ConfigError(
@@ -187,14 +164,18 @@ class Experiment:
             run = Run(PLAIN)
         folder = Path(work) / run.name
         if stage == "settings":
-            return self._settings(run, processes)
+            return self._settings(run, processes, seed)
         if stage == "numbers":
             return self._numbers()
+        if stage == "split":
+            return self._split()
+        if stage == "systems":
+            return [f"{run_from_words(words).name}\t{words}" for words in self._s2l()["systems"]]
         if stage == "prepare":
-            return self._prepare()
+            return self._prepare(work)
         if stage == "warm-start":
             return ["--arch", self.arch(run), "--data", data, *run.model_options()]
-        if stage in ("validate", "generate"):
+        if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, processes)
         limits = self.config["budget"].get(stage)
         if limits is None:
@@ -203,7 +184,12 @@ class Experiment:
         arguments += _options({k: v for k, v in self.config["shape"].items() if k != "arch"})
         arguments += _options(self._optimisation(stage, limits, processes))
         arguments += self._batching(processes)
-        arguments += ["--save-dir", str(folder / "checkpoints"), "--seed", str(self.seed)]
+        arguments += [
+            "--save-dir",
+            str(folder / "checkpoints"),
+            "--seed",
+            str(self.seed if seed is None else seed),
+        ]
         if stage == "finetune":
             arguments += ["--finetune-from-model", str(folder / "warm_start.pt")]
         return arguments
@@ -254,6 +240,8 @@ class Experiment:
         arguments += ["--max-tokens", str(self.config["budget"]["max-tokens"])]
         if stage == "generate":
             arguments += ["--remove-bpe", "sentencepiece", *_options(self.config["generation"])]
+        if stage == "score-reference":
+            arguments += ["--remove-bpe", "sentencepiece", "--score-reference"]
         return arguments if processes else [*arguments, "--cpu"]
 
     def write_all(self, folder: str | os.PathLike[str], run: Run, **places: Any) -> None:
@@ -265,31 +253,52 @@ class Experiment:
                 continue
             write_text(Path(folder) / f"{stage}.args", "".join(f"{w}\n" for w in words))
 
-    def _settings(self, run: Run, processes: int) -> list[str]:
-        """What the scripts need to know besides arguments, as ``key=value``."""
+    def _settings(self, run: Run, processes: int, seed: int | None) -> list[str]:
+        """What the scripts and tables need to know besides arguments, as ``key=value``."""
         frequency, tokens = self.tokens_per_update(processes)
-        languages = self.config["languages"]
+        languages, generation = self.config["languages"], self.config["generation"]
         return [
-            f"name={run.name}",
+            *run.settings(),
+            f"arch={self.arch(Run(PLAIN))}",
+            f"seed={self.seed if seed is None else seed}",
             f"source={languages['source']}",
             f"target={languages['target']}",
             f"average={self.config['budget']['average']}",
             f"tests={' '.join(self.tests)}",
             f"update_frequency={frequency}",
             f"tokens_per_update={tokens}",
+            # fairseq's own defaults where the file is silent.
+            f"max_len_a={generation.get('max-len-a', 0)}",
+            f"max_len_b={generation.get('max-len-b', 200)}",
+            f"baseline={self.config.get('s2l', {}).get('baseline', '')}",
         ]
 
-    def _prepare(self) -> list[str]:
-        data, languages = self.config["data"], self.config["languages"]
-        options = {k: v for k, v in data.items() if k not in ("numbers", "tests")}
-        return _options({"src": languages["source"], "tgt": languages["target"], **options})
+    def _prepare(self, work: str) -> list[str]:
+        options = {k: v for k, v in self.config["data"].items() if k not in ("numbers", "tests")}
+        if "s2l" in self.config:
+            # The split has learned the subwords: its lengths are counted in them.
+            del options["vocab"]
+            options["spm-model"] = str(Path(work) / "split" / "spm.model")
+        return self._languages() + _options(options)
+
+    def _languages(self) -> list[str]:
+        languages = self.config["languages"]
+        return _options({"src": languages["source"], "tgt": languages["target"]})
+
+    def _s2l(self) -> dict[str, Any]:
+        if "s2l" not in self.config:
+            raise MissingStageError(f"{self.path} is no short-to-long experiment (no `s2l`).")
+        return dict(self.config["s2l"])
+
+    def _split(self) -> list[str]:
+        section = {k: v for k, v in self._s2l().items() if k not in ("systems", "baseline")}
+        return self._languages() + _options({"vocab": self.config["data"]["vocab"], **section})
 
     def _numbers(self) -> list[str]:
         numbers = self.config["data"].get("numbers")
         if numbers is None:
             raise MissingStageError(f"{self.path} has no built-in corpus (`data: numbers`).")
-        languages = self.config["languages"]
-        return _options({"src": languages["source"], "tgt": languages["target"], **numbers})
+        return self._languages() + _options(numbers)
 
 
 def _options(section: dict[str, Any]) -> list[str]:

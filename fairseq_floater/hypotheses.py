@@ -18,7 +18,7 @@ DROPPED_HINT = (
 )
 # Below this share of lines a mark is taken for text; unremoved pieces are in nearly every line.
 _SEGMENTED_SHARE = 0.05
-_TAGGED = re.compile(r"([STHD])-([0-9]{1,12})\t(.*)")
+_TAGGED = re.compile(r"([STHDP])-([0-9]{1,12})\t(.*)")
 
 FilePath = str | os.PathLike[str]
 
@@ -93,6 +93,20 @@ def read_hypotheses(
     return lines
 
 
+def read_first_tagged(path: FilePath, tag: str) -> dict[int, tuple[int, str]]:
+    """Of each sentence in fairseq-generate's output the first line with ``tag`` (S or P, say).
+
+    Returns (line number from 1, text after the tab) by sentence id; empty for plain lines. A
+    sentence that comes twice is :func:`read_hypotheses`'s to refuse.
+    """
+    found: dict[int, tuple[int, str]] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        match = _TAGGED.match(line)
+        if match and match[1] == tag:
+            found.setdefault(int(match[2]), (number, match[3]))
+    return found
+
+
 def wrong(rule: str, found: str, hint: str = "") -> ScoringError:
     """The error for ``rule`` where ``found`` was found."""
     return ScoringError(f"{rule}, but {found} instead{hint or '.'}")
@@ -101,7 +115,7 @@ def wrong(rule: str, found: str, hint: str = "") -> ScoringError:
 def _generated(lines: list[str], path: FilePath, remove_bpe: str | None) -> list[str]:
     """The best hypothesis of each sentence of fairseq-generate's output, by id."""
     matches = ((number, _TAGGED.match(line)) for number, line in enumerate(lines, 1))
-    tagged = [(number, m[1], int(m[2]), m[3]) for number, m in matches if m]
+    tagged = [(number, m[1], int(m[2]), m[3]) for number, m in matches if m and m[1] != "P"]
     tags = {tag for _, tag, _, _ in tagged}
     if not tags & {"D", "H"}:
         raise wrong(f"`{path}` must hold hypotheses (D or H lines)", "holds none")
@@ -157,10 +171,15 @@ def _segmented(lines: Sequence[str], kind: str) -> bool:
     return marked > _SEGMENTED_SHARE * sum(1 for line in lines if line.strip())
 
 
-def _joined(lines: list[str], kind: str) -> list[str]:
+def join_pieces(lines: Sequence[str], kind: str) -> list[str]:
+    """The words of lines that are in pieces of ``kind``, a key of :data:`BPE_MARKS`."""
     if kind == "subword_nmt":
         return [BPE_MARKS[kind].sub("", line).rstrip() for line in lines]
-    # Joining sentencepieces deletes every space: never to be done to text without pieces.
-    if not _segmented(lines, kind):
-        return lines
     return [line.replace(" ", "").replace("\u2581", " ").strip() for line in lines]
+
+
+def _joined(lines: list[str], kind: str) -> list[str]:
+    # Joining sentencepieces deletes every space: never to be done to text without pieces.
+    if kind == "sentencepiece" and not _segmented(lines, kind):
+        return lines
+    return join_pieces(lines, kind)

@@ -51,18 +51,20 @@ class Info:
         """Markdown: Table 1's properties and what each encoder adds, both block settings."""
         lines = [
             "| encoder | inductive | data-driven | parameter-efficient | enters by | "
-            "parameters, input only | parameters, all blocks | positions |",
-            "|---|---|---|---|---|---|---|---|",
+            "one dynamics | parameters, input only | parameters, all blocks | positions |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for row in self.encoders:
             marks = ("yes" if row[k] else "no" for k in ("inductive", "data_driven", "efficient"))
+            keys = ("per_dynamics", "parameters_input", "parameters_all")
+            counts = " | ".join(f"{row[key]:,}" for key in keys)
             lines.append(
-                f"| `{row['name']}` | {' | '.join(marks)} | {row['target']} | "
-                f"{row['parameters_input']:,} | {row['parameters_all']:,} | {row['formula']} |"
+                f"| `{row['name']}` | {' | '.join(marks)} | {row['target']} | {counts} | "
+                f"{row['formula']} |"
             )
-        lines.append(f"\nParameters in all, added to `{self.arch}`.")
-        per_dynamics = next(r["per_dynamics"] for r in self.encoders if r["name"] == "floater")
-        lines.append(f"One dynamics of `floater` has {per_dynamics:,} of them.")
+        lines.append(
+            f"\nParameters added to `{self.arch}`: of one dynamics or recurrence, and in all."
+        )
         return "\n".join(lines)
 
 
@@ -83,8 +85,9 @@ def collect(arch: str = "floater_transformer") -> Info:
                 "target": encoder.default_target,
                 "parameters_input": sum(counts["input"].values()),
                 "parameters_all": sum(counts["all"].values()),
+                # What a stack owns of a signal, as against its blocks: one dynamics or recurrence.
                 "per_dynamics": sum(
-                    n for k, n in counts["all"].items() if "encoder.positions.dyn" in k
+                    n for k, n in counts["all"].items() if k.startswith("encoder.positions.")
                 ),
                 "formula": encoder.formula,
                 "source": encoder.source,

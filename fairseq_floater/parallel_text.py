@@ -7,6 +7,7 @@ A line is what ends in "\\n". Other characters at which some tool breaks lines (
 from __future__ import annotations
 
 import gzip
+import hashlib
 import itertools
 import re
 import zlib
@@ -51,6 +52,12 @@ def text_file(raw_dir: Path, split: str, lang: str) -> Path:
     if not plain.is_file() and not zipped.is_file():
         raise TextDataError(f"{plain} is missing (so is {zipped.name}).")
     return plain if plain.is_file() else zipped
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -102,3 +109,10 @@ def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> 
 def progress(items: Iterable[_Item], what: str, total: int | None = None) -> Iterator[_Item]:
     """The items, with a bar on stderr when it is a terminal and they take longer than a moment."""
     return iter(tqdm(items, desc=what, total=total, unit=" pairs", disable=None, delay=1))
+
+
+def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    """The items in lists of ``size``, the last one shorter."""
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch

@@ -135,7 +135,9 @@ def score(
     labels = {"test": test_set} if test_set else {}
     raw = (list(hypotheses), list(references))
     with _sacrebleu_seed(seed):
-        bleu, counts = _measure("BLEU", _bleu(tokenize, target_language), *raw, labels, bootstrap)
+        bleu, counts = _measure(
+            "BLEU", bleu_metric(tokenize, target_language), *raw, labels, bootstrap
+        )
         chrf, _ = _measure("chrF2", CHRF(), *raw, labels, bootstrap)
     return ScoreReport(
         bleu,
@@ -167,7 +169,9 @@ def self_check(
         ScoringError: they do not; says so where no line has the four tokens that BLEU counts.
     """
     _check_corpus(references, references, name, name)
-    result = _bleu(tokenize, target_language).corpus_score(list(references), [list(references)])
+    result = bleu_metric(tokenize, target_language).corpus_score(
+        list(references), [list(references)]
+    )
     # In floating point a perfect score is 100.00000000000004.
     if f"{result.score:.2f}" != "100.00":
         hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * (result.totals[-1] == 0)
@@ -248,7 +252,8 @@ def _check_test_set(test_set: str | None, language: str, lines: int, name: str) 
         raise wrong(f"`{name}` must have {expected} lines as {test_set}", f"has {lines}", hint)
 
 
-def _bleu(tokenize: str, language: str) -> Any:
+def bleu_metric(tokenize: str, language: str) -> Any:
+    """sacreBLEU's BLEU; raises ScoringError for a tokenizer that is unknown or not installed."""
     if not re.fullmatch("[a-z]{2,3}", language):
         raise wrong("`target_language` must be a code such as de", f"is {language!r}")
     if tokenize not in TOKENIZERS:

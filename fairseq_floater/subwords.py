@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import sentencepiece
 
 from fairseq_floater.checkpoints import write_text, write_whole
-from fairseq_floater.parallel_text import TextDataError
+from fairseq_floater.parallel_text import TextDataError, batched
 
 # fairseq's own symbols; as pieces of text they would become control symbols.
 FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
@@ -66,6 +66,28 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
     return len(pieces)
 
 
+class Segmenter:
+    """Pairs of raw sentences -> their subwords, as the model will see them (no end symbol).
+
+    Raises:
+        TextDataError: the file is no sentencepiece model.
+    """
+
+    def __init__(self, model_path: Path, threads: int = 1) -> None:
+        try:
+            self.model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
+        except (OSError, RuntimeError):
+            raise TextDataError(f"{model_path} is no readable sentencepiece model.") from None
+        self.threads = threads
+
+    def pieces(self, batch: Sequence[tuple[str, str]]) -> Iterator[tuple[list[str], list[str]]]:
+        sides = [
+            self.model.encode(list(side), out_type=str, num_threads=self.threads)
+            for side in zip(*batch)
+        ]
+        return zip(*([_without_symbols(pieces) for pieces in side] for side in sides))
+
+
 class SplitEncoder:
     """Encodes one split into ``spm_dir`` and keeps the raw text of held-out splits in ``raw_dir``.
 
@@ -75,10 +97,9 @@ class SplitEncoder:
     """
 
     def __init__(self, model_path: Path, max_len: int, max_ratio: float, threads: int) -> None:
-        self.model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
+        self.segmenter = Segmenter(model_path, threads)
         self.max_len = max_len
         self.max_ratio = max_ratio
-        self.threads = threads
 
     def encode(
         self,
@@ -101,8 +122,8 @@ class SplitEncoder:
                 for folder in folders
                 for lang in langs
             ]
-            while batch := list(itertools.islice(pairs, BATCH)):
-                for pair, pieces in zip(batch, self._pieces(batch)):
+            for batch in batched(pairs, BATCH):
+                for pair, pieces in zip(batch, self.segmenter.pieces(batch)):
                     counts["lines"] += 1
                     fault = self._fault(*map(len, pieces))
                     if fault and not split.startswith("test"):
@@ -121,13 +142,6 @@ class SplitEncoder:
                 + "."
             )
         return counts
-
-    def _pieces(self, batch: list[tuple[str, str]]) -> Iterator[tuple[list[str], list[str]]]:
-        sides = [
-            self.model.encode(list(side), out_type=str, num_threads=self.threads)
-            for side in zip(*batch)
-        ]
-        return zip(*([_without_symbols(pieces) for pieces in side] for side in sides))
 
     def _fault(self, source: int, target: int) -> str | None:
         short, long = sorted((source, target))

@@ -7,7 +7,6 @@ what `fairseq-preprocess` made of it. Everything streams, and every output is th
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import shutil
@@ -17,16 +16,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.checkpoints import write_text, write_whole
 from fairseq_floater.parallel_text import (
     TextDataError,
     check_parallel,
+    file_hash,
     find_splits,
     progress,
     read_pairs,
     text_file,
 )
-from fairseq_floater.subwords import SplitEncoder, train_subword, write_dictionary
+from fairseq_floater.subwords import Segmenter, SplitEncoder, train_subword, write_dictionary
 
 MANIFEST = "prepare.json"
 PRODUCTS = ("spm", "raw", "bin", "spm.model", "dict.txt", "tests.json", "summary.json")
@@ -37,10 +37,13 @@ def encode_all(
     out_dir: Path,
     parameters: dict[str, Any],
     *,
+    spm_model: Path | None = None,
     force: bool = False,
     threads: int = 1,
 ) -> list[str]:
     """Make everything in ``out_dir`` but ``bin``; returns the test splits in fairseq's order.
+
+    With ``spm_model`` the subwords are that model's, else one of ``parameters["vocab"]`` is learned.
 
     What is whole already is kept, if it was made with the same parameters from the same text.
     """
@@ -52,7 +55,10 @@ def encode_all(
             "another OUT_DIR."
         )
     inputs = [text_file(raw_dir, split, lang) for split in splits for lang in langs]
-    manifest = {"parameters": parameters, "inputs": {p.name: _sha256(p) for p in inputs}}
+    if spm_model is not None:
+        Segmenter(spm_model)  # refuses what is no model
+        inputs.append(spm_model)
+    manifest = {"parameters": parameters, "inputs": {p.name: file_hash(p) for p in inputs}}
     stale = _stale_products(out_dir, manifest, force)
     encoded = not stale and (out_dir / "spm").is_dir() and (out_dir / "raw").is_dir()
     if not encoded:
@@ -62,7 +68,11 @@ def encode_all(
     write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
     model = out_dir / "spm.model"
-    if not model.is_file():
+    if model.is_file():
+        _say("spm.model is there already: skipped.")
+    elif spm_model is not None:
+        write_whole(model, lambda temporary: shutil.copyfile(spm_model, temporary))
+    else:
         _say(f"Learning {parameters['vocab']} subwords from {lines['train']:,} pairs.")
         train_subword(
             progress(read_pairs(raw_dir, "train", *langs), "learn", lines["train"]),
@@ -71,8 +81,6 @@ def encode_all(
             vocab_size=parameters["vocab"],
             character_coverage=parameters["character_coverage"],
         )
-    else:
-        _say("spm.model is there already: skipped.")
     if not (out_dir / "dict.txt").is_file():
         write_dictionary(model, out_dir / "dict.txt")
     if encoded:
@@ -114,7 +122,7 @@ def finish(out_dir: Path) -> dict[str, Any]:
         "parameters": manifest["parameters"],
         "dictionary": dictionary.count("\n"),
         "splits": {s: {"subset": subset, **counts[s]} for s, subset in subsets.items()},
-        "sha256": {name: _sha256(out_dir / name) for name in ("spm.model", "dict.txt")},
+        "sha256": {name: file_hash(out_dir / name) for name in ("spm.model", "dict.txt")},
         "sentencepiece": version("sentencepiece"),
     }
     write_text(out_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -190,11 +198,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
@@ -240,7 +243,9 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("out_dir", type=Path)
     encode.add_argument("--src", type=_language, required=True)
     encode.add_argument("--tgt", type=_language, required=True)
-    encode.add_argument("--vocab", type=_positive, required=True)
+    subwords = encode.add_mutually_exclusive_group(required=True)
+    subwords.add_argument("--vocab", type=_positive)
+    subwords.add_argument("--spm-model", type=Path)
     encode.add_argument("--max-len", type=_limit, default=250)
     encode.add_argument("--max-ratio", type=_ratio, default=0.0)
     encode.add_argument("--character-coverage", type=_share, default=1.0)
@@ -267,7 +272,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             names = ("src", "tgt", "vocab", "max_len", "max_ratio", "character_coverage")
             parameters = {name: getattr(args, name) for name in names}
             tests = encode_all(
-                args.raw_dir, args.out_dir, parameters, force=args.force, threads=args.workers
+                args.raw_dir,
+                args.out_dir,
+                parameters,
+                spm_model=args.spm_model,
+                force=args.force,
+                threads=args.workers,
             )
         print("\n".join(tests))
     except TextDataError as error:

@@ -64,6 +64,29 @@ logged() {
     die "$name: the command failed; see the end of $log."
 }
 
+# side_by_side N FUNCTION LINE...: calls FUNCTION with the words of each LINE, N of them at a time.
+side_by_side() {
+  local limit=$1 function=$2 running=0 failed=0 line
+  shift 2
+  for line in "$@"; do
+    # shellcheck disable=SC2086  # a line holds words
+    if dry; then
+      "$function" $line
+      continue
+    fi
+    if ((running == limit)); then
+      wait -n || failed=1
+      running=$((running - 1))
+    fi
+    ((failed == 0)) || break
+    # shellcheck disable=SC2086
+    "$function" $line &
+    running=$((running + 1))
+  done
+  for (( ; running > 0; running--)); do wait -n || failed=1; done
+  return "$failed"
+}
+
 count_gpus() {
   if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi
 }

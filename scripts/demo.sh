@@ -46,27 +46,13 @@ system() { bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK" "${PASS_ON[
 
 # Two systems side by side, one thread each: the models are too small to share one among cores.
 export OMP_NUM_THREADS=1
-pair() {
-  local first=$1 second=$2 failed=0 jobs=()
-  # shellcheck disable=SC2086  # the words of a system's options
-  if dry; then
-    system $first
-    system $second
-    return
-  fi
-  # shellcheck disable=SC2086
-  system $first &
-  jobs+=($!)
-  # shellcheck disable=SC2086
-  system $second &
-  jobs+=($!)
-  for job in "${jobs[@]}"; do wait "$job" || failed=1; done
-  ((failed == 0)) || die "The demo stopped: a system above failed. Run it again to go on from there."
-}
-
-pair "--encoder plain" "--encoder floater --target hidden --no-base --scratch"
-pair "--encoder floater" "--encoder sinusoidal --blocks input"
-system --encoder learned
+side_by_side 2 system \
+  "--encoder plain" \
+  "--encoder floater --target hidden --no-base --scratch" \
+  "--encoder floater" \
+  "--encoder sinusoidal --blocks input" \
+  "--encoder learned" ||
+  die "The demo stopped: a system above failed. Run it again to go on from there."
 run "$PYTHON" -m fairseq_floater table "$WORK" --figure "$WORK/scores.png" --json "$WORK/results.json"
 dry || cat <<EOF
 

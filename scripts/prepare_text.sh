@@ -6,6 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 usage() {
     cat <<'EOF'
 usage: bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG --vocab N [options]
+       bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG --spm-model FILE [options]
 
 RAW_DIR holds train.LANG, valid.LANG and any test*.LANG of both languages, one sentence a line,
 UTF-8, plain or .gz. OUT_DIR gets
@@ -20,7 +21,8 @@ UTF-8, plain or .gz. OUT_DIR gets
 
 options:
   --src LANG, --tgt LANG   the languages, as in the file names
-  --vocab N                subwords of both languages together
+  --vocab N                subwords of both languages together, to be learned
+  --spm-model FILE         a sentencepiece model to use instead (of `floater s2l split`, say)
   --max-len N              drop train and valid pairs above N subwords on a side (250; 0 = keep)
   --max-ratio R            drop train and valid pairs with one side R times the other (0 = keep)
   --character-coverage C   share of characters that get a subword of their own (1.0)
@@ -39,7 +41,7 @@ EOF
 
 places=()
 options=()
-src='' tgt='' vocab='' workers='' force=0
+src='' tgt='' vocab='' spm_model='' workers='' force=0
 while (($#)); do
     case $1 in
         -h | --help)
@@ -60,7 +62,7 @@ while (($#)); do
             set -- "${1%%=*}" "${1#*=}" "${@:2}"
             continue
             ;;
-        --src | --tgt | --vocab | --workers | --max-len | --max-ratio | --character-coverage)
+        --src | --tgt | --vocab | --spm-model | --workers | --max-len | --max-ratio | --character-coverage)
             (($# > 1)) || usage_error "$1 needs a value"
             ;;
         -*)
@@ -76,6 +78,7 @@ while (($#)); do
         --src) src=$2 ;;
         --tgt) tgt=$2 ;;
         --vocab) vocab=$2 ;;
+        --spm-model) spm_model=$2 ;;
         --workers) workers=$2 ;;
         *) options+=("$1" "$2") ;;
     esac
@@ -83,7 +86,15 @@ while (($#)); do
 done
 
 ((${#places[@]} == 2)) || usage_error "RAW_DIR and OUT_DIR are needed, but ${#places[@]} given"
-[[ -n $src && -n $tgt && -n $vocab ]] || usage_error "--src, --tgt and --vocab are needed"
+[[ -n $src && -n $tgt ]] || usage_error "--src and --tgt are needed"
+if [[ -n $vocab && -n $spm_model ]]; then usage_error "--vocab and --spm-model exclude each other"; fi
+if [[ -n $vocab ]]; then
+    options=(--vocab "$vocab" "${options[@]}")
+elif [[ -n $spm_model ]]; then
+    options=(--spm-model "$spm_model" "${options[@]}")
+else
+    usage_error "--vocab or --spm-model is needed"
+fi
 raw_dir=${places[0]}
 out_dir=${places[1]}
 [[ $out_dir != *,* ]] || usage_error "OUT_DIR must hold no comma: fairseq separates names by it"
@@ -96,7 +107,7 @@ fi
 ensure_setup
 
 helper=("$PYTHON" -m fairseq_floater.text_data)
-encode=("${helper[@]}" encode "$raw_dir" "$out_dir" --src "$src" --tgt "$tgt" --vocab "$vocab"
+encode=("${helper[@]}" encode "$raw_dir" "$out_dir" --src "$src" --tgt "$tgt"
     --workers "$workers" "${options[@]}")
 # The helper prints the test splits in the order in which fairseq is to number them.
 if dry; then

@@ -16,7 +16,11 @@ whose result is whole is skipped; a killed run goes on where it was.
   --target T      qkv or hidden (default: qkv for floater, hidden for the others)
   --scratch       train from random parameters instead of the donor (`budget: scratch`)
   --no-base       without fairseq's sinusoid underneath
+  --model-options WORDS   further options of the model in one word: --model-options '--rnn-layers 2'
+  --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)
+  --seed N        of training (default: the configuration's)
   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
+  --data DIR      data that prepare_text.sh has made, instead of making them
   --work DIR      where everything goes (default: work/<name of CONFIG>)
   --processes N   GPUs (default: all of this machine; 0 is the CPU)
   --dry-run       print every command, run none
@@ -25,17 +29,20 @@ example: bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder
 EOF
 }
 
-CONFIG="" ENCODER="" BLOCKS=all TARGET="" SCRATCH="" NO_BASE="" RAW="" WORK="" PROCESSES=""
+CONFIG="" ENCODER="" BLOCKS=all TARGET="" SCRATCH="" NO_BASE="" MODEL_OPTIONS="" LOSSES=""
+RAW="" DATA="" WORK="" PROCESSES="" SEED=""
 while (($#)); do
     case $1 in
-    --encoder | --blocks | --target | --raw | --work | --processes)
+    --encoder | --blocks | --target | --model-options | --seed | --raw | --data | --work | --processes)
         (($# >= 2)) || usage_error "$1 needs a value."
         name=${1#--}
+        name=${name//-/_}
         printf -v "${name^^}" '%s' "$2"
         shift
         ;;
     --scratch) SCRATCH=--scratch ;;
     --no-base) NO_BASE=--no-base ;;
+    --losses) LOSSES=yes ;;
     --dry-run) DRY_RUN=1 ;;
     -h | --help)
         usage
@@ -56,11 +63,13 @@ ensure_setup
 
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}
 PROCESSES=${PROCESSES:-$(count_gpus)}
-DATA=$WORK/data
-RUN_OPTIONS=(--encoder "$ENCODER" --blocks "$BLOCKS")
+READY_DATA=$DATA
+DATA=${DATA:-$WORK/data}
+RUN_OPTIONS=(--encoder "$ENCODER" --blocks "$BLOCKS" "--model-options=$MODEL_OPTIONS")
 if [[ -n $TARGET ]]; then RUN_OPTIONS+=(--target "$TARGET"); fi
 if [[ -n $SCRATCH ]]; then RUN_OPTIONS+=("$SCRATCH"); fi
 if [[ -n $NO_BASE ]]; then RUN_OPTIONS+=("$NO_BASE"); fi
+if [[ -n $SEED ]]; then RUN_OPTIONS+=(--seed "$SEED"); fi
 if [[ $ENCODER == plain && -z $SCRATCH ]]; then STAGE=donor; elif [[ -n $SCRATCH ]]; then STAGE=scratch; else STAGE=finetune; fi
 
 # One Python start writes the arguments of every stage; they stay in the run's folder as a record.
@@ -81,6 +90,11 @@ arguments() {
 
 prepare_data() {
     local raw=$RAW
+    if [[ -n $READY_DATA ]]; then
+        [[ -z $RAW ]] || usage_error "--data is for data that are made, --raw for text to make them of."
+        dry || [[ -d $DATA/bin ]] || die "$DATA holds no binarised data (bin)."
+        return
+    fi
     if [[ -f $STAGING/numbers.args ]]; then
         [[ -z $RAW ]] || usage_error "$CONFIG makes its own corpus; --raw is for your text."
         raw=$WORK/numbers
@@ -117,13 +131,18 @@ train() {
 # same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
 same_arguments() {
     local now=$STAGING/$1.args before=$2/$1.args
-    local differ='^(--update-freq|--cpu|--fp16|--load-checkpoint-on-all-dp-ranks|[0-9]+)$'
     if [[ -f $before ]]; then
-        diff <(grep -vE "$differ" "$before") <(grep -vE "$differ" "$now") >&2 ||
+        diff <(whatever_the_gpus "$before") <(whatever_the_gpus "$now") >&2 ||
             die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."
     fi
     cp "$now" "$before.part"
     mv "$before.part" "$before"
+}
+
+# whatever_the_gpus FILE: the arguments that do not depend on how many GPUs there are.
+whatever_the_gpus() {
+    sed -E -e '/^--update-freq$/ { N; d; }' \
+        -e '/^(--cpu|--fp16|--load-checkpoint-on-all-dp-ranks)$/d' "$1"
 }
 
 repair_last() {
@@ -159,22 +178,29 @@ warm_start() {
 }
 
 # translate_and_score TEST: generation outside of scoring, scoring outside of generation.
-translate_and_score() {
-    local test=$1 subset output=$RUN_DIR/generate.$1.txt
-    if [[ -f $RUN_DIR/scores.$test.json ]]; then return; fi
-    if [[ ! -f $output ]]; then
-        arguments generate
-        if dry; then subset=$test; else subset=$(subset_of "$test"); fi
-        say "${SETTING[name]}: translating $test"
-        if dry; then
-            run "$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" --gen-subset "$subset"
-        else
-            "$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" \
-                --gen-subset "$subset" >"$output.part" 2>"$RUN_DIR/generate.$test.log" ||
-                die "${SETTING[name]}: translating $test failed; see the end of $RUN_DIR/generate.$test.log."
-            mv "$output.part" "$output"
-        fi
+# generate STAGE TEST OUTPUT: fairseq-generate's output of a test set, whole or not at all.
+generate() {
+    local stage=$1 test=$2 output=$3 subset=$2 log=${3%.txt}.log
+    if [[ -f $output ]]; then return; fi
+    arguments "$stage"
+    dry || subset=$(subset_of "$test")
+    local command=("$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" --gen-subset "$subset")
+    say "${SETTING[name]}: $(basename "$output")"
+    if dry; then
+        run "${command[@]}"
+        return
     fi
+    "${command[@]}" >"$output.part" 2>"$log" ||
+        die "${SETTING[name]}: fairseq-generate failed on $test; see the end of $log."
+    mv "$output.part" "$output"
+}
+
+translate_and_score() {
+    local test=$1
+    local output=$RUN_DIR/generate.$test.txt
+    if [[ -n $LOSSES ]]; then generate score-reference "$test" "$RUN_DIR/losses.$test.txt"; fi
+    if [[ -f $RUN_DIR/scores.$test.json ]]; then return; fi
+    generate generate "$test" "$output"
     aside "$PYTHON" -m fairseq_floater score "$output" --references "$DATA/raw/$test.${SETTING[target]}" \
         --target-lang "${SETTING[target]}" --json "$RUN_DIR/scores.$test.json"
 }
@@ -205,6 +231,7 @@ if ! dry; then
     if command -v flock >/dev/null && ! flock --nonblock 9; then
         die "Another protocol.sh is at work on $RUN_DIR."
     fi
+    cp "$STAGING/settings.args" "$RUN_DIR/settings.args"
 fi
 locked data prepare_data
 case $STAGE in

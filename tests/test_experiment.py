@@ -9,11 +9,13 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.cli import main
-from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError, Run
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError
 from fairseq_floater.info import added_parameters
 from fairseq_floater.plots import plot_scores
 from fairseq_floater.report import ReportError, write_validation
 from fairseq_floater.report import collect as collect_results
+from fairseq_floater.system_run import Run, run_from_words
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -89,6 +91,64 @@ def test_runs_have_names_of_their_own():
     assert Run().name == "floater-all-qkv"
 
 
+def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
+    run = run_from_words("--encoder rnn --model-options='--rnn-layers 2 --rnn-input vector'")
+    assert run.name == "rnn-all-qkv-rnn-layers_2-rnn-input_vector"
+    words = Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments("finetune", run, seed=7)
+    assert words[words.index("--rnn-layers") + 1] == "2"
+    assert words[words.index("--seed") + 1] == "7"
+    assert "options=--rnn-layers 2 --rnn-input vector" in run.settings()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--encoder bert", "cannot be read: .*'bert'"),
+        ("--encoders floater", "unknown option --encoders"),
+        ("--model-options=2", "`--model-options` must begin with an option"),
+        ("--encoder 'floater", "cannot be read"),
+    ],
+)
+def test_a_system_that_cannot_be_read_is_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        run_from_words(words)
+
+
+S2L = ROOT / "configs" / "numbers_s2l.yaml"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.update(systems=["--encoder floater", "--blocks all"]), "one of them twice"),
+        (lambda s: s.update(baseline="bert"), "`s2l: baseline` must be one of .*'bert'"),
+        (lambda s: s.update(systems="--encoder floater"), "must list one line of options"),
+        (lambda s: s.pop("threshold"), "`s2l` lacks threshold"),
+        (lambda s: s.update(edge=3), "unknown key edge"),
+    ],
+)
+def test_a_bad_s2l_section_is_refused(tmp_path, change, words):
+    config = yaml.safe_load(S2L.read_text())
+    change(config["s2l"])
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match=words):
+        Experiment(path)
+
+
+def test_every_system_of_the_s2l_configuration_gets_equal_updates():
+    experiment = Experiment(S2L)
+    epochs = {
+        stage: int(words[words.index("--max-epoch") + 1])
+        for stage in ("donor", "finetune", "scratch")
+        for words in [experiment.arguments(stage, Run())]
+    }
+    assert epochs["scratch"] == epochs["donor"] + epochs["finetune"]
+    names = [line.split("\t")[0] for line in experiment.arguments("systems", Run())]
+    assert {"floater-all-qkv", "floater-all-hidden-scratch-nobase"} <= set(names)
+    assert {"sinusoidal-input-hidden", "sinusoidal-input-hidden-scratch"} <= set(names)
+
+
 def write(tmp_path, change):
     config = yaml.safe_load((ROOT / "configs" / "text_tiny.yaml").read_text())
     change(config)
@@ -135,7 +195,7 @@ def test_a_stage_that_a_configuration_lacks():
 
 
 def test_write_all_writes_what_args_prints(tmp_path, capsys):
-    config = str(ROOT / "configs" / "numbers_en_de.yaml")
+    config = str(ROOT / "configs" / "numbers_s2l.yaml")  # the one that has every stage
     assert main(["args", config, "donor", "--write-all", str(tmp_path)]) == 0
     assert (tmp_path / "donor.args").read_text() == capsys.readouterr().out
     assert {p.stem for p in tmp_path.iterdir()} == set(STAGES)
@@ -189,7 +249,7 @@ def test_info_prints_table_1(capsys):
     assert "| `floater` | yes | yes | yes | qkv |" in out
     assert "| `sinusoidal` | yes | no | yes |" in out
     assert "| `learned` | no | yes | no |" in out
-    assert "One dynamics of `floater` has 526,336 of them." in out
+    assert "| `floater` | yes | yes | yes | qkv | 526,336 |" in out
     assert main(["info", "--arch", "bert"]) == 1
     assert "floater_transformer_tiny" in capsys.readouterr().err
 

@@ -242,3 +242,30 @@ def test_learning_rate_scale_multiplies_adams_step():
         optimizer.step()
         steps[scale] = dynamics.coefficients().w1.detach() - before
     torch.testing.assert_close(steps[5.0], 5 * steps[1.0], rtol=1e-6, atol=1e-12)
+
+
+class SinusoidsDerivative(nn.Module):
+    """Equation 9 as a function of t alone, its exponent's sign mended: d/dt sin(w t) = w cos(w t)."""
+
+    def __init__(self, dim, delta):
+        super().__init__()
+        j = torch.arange(0, dim, 2)
+        self.register_buffer("frequency", 1e-4 ** (j / dim) / delta)
+
+    def forward(self, t, p):
+        w = self.frequency.to(p)
+        return torch.stack([w * torch.cos(w * t), -w * torch.sin(w * t)], dim=-1).flatten()
+
+
+@pytest.mark.parametrize("solver", ["rk4", "rk4_hermite"])
+def test_the_sinusoid_is_a_solution_of_the_flow(solver):
+    """Equations 8 and 9 give equation 6: even dimensions sin(i c^(j/d)), odd ones the cosine."""
+    dim, positions, delta = 64, 512, 0.1
+    i = torch.arange(positions, dtype=torch.float64)
+    expected = torch.empty(positions, dim)
+    for j in range(dim):
+        angle = i * 1e-4 ** ((j - j % 2) / dim)
+        expected[:, j] = torch.cos(angle) if j % 2 else torch.sin(angle)
+    p0 = torch.tensor([0.0, 1.0]).repeat(dim // 2)
+    rows = solve(SinusoidsDerivative(dim, delta), p0, delta * i, solver=solver, step_size=delta / 5)
+    assert float((rows - expected).abs().max()) < 1e-4

@@ -85,9 +85,10 @@ def test_a_second_run_skips_what_is_whole(finished, config):
     assert "trained already" in again.stderr
 
 
-def test_other_settings_do_not_mix_into_a_run(finished, config):
+@pytest.mark.parametrize("change", [{"lr": 0.5}, {"log-interval": 7}], ids=["rate", "whole number"])
+def test_other_settings_do_not_mix_into_a_run(finished, config, change):
     settings = yaml.safe_load(config.read_text())
-    settings["optimisation"]["lr"] = 0.5
+    settings["optimisation"] |= change
     other = config.with_name("other.yaml")
     other.write_text(yaml.safe_dump(settings))
     (finished / "floater-all-qkv" / "trained").rename(finished / "floater-all-qkv" / "set aside")

@@ -459,7 +459,7 @@ def test_the_script_refuses_bad_usage(numbers: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, message in (
         ((numbers, *VOCAB), "RAW_DIR and OUT_DIR are needed, but 1 given"),
-        ((numbers, out, "--src", "en"), "--src, --tgt and --vocab are needed"),
+        ((numbers, out, "--src", "en"), "--src and --tgt are needed"),
         ((numbers, out, *VOCAB, "--fast"), "There is no option --fast"),
         ((numbers, out, "--vocab"), "--vocab needs a value"),
         ((numbers, tmp_path / "a,b", *VOCAB), "OUT_DIR must hold no comma"),

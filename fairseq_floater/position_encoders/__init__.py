@@ -13,12 +13,14 @@ from fairseq_floater.position_encoders.base import Option, PositionSignal
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.learned import LearnedPositions
 from fairseq_floater.position_encoders.none import NoPositions
+from fairseq_floater.position_encoders.rnn import RecurrentPositions
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
 
 _ENCODERS: tuple[type[PositionSignal], ...] = (
     FloaterPositions,
     SinusoidalPositions,
     LearnedPositions,
+    RecurrentPositions,
     NoPositions,
 )
 POSITION_ENCODERS: dict[str, type[PositionSignal]] = {cls.name: cls for cls in _ENCODERS}
@@ -42,7 +44,7 @@ SHARED_OPTIONS = (
         "--position-target",
         None,
         "how positions enter: added to a block's input (hidden) or to q, k, v (qkv); "
-        "default: qkv for floater, hidden for the others",
+        "default: qkv for floater and rnn, hidden for the others",
         str,
         TARGETS,
     ),

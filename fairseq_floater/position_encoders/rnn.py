@@ -1,0 +1,120 @@
+"""Positions from a recurrence, p_{i+1} = RNN(z_i, p_i) (paper, equation 14 and Table 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
+
+INPUTS = ("scalar", "vector")
+# p_0 where it is the only source of positions; in the qkv form it is zero.
+HIDDEN_INITIAL_STATE_STD = 0.1
+QKV_WEIGHT_STD = 0.01
+
+
+class InitialState(nn.Module):
+    """p_0 of every stream of one block: ``values`` [S, C]."""
+
+    def __init__(self, block_index: int, spec: SignalSpec):
+        super().__init__()
+        self.block_index = block_index
+        std = 0.0 if spec.target == "qkv" else HIDDEN_INITIAL_STATE_STD
+        self.values = nn.Parameter(torch.randn(len(spec.streams), spec.dim) * std)
+
+
+class RecurrentPositions(PositionSignal):
+    """One recurrence, shared by blocks and streams, from each one's own p_0.
+
+    A step applies K maps one after the other, each ``tanh(Linear([z_i; x]))`` from C + |z| to C
+    channels, the first to x = p_i. The paper gives only Table 6's counts, which fix K:
+
+    ======  ======  ===  ==============================  =========  ======================
+    layers  z_i     K    one map at C = 512              in all     Table 6 (per recurrence)
+    ======  ======  ===  ==============================  =========  ======================
+    1       scalar  1    Linear(513, 512) = 263,168      263,168    263.2K
+    2       scalar  2    the same                        526,336    526.3K
+    1       vector  2    Linear(1024, 512) = 524,800     1,049,600  1,050.0K
+    2       vector  4    the same                        2,099,200  -
+    ======  ======  ===  ==============================  =========  ======================
+
+    so a layer with vector input is taken as two maps (inferred: no simpler cell comes as near).
+    z_i is the number i, or fairseq's sinusoid of position i. tanh keeps every row within [-1, 1],
+    whatever the length.
+
+    Shapes: table [N, S, L, C].
+    """
+
+    name = "rnn"
+    title = "RNN"
+    formula = "p_{i+1} = RNN(z_i, p_i)"
+    source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
+    default_target = "qkv"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    options = (
+        Option("--rnn-layers", "1", "layers of the recurrence", str, ("1", "2")),
+        Option("--rnn-input", "scalar", "z_i: the number i, or its sinusoid", str, INPUTS),
+    )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"layers {options['rnn_layers']}, input {options['rnn_input']}"
+
+    def __init__(self, spec: SignalSpec):
+        super().__init__(spec)
+        self.is_vector = spec.options["rnn_input"] == "vector"
+        self.input_size = spec.dim if self.is_vector else 1
+        count = int(spec.options["rnn_layers"]) * (2 if self.is_vector else 1)
+        self.maps = nn.ModuleList(
+            nn.Linear(self.input_size + spec.dim, spec.dim) for _ in range(count)
+        )
+        if spec.target == "qkv":
+            self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Small weights that do not look at z_i: with p_0 = 0 every row is exactly zero.
+
+        The columns of z_i get a gradient at once, so the recurrence leaves zero as it learns.
+        """
+        with torch.no_grad():
+            linears: list[Any] = list(self.maps)
+            for linear in linears:
+                linear.weight.normal_(0.0, QKV_WEIGHT_STD)
+                linear.weight[:, : self.input_size] = 0.0
+                linear.bias.zero_()
+
+    def build_block(self, block_index: int) -> nn.Module:
+        return InitialState(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[InitialState]) -> Tensor:
+        p = torch.stack([block.values for block in blocks], dim=1)
+        p = p.to(torch.promote_types(p.dtype, torch.float32))  # [S, L, C]
+        linears: list[Any] = list(self.maps)
+        weights = [linear.weight.to(p.dtype) for linear in linears]
+        # What the inputs contribute is known before the first step: [N, C] for each map.
+        inputs = self._inputs(num_positions).to(p)
+        driven = [
+            inputs @ weight[:, : self.input_size].T + linear.bias.to(p.dtype)
+            for weight, linear in zip(weights, linears)
+        ]
+        recurrent = [weight[:, self.input_size :].T for weight in weights]
+        rows = [p]
+        # One step more than the rows need gives every parameter its (zero) gradient for one row
+        # as well, as DDP expects.
+        for i in range(max(num_positions - 1, 1)):
+            for drive, weight in zip(driven, recurrent):
+                p = torch.tanh(p @ weight + drive[i])
+            rows.append(p)
+        return torch.stack(rows)[:num_positions]
+
+    def _inputs(self, num_positions: int) -> Tensor:
+        """z_i: [N, 1] or [N, C]."""
+        if self.is_vector:
+            return sinusoid_rows(num_positions, self.spec.dim, self.spec.padding_idx)
+        return torch.arange(num_positions, dtype=torch.float32).unsqueeze(1)

@@ -1,0 +1,130 @@
+"""One system of an experiment, as the scripts and a configuration name it: `--encoder floater ...`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from dataclasses import dataclass
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS, TARGETS
+
+# `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One system of an experiment: which encoder, how it enters, and from where it starts.
+
+    ``options`` are further options of the model, ``("--rnn-layers", "2")``.
+
+    Raises:
+        UsageError: an encoder, block setting or target that does not exist, or options that are none.
+    """
+
+    encoder: str = "floater"
+    blocks: str = "all"
+    target: str | None = None
+    scratch: bool = False
+    base: bool = True
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        choices = (*POSITION_ENCODERS, PLAIN)
+        for name, value, allowed in (
+            ("--encoder", self.encoder, choices),
+            ("--blocks", self.blocks, BLOCKS),
+            ("--target", self.target, (*TARGETS, None)),
+        ):
+            if value not in allowed:
+                listed = ", ".join(a for a in allowed if a)
+                raise UsageError(f"`{name}` must be one of {listed}, but is {value!r} instead.")
+        if self.options and not self.options[0].startswith("--"):
+            raise UsageError(
+                f"`--model-options` must begin with an option, but is {' '.join(self.options)!r}."
+            )
+
+    @property
+    def resolved_target(self) -> str | None:
+        if self.encoder == PLAIN:
+            return None
+        return self.target or POSITION_ENCODERS[self.encoder].default_target
+
+    @property
+    def name(self) -> str:
+        """The run's folder: ``plain``, ``floater-all-qkv``, ``floater-all-hidden-scratch-nobase``.
+
+        Further options come last, ``rnn-all-qkv-rnn-layers_2``.
+        """
+        parts = [self.encoder]
+        if self.encoder != PLAIN:
+            parts += [self.blocks, str(self.resolved_target)]
+        parts += ["scratch"] if self.scratch else []
+        parts += [] if self.base else ["nobase"]
+        words = " ".join(self.options).replace(" --", "-").removeprefix("--")
+        parts += [re.sub(r"[^\w.-]+", "_", words)] if words else []
+        return "-".join(parts)
+
+    def model_options(self) -> list[str]:
+        """fairseq-train's options of the position encoder."""
+        options = [] if self.base else ["--no-token-positional-embeddings"]
+        if self.encoder != PLAIN:
+            options += ["--position-encoder", self.encoder, "--position-blocks", self.blocks]
+            options += ["--position-target", str(self.resolved_target)]
+        return [*options, *self.options]
+
+    def settings(self) -> list[str]:
+        """The run as ``key=value``, for scripts and for tables of results."""
+        return [
+            f"name={self.name}",
+            f"encoder={self.encoder}",
+            f"blocks={self.blocks}",
+            f"position_target={self.resolved_target}",
+            f"scratch={'yes' if self.scratch else 'no'}",
+            f"base={'yes' if self.base else 'no'}",
+            f"options={' '.join(self.options)}",
+        ]
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options that :func:`run_from_args` reads."""
+    parser.add_argument("--encoder", default="floater", choices=(*POSITION_ENCODERS, PLAIN))
+    parser.add_argument("--blocks", default="all", choices=BLOCKS)
+    parser.add_argument("--target", default=None, choices=TARGETS)
+    parser.add_argument(
+        "--scratch", action="store_true", help="the run starts from random parameters"
+    )
+    parser.add_argument(
+        "--no-base", action="store_true", help="without fairseq's sinusoid underneath"
+    )
+    parser.add_argument(
+        "--model-options",
+        default="",
+        metavar="WORDS",
+        help="further options of the model, in one word: --model-options='--rnn-layers 2'",
+    )
+
+
+def run_from_args(args: argparse.Namespace) -> Run:
+    """The run of a parsed command line."""
+    options = tuple(shlex.split(args.model_options))
+    return Run(args.encoder, args.blocks, args.target, args.scratch, not args.no_base, options)
+
+
+def run_from_words(words: str) -> Run:
+    """The run of one line of options, as a configuration lists it.
+
+    Raises:
+        UsageError: unknown options or values.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    add_run_options(parser)
+    try:
+        args, unknown = parser.parse_known_args(shlex.split(words))
+    except (argparse.ArgumentError, ValueError) as error:
+        raise UsageError(f"The system {words!r} cannot be read: {error}.") from None
+    if unknown:
+        raise UsageError(f"The system {words!r} has the unknown option {unknown[0]}.")
+    return run_from_args(args)

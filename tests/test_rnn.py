@@ -1,0 +1,70 @@
+"""The recurrence of Table 6: its counts, its steps, its start."""
+
+import pytest
+import torch
+from helpers import build, difference, log_probs, parts, plain, signals, source_batch, target_batch
+
+from fairseq_floater.info import added_parameters
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
+
+# layers, input, parameters of one recurrence at C = 512 (Table 6: 263.2K, 526.3K, 1,050.0K)
+TABLE_6 = [(1, "scalar", 263_168), (2, "scalar", 526_336), (1, "vector", 1_049_600)]
+
+
+@pytest.mark.parametrize(("layers", "kind", "count"), TABLE_6)
+def test_parameter_counts_are_table_6s(layers, kind, count):
+    options = {"rnn_layers": layers, "rnn_input": kind}
+    added = added_parameters("floater_transformer", "rnn", "all", **options)
+    one = sum(n for name, n in added.items() if name.startswith("encoder.positions."))
+    assert one == count
+    assert sum(added.values()) == 3 * count + 54 * 512  # three recurrences, 54 initial states
+
+
+def one_signal(target="hidden", **options):
+    model = build("rnn", target=target, **options).eval()
+    stack, name, signal = signals(model)[0]
+    return signal, parts(stack, name)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", ["scalar", "vector"])
+def test_rows_follow_the_recurrence(layers, kind):
+    signal, blocks = one_signal(rnn_layers=layers, rnn_input=kind)
+    with torch.no_grad():
+        rows = signal.compute(20, blocks)
+        sinusoid = sinusoid_rows(20, signal.spec.dim, signal.spec.padding_idx)
+        for i in range(19):
+            p = rows[i, 0]
+            z = sinusoid[i] if kind == "vector" else torch.tensor([float(i)])
+            for linear in signal.maps:
+                p = torch.tanh(linear(torch.cat([z.expand(len(p), -1), p], dim=-1)))
+            assert difference(rows[i + 1, 0], p) < 1e-6
+    # The first map of 2 layers changes the outcome: both are used.
+    assert len(signal.maps) == layers * (2 if kind == "vector" else 1)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "vector"])
+def test_rows_stay_bounded(kind):
+    signal, blocks = one_signal(rnn_input=kind)
+    with torch.no_grad():
+        assert signal.compute(3000, blocks)[1:].abs().max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["scalar", "vector"])
+def test_the_qkv_form_starts_as_the_transformer_and_leaves_it(kind):
+    model = build("rnn", target="qkv", rnn_layers=2, rnn_input=kind)
+    donor = plain(seed=7).eval()
+    model.load_state_dict(donor.state_dict(), strict=False)
+    batch = source_batch(), target_batch()
+    assert difference(log_probs(model.eval(), *batch), log_probs(donor, *batch)) == 0
+    model.train()
+    model(batch[0], None, batch[1])[0].square().sum().backward()
+    last = model.encoder.positions.maps[-1]
+    assert last.weight.grad[:, : model.encoder.positions.input_size].abs().max() > 0
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="`--rnn-layers` must be one of 1, 2, but is '3'"):
+        build("rnn", rnn_layers=3)
+    with pytest.raises(ValueError, match="`--rnn-input` must be one of scalar, vector"):
+        build("rnn", rnn_input="letters")

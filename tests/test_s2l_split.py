@@ -1,0 +1,316 @@
+"""Short-to-long data: who trains, who tests, who is left out, and every fault by file and line."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from fairseq_floater.cli import main
+from fairseq_floater.corpus import write_numbers
+from fairseq_floater.errors import UsageError
+from fairseq_floater.s2l.bins import Bins, S2LError
+from fairseq_floater.s2l.held_out import read_origins
+from fairseq_floater.s2l.repeats import NGRAM, Overlap, first_occurrences
+from fairseq_floater.s2l.split import SplitOptions, split
+
+ENCODED = {"source": "en", "target": "de", "encoded": True}
+
+
+def line(tokens, start=0):
+    """A line of so many sentencepieces, each a word."""
+    return " ".join(f"\u2581w{start + i}" for i in range(tokens))
+
+
+def write(folder, name, sources, targets):
+    folder.mkdir(exist_ok=True)
+    for lang, lines in (("en", sources), ("de", targets)):
+        (folder / f"{name}.{lang}").write_text("".join(s + "\n" for s in lines))
+
+
+def lines(path):
+    return path.read_text().split("\n")[:-1]
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Encoded text: line k of a file starts with a word that no other line has."""
+    folder = tmp_path / "raw"
+    for name, lengths in {
+        "train": [3, 4, 5, 9, 12, 4],
+        "valid": [2, 11],
+        "test": [5, 8, 16, 25],
+    }.items():
+        start = 1000 * len(name)
+        sources = [line(n, start + 100 * k) for k, n in enumerate(lengths)]
+        targets = [line(n + 1, start + 50 + 100 * k) for k, n in enumerate(lengths)]
+        write(folder, name, sources, targets)
+    return folder
+
+
+def options(**changes):
+    return SplitOptions(**{**ENCODED, "edges": (8, 12, 16), **changes})
+
+
+def test_bins_are_half_open_and_named():
+    bins = Bins.from_options(None, None)
+    assert bins.names == ["[80, 100)", "[100, 120)", "[120, 140)", "[140, inf)"]
+    assert [bins.index(n) for n in (1, 79, 80, 99, 100, 139, 140, 9999)] == [
+        -1,
+        -1,
+        0,
+        0,
+        1,
+        2,
+        3,
+        3,
+    ]
+    assert Bins.from_options(40, None).edges == (40, 50, 60, 70)
+    assert Bins.from_options(24, [30, 36]).edges == (24, 30, 36)
+    assert Bins.from_options(24, [24, 36]).edges == (24, 36)
+    assert Bins.from_options(None, [24, 36]).edges == (24, 36)
+
+
+@pytest.mark.parametrize("edges", [[80, 100, 100], [80, 120, 100], [70, 100]])
+def test_bins_that_overlap_are_refused(edges):
+    with pytest.raises(UsageError, match="`--edges` must"):
+        Bins.from_options(80, edges)
+
+
+def test_short_pairs_train_and_long_ones_test(raw, tmp_path):
+    report = split(raw, tmp_path / "out", options())
+    out = tmp_path / "out"
+    train = lines(raw / "train.en")
+    assert lines(out / "train.en") == [train[k] for k in (0, 1, 2, 5)]
+    assert lines(out / "train.de") == [lines(raw / "train.de")[k] for k in (0, 1, 2, 5)]
+    assert lines(out / "valid.en") == lines(raw / "valid.en")[:1]
+    assert lines(out / "test_short.en") == lines(raw / "test.en")[:1]
+    origins = read_origins(out / "test.tsv")
+    # The threshold itself is long, an edge belongs to the bin that begins there.
+    assert [(o.bin, o.source_tokens, o.target_tokens, o.file, o.line) for o in origins] == [
+        ("[8, 12)", 8, 9, "test.en", 2),
+        ("[16, inf)", 16, 17, "test.en", 3),
+        ("[16, inf)", 25, 26, "test.en", 4),
+        ("[8, 12)", 11, 12, "valid.en", 2),
+        ("[8, 12)", 9, 10, "train.en", 4),
+        ("[12, 16)", 12, 13, "train.en", 5),
+    ]
+    for origin, source in zip(origins, lines(out / "test.en"), strict=True):
+        assert lines(raw / origin.file)[origin.line - 1] == source
+    text = report.format_text()
+    assert "66.7 % of the training pairs are kept" in text
+    assert "longest training target 6 tokens" in text
+    assert "without the end symbol; tokens of the encoded text" in text
+    written = json.loads((out / "split.json").read_text())
+    assert written["bins"]["[16, inf)"] == {"found": 2, "kept": 2}
+    assert written["share_of_train_kept"] == pytest.approx(4 / 6)
+
+
+def test_both_sides_bounds_training_targets(raw, tmp_path):
+    write(raw, "train", [line(3, 7000), line(4, 7100)], [line(9, 7200), line(4, 7300)])
+    report = split(raw, tmp_path / "out", options(edges=(8, 16), both_sides=True))
+    assert lines(tmp_path / "out" / "train.en") == [line(4, 7100)]
+    assert report.left_out["train"] == {"long target": 1}
+    assert report.kept["train"]["longest_target"] == 4
+
+
+def test_duplicates_go_and_the_held_out_copy_stays(raw, tmp_path):
+    sources, targets = lines(raw / "train.en"), lines(raw / "train.de")
+    held = lines(raw / "test.en")[0], lines(raw / "test.de")[0]
+    # A pair of the test set, a pair twice, and a known source with a new target.
+    sources += [held[0], sources[0], sources[1]]
+    targets += [held[1], targets[0], line(3, 9000)]
+    write(raw, "train", sources, targets)
+    report = split(raw, tmp_path / "out", options())
+    assert report.left_out["train"] == {"duplicate": 2}
+    assert held[0] in lines(tmp_path / "out" / "test_short.en")
+    assert held[0] not in lines(tmp_path / "out" / "train.en")
+    assert lines(tmp_path / "out" / "train.en").count(sources[1]) == 2
+
+
+def test_first_occurrences_do_not_depend_on_how_hashes_are_filed(tmp_path):
+    generator = np.random.default_rng(0)
+    pairs = [(f"a{n}", f"b{n}") for n in generator.integers(0, 300, 5000)]
+    seen, expected = set(), []
+    for pair in pairs:
+        expected.append(pair not in seen)
+        seen.add(pair)
+    assert first_occurrences(iter(pairs), tmp_path).tolist() == expected
+    assert not any(tmp_path.iterdir())
+
+
+def test_overlap_counts_lines_and_13grams():
+    words = [f"w{i}" for i in range(40)]
+    held_out = [" ".join(words[:26]), " ".join(words[20:40]), "short line", " ".join(words[5:18])]
+    overlap = Overlap(held_out)
+    # 13 words of the first line (all of the fourth), in other letters, and one line as it is.
+    training = [
+        "x y " + " ".join(words[5 : 5 + NGRAM]).upper(),
+        "short line",
+        " ".join(words[24:36]),
+    ]
+    overlap.add_training(training)
+    assert overlap.shares() == {
+        "same_line": 1 / 4,
+        "any_13gram": 2 / 4,
+        "half_of_13grams": 1 / 4,
+    }
+
+
+def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
+    write_numbers(
+        tmp_path / "raw", train=400, valid=30, test=40, test_long=150, long_numbers_per_line=(5, 9)
+    )
+    # Greek letters stand in long training pairs only.
+    for lang in ("en", "de"):
+        with (tmp_path / "raw" / f"train.{lang}").open("a") as file:
+            for k in range(30):
+                file.write(" ".join(f"αβγδ{k}{i}" for i in range(30)) + "\n")
+    out = tmp_path / "out"
+    report = split(tmp_path / "raw", out, SplitOptions("en", "de", edges=(30, 40), vocab=120))
+    model = sentencepiece.SentencePieceProcessor(model_file=str(out / "spm.model"))
+    assert not any(set("αβγδ") & set(model.id_to_piece(i)) for i in range(len(model)))
+    for name in ("train", "valid", "test_short"):
+        assert max(len(model.encode(text)) for text in lines(out / f"{name}.en")) < 30
+    origins = read_origins(out / "test.tsv")
+    found = [len(model.encode(text)) for text in lines(out / "test.en")]
+    assert found == [o.source_tokens for o in origins]
+    assert min(found) >= 30
+    assert "learned on the short part" in report.tokens_of
+    # The same model given, the same lengths, and nothing left out for having been seen.
+    again = split(
+        tmp_path / "raw",
+        tmp_path / "again",
+        SplitOptions("en", "de", edges=(30, 40), spm_model=out / "spm.model"),
+    )
+    assert again.held_out["[40, inf)"] == report.held_out["[40, inf)"]
+
+
+def test_a_sample_is_even_and_the_same_for_a_seed(raw, tmp_path):
+    sources = [line(n, 20_000 + 100 * k) for k, n in enumerate([9] * 400 + [13] * 5 + [20] * 50)]
+    write(raw, "test", sources, sources)
+    first, second, other = (
+        split(raw, tmp_path / name, options(max_per_bin=40, seed=seed)) and tmp_path / name
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert lines(first / "test.tsv") == lines(second / "test.tsv") != lines(other / "test.tsv")
+    origins = read_origins(first / "test.tsv")
+    counts = {name: sum(o.bin == name for o in origins) for name in Bins((8, 12, 16)).names}
+    assert counts == {"[8, 12)": 40, "[12, 16)": 6, "[16, inf)": 40}
+    drawn = [o.line for o in origins if o.bin == "[8, 12)"]
+    assert min(drawn) < 100 and max(drawn) > 300
+
+
+def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
+    out = tmp_path / "out"
+    split(raw, out, options())
+    before = (out / "split.json").stat().st_mtime_ns
+    split(raw, out, options())
+    assert (out / "split.json").stat().st_mtime_ns == before
+    assert "is there already" in capsys.readouterr().err
+    with pytest.raises(Exception, match="with other options; choose another OUT_DIR"):
+        split(raw, out, options(edges=(8, 12)))
+    split(raw, out, options(edges=(8, 12)), force=True)
+    assert json.loads((out / "split.json").read_text())["edges"] == [8, 12]
+
+
+def test_a_failure_leaves_nothing_behind(raw, tmp_path):
+    with pytest.raises(S2LError):
+        split(raw, tmp_path / "out", options(edges=(8, 100)))
+    assert [p.name for p in tmp_path.iterdir()] == ["raw"]
+
+
+def test_empty_overlong_and_odd_lines(raw, tmp_path):
+    sources = [line(3, 30_000), "", line(4, 31_000), line(10_000, 40_000), "\u2581a\x0bb\u2581c"]
+    targets = [line(3, 32_000), line(3, 33_000), "  ", line(10, 34_000), "\u2581d"]
+    write(raw, "train", sources, targets)
+    report = split(raw, tmp_path / "out", options(edges=(8, 16)))
+    assert report.left_out["train"] == {"empty": 2, "longer than max-len": 1}
+    assert report.longest == (25, "test.en", 4)  # of those that can be used
+    # A vertical tab would break a line in two for some tools; it comes as a space.
+    assert lines(tmp_path / "out" / "train.en")[-1] == "\u2581a b\u2581c"
+    wide = split(raw, tmp_path / "wide", options(edges=(8, 16), max_len=20_000))
+    assert wide.longest == (10_000, "train.en", 4)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda raw: (raw / "valid.de").unlink(), r"valid\.de is missing"),
+        (
+            lambda raw: (raw / "train.en").write_text(line(3) + "\n"),
+            r"train\.en has 1 lines, but .*train\.de has 6",
+        ),
+        (
+            lambda raw: (raw / "train.en").write_bytes(b"\xe2\x96\x81a\n\xff\n"),
+            r"train\.en, line 2 is not valid UTF-8",
+        ),
+        (
+            lambda raw: (raw / "train.en").write_bytes(b"\xe2\x96\x81a\n\xe2\x96\x81\0\n"),
+            r"train\.en, line 2 holds a NUL",
+        ),
+        (
+            lambda raw: (raw / "test.de").write_text("no pieces here\n" * 4),
+            r"test\.de is not in subwords \(line 1",
+        ),
+    ],
+    ids=["missing", "lines", "utf-8", "nul", "raw among encoded"],
+)
+def test_faults_of_the_text_are_named(raw, tmp_path, capsys, spoil, message):
+    spoil(raw)
+    words = ["--src", "en", "--tgt", "de", "--encoded", "--threshold", "8", "--edges", "12,16"]
+    assert main(["s2l", "split", str(raw), str(tmp_path / "out"), *words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("floater s2l split: ")
+    assert re.search(message, error), error
+
+
+def test_encoded_text_where_raw_was_promised(raw, tmp_path):
+    with pytest.raises(S2LError, match=r"train\.en is in subwords \(line 1\)"):
+        split(raw, tmp_path / "out", options(encoded=False, vocab=50))
+
+
+def test_no_long_pair_and_empty_bins_name_the_longest(raw, tmp_path):
+    with pytest.raises(S2LError, match=r"26 tokens or more: .* 25 tokens \(test\.en, line 4\)"):
+        split(raw, tmp_path / "out", options(edges=(26,)))
+    with pytest.raises(S2LError, match=r"bin \[18, 20\) holds no pair: .*line 4"):
+        split(raw, tmp_path / "out", options(edges=(8, 18, 20)))
+    with pytest.raises(S2LError, match=r"valid\.en has no pair of fewer than 2 source tokens"):
+        split(raw, tmp_path / "out", options(edges=(2,)))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--threshold", "80", "--edges", "100", "90", "--encoded"], "`--edges` must increase"),
+        (["--threshold", "80", "--edges", "60", "--encoded"], "must not begin below"),
+        (["--threshold", "0", "--encoded"], "must be a whole number of at least 1"),
+        (["--threshold", "80"], "one of the arguments --vocab --spm-model --encoded is required"),
+    ],
+)
+def test_bad_usage_exits_with_2(raw, tmp_path, words, message):
+    command = [sys.executable, "-m", "fairseq_floater", "s2l", "split", raw, tmp_path / "out"]
+    result = subprocess.run(
+        [*map(str, command), "--src", "en", "--tgt", "de", *words], capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+def test_gzipped_text_gives_the_same_split(raw, tmp_path):
+    split(raw, tmp_path / "plain", options())
+    zipped = tmp_path / "zipped"
+    zipped.mkdir()
+    for path in raw.iterdir():
+        (zipped / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    split(zipped, tmp_path / "out", options())
+    for name in ("train.en", "test.de", "test_short.en"):
+        assert (tmp_path / "out" / name).read_text() == (tmp_path / "plain" / name).read_text()
+    assert {o.file for o in read_origins(tmp_path / "out" / "test.tsv")} == {
+        f"{Path(n).name}.en.gz" for n in ("train", "valid", "test")
+    }
