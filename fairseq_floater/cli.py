@@ -75,7 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     tools = (_user_dir, _info, _numbers, _args, _warm_start, _average)
-    for add in (*tools, cli_analysis.score, cli_analysis.s2l, cli_analysis.table):
+    looks = (cli_analysis.score, cli_analysis.s2l, cli_analysis.table, cli_analysis.plot)
+    for add in (*tools, *looks):
         add(verbs)
     return parser
 

@@ -1,4 +1,4 @@
-"""The verbs that look at results: score, s2l, table."""
+"""The verbs that look at results and models: score, s2l, table, plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 from fairseq_floater import report, scoring
 from fairseq_floater.cli_common import add_verb, positive
 from fairseq_floater.errors import UsageError
+from fairseq_floater.paper_tables import collect_paper_tables
 from fairseq_floater.plots import plot_s2l, plot_scores
+from fairseq_floater.position_drawing import ORDERS
+from fairseq_floater.position_figure import STACK_CHOICES, plot_positions
 from fairseq_floater.s2l.bins import Bins
 from fairseq_floater.s2l.score import score as score_s2l
 from fairseq_floater.s2l.split import SplitOptions, split
@@ -250,6 +253,10 @@ def _systems(
 
 def table(verbs: Any) -> None:
     def run(args: argparse.Namespace) -> Any:
+        if args.paper:
+            if args.figure is not None:
+                raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
+            return collect_paper_tables(args.results, test=args.test)
         results = report.collect(args.results)
         if args.figure is not None:
             plot_scores(results, args.figure)
@@ -258,9 +265,74 @@ def table(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "table",
-        "the scores of all systems in an experiment's folder, as a table and a figure",
-        "floater table work/demo --figure scores.png",
+        "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
+        "floater table work/demo --figure scores.png\n"
+        "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours",
         run,
     )
     parser.add_argument("results", metavar="RESULTS_DIR")
     parser.add_argument("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="Tables 2 and 6, from every run up to three folders deep",
+    )
+    parser.add_argument(
+        "--test",
+        metavar="NAME",
+        help="with --paper: the test set (newstest2014, test, or the only one)",
+    )
+
+
+def plot(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "plot",
+        help="figures of models",
+        description="Figures of models.",
+    )
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    _plot_positions(parts)
+
+
+def _plot_positions(parts: Any) -> None:
+    parser = add_verb(
+        parts,
+        "positions",
+        "Figure 3: a model's position tables, also past the trained length",
+        "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
+        lambda args: plot_positions(
+            args.checkpoint,
+            args.output,
+            stack=args.stack,
+            streams=args.streams,
+            blocks=args.blocks,
+            length=args.length,
+            trained_length=args.trained_length,
+            data=args.data,
+            order=args.order,
+        ),
+    )
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="of the plugin or of fairseq's own"
+    )
+    parser.add_argument("output", metavar="OUT", help="png, svg or pdf")
+    parser.add_argument("--stack", default="both", choices=STACK_CHOICES)
+    parser.add_argument(
+        "--streams", nargs="+", metavar="NAME", help="hidden, q, cross_k, base, ... (all)"
+    )
+    parser.add_argument(
+        "--blocks", nargs="+", metavar="N", help="numbers from 1, or all (the first)"
+    )
+    parser.add_argument(
+        "--length",
+        type=positive,
+        metavar="N",
+        help="positions (3 times the trained length, or 128)",
+    )
+    parser.add_argument(
+        "--trained-length", type=positive, metavar="N", help="longest training sentence, marked"
+    )
+    parser.add_argument("--data", metavar="DIR", help="binarised data that tell the trained length")
+    parser.add_argument(
+        "--order", default="auto", choices=ORDERS, help="of the dimensions, to be read (auto)"
+    )

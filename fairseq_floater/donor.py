@@ -141,3 +141,16 @@ def _placeholder_dictionary(size: int) -> Dictionary:
     for i in range(size - len(dictionary)):
         dictionary.add_symbol(f"placeholder{i}")
     return dictionary
+
+
+def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> int | None:
+    """Tokens of the longest training sentence in ``data``, end symbol included, if it can be read."""
+    if data is None:
+        return None
+    from fairseq.data import data_utils
+
+    pair = f"{args.source_lang}-{args.target_lang}"
+    language = args.source_lang if stack == "encoder" else args.target_lang
+    prefix = Path(data.split(os.pathsep)[0]) / f"train.{pair}.{language}"
+    dataset = data_utils.load_indexed_dataset(str(prefix), None)
+    return None if dataset is None else int(max(dataset.sizes))

@@ -14,7 +14,7 @@ from fairseq_floater.checkpoints import write_whole
 from fairseq_floater.report import Results, confidence_interval
 from fairseq_floater.s2l.score_report import Measure, S2LScores
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 FORMATS = ("png", "svg", "pdf")
 
@@ -107,7 +107,7 @@ def _grouped_bars(
             places,
             [bar.value for _, bar in found],
             width * 0.9,
-            color=_COLOURS[i % len(_COLOURS)],
+            color=COLOURS[i % len(COLOURS)],
             hatch=_HATCHES[i % len(_HATCHES)],
             edgecolor="white",
             label=name,

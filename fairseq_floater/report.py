@@ -76,13 +76,13 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     rows = []
     for path in folder.glob("*/average.json"):
         scores = {
-            p.name.removeprefix("scores.").removesuffix(".json"): _read(p)
+            p.name.removeprefix("scores.").removesuffix(".json"): read_json(p)
             for p in sorted(path.parent.glob("scores.*.json"))
         }
         if scores:
             before = path.with_name("before.json")
-            summary = _read(path)
-            loss = _read(before) if before.exists() else None
+            summary = read_json(path)
+            loss = read_json(before) if before.exists() else None
             rows.append(Row(path.parent.name, scores, summary, loss))
     if not rows:
         raise ReportError(
@@ -134,7 +134,8 @@ def write_validation(log: str, output: str) -> None:
     write_text(output, json.dumps({"subset": subset, **values}, indent=2) + "\n")
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a tool wrote; raises ReportError where it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -26,7 +26,7 @@ from fairseq_floater.checkpoints import (
     model_args,
     save_checkpoint,
 )
-from fairseq_floater.donor import BareTask, donor_dictionaries, target_args
+from fairseq_floater.donor import BareTask, donor_dictionaries, longest_sentence, target_args
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.stack_positions import all_blocks
 from fairseq_floater.transformer import FloaterTransformerModel
@@ -175,7 +175,7 @@ def _adopt_base(
         signal = stack.positions
         if signal.keeps_base or not signal.data_driven:
             continue
-        length = trained_length or _longest_sentence(data, name, args) or limit
+        length = trained_length or longest_sentence(data, name, args) or limit
         length = min(length, limit)
         learned = donor_state.get(f"{name}.embed_positions.weight")
         if getattr(args, "no_token_positional_embeddings", False):
@@ -190,19 +190,6 @@ def _adopt_base(
             f"{name}: block 1 starts as the donor's positions in rows 0 to {len(rows) - 1}, random in "
             f"rows {len(rows)} to {limit - 1}; the other blocks start at zero"
         )
-
-
-def _longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> int | None:
-    """Tokens of the longest training sentence in ``data``, end symbol included, if it can be read."""
-    if data is None:
-        return None
-    from fairseq.data import data_utils
-
-    pair = f"{args.source_lang}-{args.target_lang}"
-    language = args.source_lang if stack == "encoder" else args.target_lang
-    prefix = Path(data.split(os.pathsep)[0]) / f"train.{pair}.{language}"
-    dataset = data_utils.load_indexed_dataset(str(prefix), None)
-    return None if dataset is None else int(max(dataset.sizes))
 
 
 def _difference(

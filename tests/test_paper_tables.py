@@ -1,0 +1,217 @@
+"""The paper's tables beside runs of ours: which cell a run answers to, and that none is dropped."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fairseq_floater.paper_tables import TABLE_2, TABLE_6, collect_paper_tables
+from fairseq_floater.report import ReportError
+
+SHARED = {"arch": "transformer_wmt_en_de", "source": "en", "target": "de", "seed": "1"}
+DEFAULTS = {"encoder": "floater", "blocks": "all", "position_target": "qkv"}
+OPTIONS = {"scratch": "no", "base": "yes", "options": ""}
+
+
+def save_run(folder, bleu=27.0, *, test="test", sentences=3003, parameters=1_606_656, **settings):
+    """A run's folder as `protocol.sh` leaves it; tokenised BLEU is one above, split BLEU two."""
+    folder.mkdir(parents=True)
+    settings = {**SHARED, **DEFAULTS, **OPTIONS, **settings}
+    lines = [f"{key}={value}" for key, value in settings.items() if value is not None]
+    (folder / "settings.args").write_text("\n".join(lines) + "\n")
+    (folder / "average.json").write_text(json.dumps({"position_parameters": parameters}))
+    if bleu is not None:
+        scores = {
+            "bleu": {"score": bleu, "signature": "tok:13a"},
+            "tokenised_bleu": {"score": bleu + 1, "signature": "split:no"},
+            "compound_split_bleu": None,
+            "sentences": sentences,
+        }
+        if settings["target"] == "de":
+            scores["compound_split_bleu"] = {"score": bleu + 2, "signature": "split:yes"}
+        (folder / f"scores.{test}.json").write_text(json.dumps(scores))
+    return folder
+
+
+def filled(tables):
+    """The cells of Table 2 that have runs."""
+    rows = tables.to_json_dict()["table_2"]
+    return {(r["blocks"], r["encoder"], r["size"], r["pair"]): r for r in rows if r["runs"]}
+
+
+def line(tables, start):
+    [found] = [text for text in tables.format_text().splitlines() if text.startswith(start)]
+    return [cell.strip() for cell in found.strip("|").split("|")]
+
+
+def test_the_numbers_are_the_papers():
+    assert TABLE_2["all", "floater"] == (28.6, 41.6, 29.2, 42.7)
+    assert TABLE_2["input", "learned"] == (27.8, 40.9, 28.5, 42.4)
+    # The paper's claim: FLOATER at all blocks is ahead in every column.
+    for column in range(4):
+        best = max(TABLE_2, key=lambda row: TABLE_2[row][column])
+        assert best == ("all", "floater")
+    assert TABLE_6["rnn", "1", "vector"] == (27.99, 1050.0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "target", "size"),
+    [
+        ("transformer", "de", "base"),
+        ("transformer_wmt_en_de", "fr", "base"),
+        ("transformer_wmt_en_de_big", "de", "big"),
+        ("transformer_vaswani_wmt_en_fr_big", "fr", "big"),
+        ("floater_transformer_wmt_en_de_big", "fr", "big"),
+    ],
+)
+@pytest.mark.parametrize("depth", ["run", "results/run", "results/seed1/run"])
+def test_a_run_is_found_and_stands_in_its_cell(tmp_path, arch, target, size, depth):
+    options = {"encoder": "learned", "blocks": "input", "position_target": "hidden"}
+    save_run(tmp_path / depth, 30.25, arch=arch, target=target, **options)
+    tables = collect_paper_tables(tmp_path)
+    [(key, cell)] = filled(tables).items()
+    assert key == ("input", "learned", size, f"en-{target}")
+    assert cell["sacrebleu"]["mean"] == 30.25
+    assert cell["tokenised"]["mean"] == (32.25 if target == "de" else 31.25)
+    assert cell["runs"] == [depth]
+    assert not tables.outside
+    column = 3 + [("base", "de"), ("base", "fr"), ("big", "de"), ("big", "fr")].index(
+        (size, target)
+    )
+    assert line(tables, "| input | learned | sacrebleu")[column] == f"{cell['paper']} / 30.25"
+    tokenised = f"{cell['paper']} / {cell['tokenised']['mean']:.2f}"
+    assert line(tables, "| input | learned | tokenised")[column] == tokenised
+
+
+def test_what_was_not_run_is_a_dash(tmp_path):
+    save_run(tmp_path / "run")
+    tables = collect_paper_tables(tmp_path)
+    assert line(tables, "| all | floater | tokenised")[3:] == [
+        "28.6 / 29.00",
+        "41.6 / -",
+        "29.2 / -",
+        "42.7 / -",
+    ]
+    assert len(re.findall(" / -", tables.format_text())) == 2 * (24 - 1) + 2 * 3 + 3
+    assert {"tok:13a", "split:yes"} == set(
+        re.findall(r"^(?:sacrebleu|tokenised): (\S+)$", tables.format_text(), re.M)
+    )
+
+
+def test_seeds_are_averaged_with_their_spread(tmp_path):
+    for seed, bleu in (("1", 27.0), ("2", 27.5), ("3", 28.0)):
+        save_run(tmp_path / f"seed{seed}" / "floater-all-qkv", bleu, seed=seed)
+    [cell] = filled(collect_paper_tables(tmp_path)).values()
+    assert cell["sacrebleu"] == {"mean": 27.5, "spread": 0.5, "runs": 3}
+    assert cell["seeds"] == ["1", "2", "3"]
+    row = line(collect_paper_tables(tmp_path), "| all | floater | sacrebleu")
+    assert row[3] == "28.6 / 27.50 ± 0.50 (n = 3)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"arch": "transformer_tiny"}, "transformer_tiny, en-de is no column of Table 2"),
+        ({"source": "de", "target": "en"}, "transformer_wmt_en_de, de-en is no column of Table 2"),
+        ({"encoder": "none", "position_target": "hidden"}, "none is no row of the paper's tables"),
+        ({"encoder": "plain", "position_target": "None"}, "plain is no row of the paper's tables"),
+        ({"scratch": "yes"}, "was trained from random parameters"),
+        ({"base": "no"}, "is without fairseq's sinusoid"),
+        ({"position_target": "hidden"}, "has target hidden, the row is of qkv"),
+        ({"options": "--floater-delta 0.01"}, "has further options, --floater-delta 0.01"),
+        ({"encoder": "rnn", "options": "--rnn-layers 2 --rnn-input vector"}, "is not in Table 6"),
+        ({"encoder": "rnn", "blocks": "input"}, "is not in Table 6"),
+        ({"encoder": "rnn", "target": "fr"}, "is not in Table 6"),
+        ({"arch": None}, "its settings.args lacks arch"),
+        ({"bleu": None}, "is not scored yet"),
+        ({"test": "bin_80_100"}, None),
+    ],
+)
+def test_a_run_without_a_cell_is_listed_with_the_reason(tmp_path, settings, reason):
+    save_run(tmp_path / "odd", **settings)
+    tables = collect_paper_tables(tmp_path)
+    in_cells = filled(tables) or any(r["runs"] for r in tables.to_json_dict()["table_6"])
+    if reason is None:  # its only test set is taken
+        assert in_cells
+        return
+    assert not in_cells
+    [(run, why)] = tables.outside
+    assert run == "odd"
+    assert reason in why
+    assert f"Not in the table:\n- odd: {why}" in tables.format_text()
+
+
+def test_a_run_without_settings_is_listed_too(tmp_path):
+    save_run(tmp_path / "good")
+    (save_run(tmp_path / "old") / "settings.args").unlink()
+    tables = collect_paper_tables(tmp_path)
+    assert tables.outside == [("old", "has no settings.args")]
+    assert len(filled(tables)) == 1
+
+
+def test_of_several_test_sets_the_papers_is_taken(tmp_path):
+    run = save_run(tmp_path / "run", 27.0, test="newstest2014")
+    other = json.loads((run / "scores.newstest2014.json").read_text())
+    other["bleu"]["score"] = 20.0
+    for name in ("test", "long"):
+        (run / f"scores.{name}.json").write_text(json.dumps(other))
+    [cell] = filled(collect_paper_tables(tmp_path)).values()
+    assert cell["sacrebleu"]["mean"] == 27.0
+    [cell] = filled(collect_paper_tables(tmp_path, test="long")).values()
+    assert cell["sacrebleu"]["mean"] == 20.0
+    tables = collect_paper_tables(tmp_path, test="short")
+    assert tables.outside == [("run", "has long, newstest2014, test, not short")]
+
+
+def test_another_test_set_than_the_papers_is_starred(tmp_path):
+    save_run(tmp_path / "run", sentences=500)
+    tables = collect_paper_tables(tmp_path)
+    assert line(tables, "| all | floater | sacrebleu")[3] == "28.6 / 27.00 *"
+    assert "Starred: of another test set than newstest2014" in tables.format_text()
+
+
+def test_table_6_has_bleu_and_parameters(tmp_path):
+    save_run(tmp_path / "floater", 27.0)
+    rnn = {"encoder": "rnn", "parameters": 817_152}
+    save_run(tmp_path / "rnn", 26.0, **rnn)
+    save_run(tmp_path / "rnn2", 26.5, **rnn, options="--rnn-layers 2 --rnn-input scalar")
+    save_run(tmp_path / "rnnv", 25.0, **rnn, options="--rnn-input vector")
+    tables = collect_paper_tables(tmp_path)
+    assert not tables.outside
+    names = [row["runs"] for row in tables.to_json_dict()["table_6"]]
+    assert names == [["floater"], ["rnn"], ["rnn2"], ["rnnv"]]
+    first = ["floater", "28.57 / 27.00", "28.57 / 29.00", "526.3K / 1,606,656"]
+    assert line(tables, "| floater |") == first
+    second = ["rnn, layers 2, scalar input", "28.16 / 26.50", "28.16 / 28.50", "526.3K / 817,152"]
+    assert line(tables, "| rnn, layers 2") == second
+    json.dumps(tables.to_json_dict())
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(ReportError, match="holds no run"):
+        collect_paper_tables(tmp_path)
+    with pytest.raises(ReportError, match="holds no run"):
+        collect_paper_tables(tmp_path / "nowhere")
+    run = save_run(tmp_path / "run")
+    (run / "scores.test.json").write_text("[1]")
+    with pytest.raises(
+        ReportError, match=r"scores\.test\.json must hold an object, but holds list"
+    ):
+        collect_paper_tables(tmp_path)
+    (run / "scores.test.json").write_text("{")
+    with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
+        collect_paper_tables(tmp_path)
+    (run / "settings.args").write_bytes(b"name=\xff")
+    with pytest.raises(ReportError, match=r"settings\.args cannot be read"):
+        collect_paper_tables(tmp_path)
+
+
+def test_the_scripts_settings_are_the_ones_that_are_read():
+    """Every key that decides on a cell is a key that an experiment writes."""
+    from fairseq_floater.experiment import Experiment, Run
+
+    config = Path(__file__).resolve().parent.parent / "configs" / "text_base.yaml"
+    lines = Experiment(config).arguments("settings", Run())
+    written = {entry.split("=", 1)[0] for entry in lines}
+    assert {*SHARED, *DEFAULTS, *OPTIONS} <= written
