@@ -8,7 +8,9 @@ Letters: N rows of the table, S streams, C channels, B sentences, T tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +18,9 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
 from fairseq_floater.position_encoders.base import PositionSignal, SignalSpec, gather_rows
+
+# Of a table that stretched positions are read from: positions are rounded to a quarter of a token.
+ROWS_PER_TOKEN = 4
 
 
 def attach_signal(
@@ -70,6 +75,33 @@ def attach_signal(
     return signal
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """The factors of ``--position-stretch`` for one batch, drawn at every training update.
+
+    Attributes:
+        factors: [B, 1], the same for a sentence and its translation.
+        highest: upper end of the range they come from.
+    """
+
+    factors: Tensor
+    highest: float
+
+    @classmethod
+    def drawn(cls, limits: tuple[float, float], sentences: int, device: torch.device) -> Stretch:
+        """Uniform in ``limits``, from the random numbers that fairseq seeds anew at every update."""
+        low, high = limits
+        return cls(torch.empty(sentences, 1, device=device).uniform_(low, high), high)
+
+    def rows(self, positions: Tensor, num_positions: int) -> tuple[Tensor, int]:
+        """The nearest rows [B, T] of a table of :data:`ROWS_PER_TOKEN`, and how many it must have.
+
+        The number follows from the range, not from the draw, which would have to come off the GPU.
+        """
+        rows = (positions * self.factors * ROWS_PER_TOKEN).round().long()
+        return rows, math.ceil((num_positions - 1) * self.highest * ROWS_PER_TOKEN) + 2
+
+
 def all_blocks(stack: Any) -> list[nn.Module]:
     """Every block; iterating ``stack.layers`` itself skips some under layerdrop."""
     return list(stack.layers.children())
@@ -85,6 +117,7 @@ class BlockRows:
         positions: [B or 1, T] row of each token.
         num_positions: rows that are enough for ``positions``.
         dtype: of the model.
+        stretch: of each sentence, or None.
     """
 
     def __init__(
@@ -95,14 +128,19 @@ class BlockRows:
         positions: Tensor,
         num_positions: int,
         dtype: torch.dtype,
+        stretch: Stretch | None = None,
     ):
         owners = [block for block in blocks if getattr(block, attribute, None) is not None]
         parts = [getattr(block, attribute) for block in owners]
         if num_positions > signal.max_positions:  # a limit counts tokens, not padding
             num_positions = int(positions.max()) + 1
+        rows_per_token = 1
+        if stretch is not None:
+            positions, num_positions = stretch.rows(positions, num_positions)
+            rows_per_token = ROWS_PER_TOKEN
         self.positions = positions
         self._slots = {id(block): slot for slot, block in enumerate(owners)}
-        self._table = signal(num_positions, parts, dtype) if parts else None
+        self._table = signal(num_positions, parts, dtype, rows_per_token) if parts else None
 
     def table(self, block: nn.Module) -> Tensor | None:
         """[N, S, C] for target ``qkv``; None where ``block`` receives no positions."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.attention import IncrementalState
 from fairseq_floater.blocks import PositionBiasedDecoderBlock, PositionBiasedEncoderBlock
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, stretch_range
 from fairseq_floater.position_encoders.base import (
     CROSS_QUERY_STREAMS,
     HIDDEN_STREAMS,
@@ -29,7 +29,10 @@ from fairseq_floater.position_encoders.base import (
     PositionSignal,
     token_positions,
 )
-from fairseq_floater.stack_positions import BlockRows, all_blocks, attach_signal
+from fairseq_floater.stack_positions import BlockRows, Stretch, all_blocks, attach_signal
+
+# Where the encoder's output tells the decoder of `--position-stretch`.
+STRETCH = "position_stretch"
 
 
 class FloaterEncoder(TransformerEncoderBase):
@@ -41,6 +44,7 @@ class FloaterEncoder(TransformerEncoderBase):
         super().__init__(_with_base(cfg), dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
         self.hidden = cfg.position_target == "hidden"
+        self.stretch_range = stretch_range(cfg.position_stretch)
         attach_signal(
             self,
             "positions",
@@ -69,6 +73,9 @@ class FloaterEncoder(TransformerEncoderBase):
         has_pads = bool(padding_mask.any())
         embedded, embedding = self.embed(src_tokens, token_embeddings)
         blocks = all_blocks(self)
+        stretch = None
+        if self.training and self.stretch_range is not None:
+            stretch = Stretch.drawn(self.stretch_range, len(src_tokens), src_tokens.device)
         rows = BlockRows(
             self.positions,
             blocks,
@@ -76,6 +83,7 @@ class FloaterEncoder(TransformerEncoderBase):
             _positions(padding_mask, has_pads),
             src_tokens.size(1),
             embedded.dtype,
+            stretch,
         )
         if self.hidden:
             embedded = rows.add_to(embedded.transpose(0, 1), blocks[0]).transpose(0, 1)
@@ -113,6 +121,8 @@ class FloaterEncoder(TransformerEncoderBase):
             "fc_results": fc_results,
             "src_tokens": [],
             "src_lengths": [lengths],
+            # Of training only: the decoder counts in the same stretched tokens.
+            STRETCH: [] if stretch is None else [stretch],
         }
 
     def embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -174,7 +184,7 @@ class FloaterDecoder(TransformerDecoderBase):
     def extract_features_scriptable(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]] | None,
+        encoder_out: dict[str, list[Any]] | None,
         incremental_state: IncrementalState | None = None,
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
@@ -189,6 +199,7 @@ class FloaterDecoder(TransformerDecoderBase):
         source = (
             encoder_out["encoder_out"][0] if encoder_out and encoder_out["encoder_out"] else None
         )
+        stretch = next(iter(encoder_out.get(STRETCH, ())), None) if encoder_out else None
         source_mask = None
         if encoder_out and encoder_out["encoder_padding_mask"]:
             source_mask = encoder_out["encoder_padding_mask"][0]
@@ -209,8 +220,9 @@ class FloaterDecoder(TransformerDecoderBase):
             positions,
             prev_output_tokens.size(1),
             embedded.dtype,
+            stretch,
         )
-        source_rows = self._source_rows(source, source_mask, blocks, embedded.dtype)
+        source_rows = self._source_rows(source, source_mask, blocks, embedded.dtype, stretch)
         x = embedded.transpose(0, 1)  # [T, B, C]
         if self.hidden:
             x = rows.add_to(x, blocks[0])
@@ -276,6 +288,7 @@ class FloaterDecoder(TransformerDecoderBase):
         source_mask: Tensor | None,
         blocks: list[nn.Module],
         dtype: torch.dtype,
+        stretch: Stretch | None,
     ) -> BlockRows | None:
         if self.source_positions is None or source is None:
             return None
@@ -288,6 +301,7 @@ class FloaterDecoder(TransformerDecoderBase):
             token_positions(source_mask),
             source.size(0),
             dtype,
+            stretch,
         )
 
     def max_positions(self) -> int:

@@ -14,6 +14,7 @@ from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.learned import LearnedPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.rnn import RecurrentPositions
+from fairseq_floater.position_encoders.rotation import RotationPositions
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
 
 _ENCODERS: tuple[type[PositionSignal], ...] = (
@@ -21,6 +22,7 @@ _ENCODERS: tuple[type[PositionSignal], ...] = (
     SinusoidalPositions,
     LearnedPositions,
     RecurrentPositions,
+    RotationPositions,
     NoPositions,
 )
 POSITION_ENCODERS: dict[str, type[PositionSignal]] = {cls.name: cls for cls in _ENCODERS}
@@ -47,6 +49,13 @@ SHARED_OPTIONS = (
         "default: qkv for floater and rnn, hidden for the others",
         str,
         TARGETS,
+    ),
+    Option(
+        "--position-stretch",
+        None,
+        "LOW:HIGH; in training, a sentence's positions are i times a factor drawn from this range "
+        "(0.5:2.5, say), so that positions past the trained length are met",
+        str,
     ),
 )
 
@@ -75,6 +84,39 @@ def complete(args: Any) -> None:
     if args.position_target is None:
         args.position_target = encoder.default_target
     encoder.check_options(encoder_options(args), args.position_target)
+    _check_stretch(args, encoder)
+
+
+def stretch_range(value: str | None) -> tuple[float, float] | None:
+    """The numbers of ``--position-stretch LOW:HIGH``; raises ValueError for anything else."""
+    if value is None:
+        return None
+    try:
+        low, high = (float(word) for word in value.split(":"))
+    except ValueError:
+        low = high = 0.0
+    if not 0 < low <= high < float("inf"):
+        raise ValueError(
+            "`--position-stretch` must be LOW:HIGH with 0 < LOW <= HIGH, such as 0.5:2.5, but is "
+            f"{value!r} instead."
+        )
+    return low, high
+
+
+def _check_stretch(args: Any, encoder: type[PositionSignal]) -> None:
+    if stretch_range(args.position_stretch) is None:
+        return
+    if not encoder.continuous:
+        able = ", ".join(cls.name for cls in _ENCODERS if cls.continuous)
+        raise ValueError(
+            f"`--position-stretch` needs positions between two tokens ({able}), but "
+            f"--position-encoder is {encoder.name} instead."
+        )
+    if encoder.keeps_base and not getattr(args, "no_token_positional_embeddings", False):
+        raise ValueError(
+            "`--position-stretch` must come with `--no-token-positional-embeddings`: fairseq's own "
+            "sinusoid underneath would stay unstretched."
+        )
 
 
 def encoder_options(args: Any) -> dict[str, Any]:

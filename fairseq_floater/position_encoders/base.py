@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -132,6 +132,8 @@ class PositionSignal(nn.Module, ABC):
     inductive: ClassVar[bool]
     data_driven: ClassVar[bool]
     parameter_efficient: ClassVar[bool]
+    #: There are positions between two tokens (:meth:`compute_between`).
+    continuous: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
 
     def __init__(self, spec: SignalSpec):
@@ -160,18 +162,34 @@ class PositionSignal(nn.Module, ABC):
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
         """Rows 0 .. N - 1: float32 [N, S, len(blocks), C], from what the blocks own."""
 
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        """Rows at token positions 0, 1/r, 2/r, ...: float32 [N, S, len(blocks), C].
+
+        For ``continuous`` encoders; ``--position-stretch`` needs them.
+        """
+        raise NotImplementedError(f"{self.name} has no positions between two tokens.")
+
     @property
     def max_positions(self) -> int:
         """Longest input in tokens, end symbol included."""
         return UNLIMITED_POSITIONS
 
-    def forward(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def forward(
+        self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, rows_per_token: int = 1
+    ) -> Tensor:
         """The table [N, S, len(blocks), C] in ``dtype``.
+
+        With ``rows_per_token`` > 1 (training on stretched positions only) the N rows are that much
+        closer, and nothing is kept.
 
         Raises:
             ValueError: more positions than the encoder has.
             PositionRangeError: a row does not fit ``dtype``.
         """
+        if rows_per_token > 1:
+            return self._cast(
+                lambda: self.compute_between(num_positions, rows_per_token, blocks), blocks, dtype
+            )
         self._check_length(num_positions)
         if self.training or torch.is_grad_enabled():
             self.drop_kept_table()
@@ -193,9 +211,15 @@ class PositionSignal(nn.Module, ABC):
             return self._computed(num_positions, blocks, dtype)
 
     def _computed(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        return self._cast(lambda: self.compute(num_positions, blocks), blocks, dtype)
+
+    def _cast(
+        self, compute: Callable[[], Tensor], blocks: Sequence[Any], dtype: torch.dtype
+    ) -> Tensor:
+        """What ``compute`` gives in float32, cast last; refuses what does not fit ``dtype``."""
         device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
         with torch.autocast(device_type, enabled=False):
-            table = self.compute(num_positions, blocks)
+            table = compute()
         # Only half precision has a range that a float32 row can leave unnoticed.
         limit = torch.finfo(dtype).max
         if dtype == torch.float16 and float(table.detach().abs().max()) > limit:

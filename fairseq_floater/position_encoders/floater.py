@@ -68,6 +68,7 @@ class FloaterPositions(PositionSignal):
     inductive = True
     data_driven = True
     parameter_efficient = True
+    continuous = True
     options = (
         Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
         Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
@@ -150,20 +151,27 @@ class FloaterPositions(PositionSignal):
         return block.requires_grad_(not self.spec.options["floater_freeze"])
 
     def compute(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
+    ) -> Tensor:
+        # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
+        times = self.times(max(num_rows, 2)) / rows_per_token
         if not self.training:
-            return self._solved(num_positions, blocks)
+            return self._solved(times, blocks)[:num_rows]
         if not self._error_reported:
-            self._report_error(num_positions, blocks)
+            self._report_error(times, blocks)
         if self.num_updates % self.update_interval == 0:
-            table = self._solved(num_positions, blocks)
+            table = self._solved(times, blocks)
             if self.update_interval > 1:
                 self._reused = table.detach()
-            return table
-        if self._reused is None or len(self._reused) < num_positions:
+            return table[:num_rows]
+        if self._reused is None or len(self._reused) < num_rows:
             with torch.no_grad():
-                self._reused = self._solved(num_positions, blocks)
+                self._reused = self._solved(times, blocks)
         parameters = [*self.dynamics.parameters(), *(b.values for b in blocks)]
-        return _ZeroGradient.apply(self._reused[:num_positions], *parameters)
+        return _ZeroGradient.apply(self._reused[:num_rows], *parameters)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq's trainer before every update."""
@@ -184,17 +192,14 @@ class FloaterPositions(PositionSignal):
     def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
         return torch.stack([block.initial() for block in blocks], dim=1)  # [S, L, C]
 
-    def _solved(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
-        p0 = self._initial_values(blocks)
-        # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
-        times = self.times(max(num_positions, 2))
-        return solve(self.dynamics, p0, times, **self.solver)[:num_positions]
+    def _solved(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
+        return solve(self.dynamics, self._initial_values(blocks), times, **self.solver)
 
-    def _report_error(self, num_positions: int, blocks: Sequence[InitialValues]) -> None:
+    def _report_error(self, times: Tensor, blocks: Sequence[InitialValues]) -> None:
         """Say once how exact the solve is; the error of a step size depends on the flow."""
         self._error_reported = True
         error = step_halving_error(
-            self.dynamics, self._initial_values(blocks), self.times(num_positions), **self.solver
+            self.dynamics, self._initial_values(blocks), times, **self.solver
         )
         level = logging.WARNING if error > ERROR_WORTH_A_WARNING else logging.INFO
         advice = "; a smaller --floater-step-size lowers it" if level == logging.WARNING else ""
@@ -205,7 +210,7 @@ class FloaterPositions(PositionSignal):
             "/".join(self.spec.streams),
             self.spec.side,
             error,
-            num_positions,
+            round(float(times[-1]) / self.delta) + 1,
             advice,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -24,6 +25,16 @@ def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
     return rows[offset:]
 
 
+def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_idx: int) -> Tensor:
+    """:func:`sinusoid_rows` at token positions 0, 1/r, 2/r, ...: float32 [N, C]."""
+    half = dim // 2
+    frequencies = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
+    places = torch.arange(num_rows, dtype=torch.float32) / rows_per_token + padding_idx + 1
+    angles = places.unsqueeze(1) * frequencies
+    rows = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return rows if dim % 2 == 0 else torch.nn.functional.pad(rows, (0, 1))
+
+
 def block_term(block_number: int, dim: int) -> Tensor:
     """The second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
     rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(block_number + 1, dim, None)
@@ -33,8 +44,8 @@ def block_term(block_number: int, dim: int) -> Tensor:
 class SinusoidalPositions(PositionSignal):
     """Equation 7: block n adds sinusoid(i) + sinusoid(n).
 
-    At ``input`` with target ``hidden`` it adds nothing: fairseq's own ``embed_positions`` is the
-    sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
+    At ``input`` with target ``hidden`` it adds nothing where fairseq's own ``embed_positions`` is
+    there: that is the sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
     sinusoid(i) is that same base where it is there, so that each block receives its term once.
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
@@ -47,6 +58,7 @@ class SinusoidalPositions(PositionSignal):
     inductive = True
     data_driven = False
     parameter_efficient = True
+    continuous = True
 
     def __init__(self, spec: SignalSpec):
         super().__init__(spec)
@@ -55,13 +67,25 @@ class SinusoidalPositions(PositionSignal):
         self.register_buffer("anchor", torch.empty(0), persistent=False)
 
     def receives(self, block_index: int) -> bool:
-        if self.spec.target == "hidden" and not self.spec.every_block:
+        spec = self.spec
+        if spec.target == "hidden" and not spec.every_block and spec.base_at_input:
             return False  # fairseq's own base is all there is
         return super().receives(block_index)
 
     def compute(self, num_positions: int, blocks: Sequence[BlockPositions]) -> Tensor:
         spec = self.spec
-        sinusoid = sinusoid_rows(num_positions, spec.dim, spec.padding_idx)
+        return self._table(sinusoid_rows(num_positions, spec.dim, spec.padding_idx), blocks)
+
+    def compute_between(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[BlockPositions]
+    ) -> Tensor:
+        spec = self.spec
+        rows = sinusoid_rows_between(num_rows, rows_per_token, spec.dim, spec.padding_idx)
+        return self._table(rows, blocks)
+
+    def _table(self, sinusoid: Tensor, blocks: Sequence[BlockPositions]) -> Tensor:
+        """``sinusoid`` [N, C] and the block terms as [N, S, L, C]."""
+        spec = self.spec
         per_block = []
         for block in blocks:
             base_is_there = (

@@ -1,0 +1,91 @@
+"""A flow that cannot grow: dp/dt = (A - A^T) p turns every p(0) and keeps its length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
+
+# Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
+DELTA = 0.1
+
+
+class StartingPoint(nn.Module):
+    """p(0) of every stream of one block: ``values`` [S, C]."""
+
+    def __init__(self, block_index: int, spec: SignalSpec):
+        super().__init__()
+        self.block_index = block_index
+        # In the hidden form rows are as long as a sinusoid's, sqrt(C / 2).
+        std = 0.0 if spec.target == "qkv" else 0.5**0.5
+        self.values = nn.Parameter(torch.randn(len(spec.streams), spec.dim) * std)
+
+
+class RotationPositions(PositionSignal):
+    """FLOATER's flow (equation 8) with a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
+
+    The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
+    phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the
+    trajectory of FLOATER's own h grows past the trained length; and the flow has a closed form, so
+    the table is a handful of matrix products instead of a solve.
+
+    One A of C x C parameters is shared by blocks and streams. Shapes: table [N, S, L, C].
+    """
+
+    name = "rotation"
+    title = "rotation flow"
+    formula = "dp/dt = (A - A^T) p"
+    source = "this project; a case of the paper's equation 8"
+    default_target = "hidden"
+    keeps_base = True
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    continuous = True
+    options = (
+        Option("--rotation-frequency", 0.3, "largest initial frequency, radians a token", float),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        frequency = options["rotation_frequency"]
+        if not 0 < frequency < float("inf"):
+            raise ValueError(
+                f"`--rotation-frequency` must be positive, but is {frequency} instead."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"frequencies up to {options['rotation_frequency']} radians a token at the start"
+
+    def __init__(self, spec: SignalSpec):
+        super().__init__(spec)
+        # For entries of deviation s the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
+        largest = spec.options["rotation_frequency"] / DELTA
+        std = largest / (2 * (2 * spec.dim) ** 0.5)
+        self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
+
+    def build_block(self, block_index: int) -> nn.Module:
+        return StartingPoint(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[StartingPoint]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoint]
+    ) -> Tensor:
+        dtype = torch.promote_types(self.generator.dtype, torch.float32)
+        generator = self.generator.to(dtype)
+        # p as a row vector: p(t + s) = p(t) exp(s (A - A^T)).
+        power = torch.matrix_exp((DELTA / rows_per_token) * (generator - generator.T))
+        rows = torch.stack([block.values.to(dtype) for block in blocks], dim=1).unsqueeze(0)
+        # Doubling: the known rows, turned by as many steps as there are of them, are the next ones.
+        # Two rows at least, so that A has its (zero) gradient for one row too, as DDP expects.
+        while len(rows) < max(num_rows, 2):
+            rows = torch.cat([rows, rows @ power])
+            power = power @ power
+        return rows[:num_rows]

@@ -1,0 +1,209 @@
+"""Training on stretched positions, and the flow that keeps its length."""
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    build,
+    difference,
+    log_probs,
+    loss_of,
+    parts,
+    position_parameters,
+    randomise_positions,
+    raw_log_probs,
+    sentence,
+    shifted,
+    signals,
+    source_batch,
+    target_batch,
+    visible,
+)
+
+from fairseq_floater import stacks
+from fairseq_floater.position_encoders import POSITION_ENCODERS, stretch_range
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
+from fairseq_floater.stack_positions import ROWS_PER_TOKEN, Stretch
+
+CONTINUOUS = [name for name, cls in POSITION_ENCODERS.items() if cls.continuous]
+CASES = [(name, target) for name in CONTINUOUS for target in ("qkv", "hidden")]
+every_continuous = pytest.mark.parametrize(("encoder", "target"), CASES)
+ALONE = {"no_token_positional_embeddings": True}
+
+
+def stretched(encoder, target, text="0.5:2.5", **options):
+    model = build(
+        encoder, target=target, position_stretch=text, dropout=0.0, **{**ALONE, **options}
+    )
+    return randomise_positions(model)
+
+
+def training_log_probs(model, *batch, seed=0):
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return raw_log_probs(model.train(), *batch)
+
+
+@every_continuous
+def test_rows_between_tokens_meet_the_rows_of_tokens(encoder, target):
+    model = visible(encoder, "all", target, **ALONE)
+    for stack, name, signal in signals(model):
+        with torch.no_grad():
+            rows = signal.compute(12, parts(stack, name))
+            fine = signal.compute_between(45, 4, parts(stack, name))
+        scale = rows.abs().max()
+        assert difference(fine[::4], rows) <= 1e-5 * scale
+        # Between two rows the flow is on its way from one to the other.
+        steps = fine.diff(dim=0).flatten(1).norm(dim=1)
+        assert steps.max() < rows.diff(dim=0).flatten(1).norm(dim=1).max()
+
+
+@every_continuous
+def test_a_factor_of_one_is_training_without_stretch(encoder, target):
+    model, plain = stretched(encoder, target, "1:1"), stretched(encoder, target, None)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    left, right = (training_log_probs(m, *batch)[real] for m in (model, plain))
+    assert difference(left, right) <= 2e-5
+
+
+@every_continuous
+def test_a_factor_of_two_puts_token_i_where_token_2i_was(encoder, target, monkeypatch):
+    model = stretched(encoder, target)
+    monkeypatch.setattr(
+        Stretch, "drawn", lambda limits, n, device: Stretch(torch.full((n, 1), 2.0), 2.5)
+    )
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    found = training_log_probs(model, *batch)
+    monkeypatch.undo()
+    plain = stretched(encoder, target, None)
+    plain.load_state_dict(model.state_dict())
+    token_positions = stacks.token_positions
+    monkeypatch.setattr(stacks, "token_positions", lambda mask: 2 * token_positions(mask))
+    for stack, name, signal in signals(plain):
+        with torch.no_grad():
+            rows = signal.compute(64, parts(stack, name))
+        monkeypatch.setattr(signal, "forward", lambda *words, rows=rows: rows)
+    assert difference(found[real], log_probs(plain.eval(), *batch)[real]) <= 2e-5
+
+
+@every_continuous
+def test_evaluation_is_never_stretched(encoder, target):
+    model = stretched(encoder, target)
+    plain = stretched(encoder, target, None)
+    batch = source_batch(), target_batch()
+    assert difference(log_probs(model.eval(), *batch), log_probs(plain.eval(), *batch)) == 0
+
+
+@every_continuous
+def test_every_update_draws_anew_and_the_seed_decides(encoder, target):
+    model = stretched(encoder, target)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    first, again, other = (training_log_probs(model, *batch, seed=s)[real] for s in (1, 1, 2))
+    assert difference(first, again) == 0
+    assert difference(first, other) > 1e-3
+    loss_of(model).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+
+
+@every_continuous
+def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
+    """A sentence of a batch is stretched as it is alone under its own factor."""
+    model = stretched(encoder, target)
+    source, target_in = source_batch(), target_batch()
+    torch.manual_seed(3)
+    factors = torch.empty(3, 1).uniform_(0.5, 2.5)
+    together = training_log_probs(model, source, target_in, seed=3)
+    for i in range(3):
+        monkeypatch.setattr(
+            Stretch, "drawn", lambda limits, n, device, i=i: Stretch(factors[i : i + 1], 2.5)
+        )
+        s, t = source[i][source[i].ne(PAD)], target_in[i][target_in[i].ne(PAD)]
+        alone = training_log_probs(model, s[None], t[None])[0]
+        assert difference(together[i][target_in[i].ne(PAD)], alone) <= 2e-5
+
+
+def test_the_table_is_long_enough_for_any_draw():
+    positions = torch.arange(50).expand(200, 50)
+    for limits in ((0.5, 2.5), (1.0, 1.0), (0.3, 3.3)):
+        rows, count = Stretch.drawn(limits, 200, torch.device("cpu")).rows(positions, 50)
+        assert int(rows.min()) >= 0 and int(rows.max()) < count
+        assert count <= 50 * limits[1] * ROWS_PER_TOKEN + 2
+
+
+def test_the_sinusoid_between_tokens_is_fairseqs_at_tokens():
+    for dim in (64, 63):
+        rows = sinusoid_rows_between(61, 4, dim, PAD)
+        assert difference(rows[::4], sinusoid_rows(16, dim, PAD)) < 1e-6
+
+
+def test_a_sinusoid_of_ours_is_the_transformers_own():
+    """Without fairseq's base, the signal gives the first block what the base would have given."""
+    ours, base = build("sinusoidal", "input", **ALONE), build("sinusoidal", "input")
+    ours.load_state_dict(base.state_dict(), strict=False)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    left, right = (log_probs(m.eval(), *batch)[real] for m in (ours, base))
+    assert difference(left, right) <= 2e-5
+
+
+@pytest.mark.parametrize("text", ["2", "1:2:3", "0:1", "2:1", "a:b", "1:inf", ""])
+def test_a_range_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="`--position-stretch` must be LOW:HIGH"):
+        stretch_range(text)
+
+
+def test_what_stretch_cannot_go_with_is_refused():
+    for encoder in ("learned", "rnn", "none"):
+        with pytest.raises(ValueError, match=f"--position-encoder is {encoder} instead"):
+            build(encoder, position_stretch="1:2", **ALONE)
+    with pytest.raises(ValueError, match="must come with `--no-token-positional-embeddings`"):
+        build("floater", position_stretch="1:2")
+
+
+# The rotation flow.
+
+
+def rotation(rows, **options):
+    model = build("rotation", target="hidden", **options).eval()
+    stack, name, signal = signals(model)[0]
+    with torch.no_grad():
+        return signal, parts(stack, name), signal.compute(rows, parts(stack, name))
+
+
+def test_a_rotation_keeps_every_norm():
+    _, _, rows = rotation(4096)
+    norms = rows.norm(dim=-1)
+    assert ((norms / norms[0]).sub(1).abs().max()) < 1e-3
+
+
+def test_a_rotation_solves_its_flow():
+    from fairseq_floater.ode import solve
+
+    signal, blocks, rows = rotation(100)
+    with torch.no_grad():
+        p0 = torch.stack([b.values for b in blocks], dim=1).double()
+        skew = (signal.generator - signal.generator.T).double()
+        times = 0.1 * torch.arange(100, dtype=torch.float64)
+        expected = solve(lambda t, p: p @ skew, p0, times, solver="rk4", step_size=0.02)
+    assert difference(rows.double(), expected) < 1e-4
+
+
+@pytest.mark.parametrize("frequency", [0.1, 0.3])
+def test_the_initial_frequencies_are_those_asked_for(frequency):
+    signal, _, _ = rotation(2, rotation_frequency=frequency, encoder_embed_dim=256)
+    with torch.no_grad():
+        skew = 0.1 * (signal.generator - signal.generator.T)
+        largest = float(torch.linalg.eigvals(skew).imag.abs().max())
+    assert largest == pytest.approx(frequency, rel=0.15)
+
+
+def test_a_rotation_in_qkv_starts_as_the_model_without_it():
+    ours, base = build("rotation", target="qkv"), build("none", **ALONE)
+    assert all(not p.values.any() for s, n, _ in signals(ours) for p in parts(s, n))
+    with pytest.raises(ValueError, match="`--rotation-frequency` must be positive"):
+        build("rotation", rotation_frequency=0.0)
+    assert log_probs(base.eval(), sentence(5), shifted(sentence(5))).isfinite().all()
