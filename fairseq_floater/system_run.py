@@ -114,7 +114,7 @@ def run_from_args(args: argparse.Namespace) -> Run:
 
 
 def run_from_words(words: str) -> Run:
-    """The run of one line of options, as a configuration lists it.
+    """The run of one line of options, as a configuration lists it; the model's come after ``--``.
 
     Raises:
         UsageError: unknown options or values.
@@ -122,7 +122,8 @@ def run_from_words(words: str) -> Run:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_run_options(parser)
     try:
-        args, unknown = parser.parse_known_args(shlex.split(words))
+        own, _, options = words.partition(" -- ")
+        args, unknown = parser.parse_known_args([*own.split(), f"--model-options={options}"])
     except (argparse.ArgumentError, ValueError) as error:
         raise UsageError(f"The system {words!r} cannot be read: {error}.") from None
     if unknown:

@@ -5,18 +5,17 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
     cat <<'EOF'
-usage: bash scripts/protocol.sh CONFIG --encoder E [options]
+usage: bash scripts/protocol.sh CONFIG --encoder E [options] [-- options of the model]
 
 Trains the plain Transformer of CONFIG (once, shared by all systems), starts E from it, trains on at
 half the peak rate, averages the last checkpoints, translates and scores every test set. A step
 whose result is whole is skipped; a killed run goes on where it was.
 
-  --encoder E     floater, sinusoidal, learned, none; or plain: average and score the donor itself
+  --encoder E     floater, sinusoidal, learned, rnn, rotation, none; or plain: average and score the donor itself
   --blocks B      all (default) or input
   --target T      qkv or hidden (default: qkv for floater, hidden for the others)
   --scratch       train from random parameters instead of the donor (`budget: scratch`)
   --no-base       without fairseq's sinusoid underneath
-  --model-options WORDS   further options of the model in one word: --model-options '--rnn-layers 2'
   --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)
   --seed N        of training (default: the configuration's)
   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
@@ -25,7 +24,9 @@ whose result is whole is skipped; a killed run goes on where it was.
   --processes N   GPUs (default: all of this machine; 0 is the CPU)
   --dry-run       print every command, run none
 
-example: bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
+examples:
+  bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
+  bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder rnn -- --rnn-layers 2 --rnn-input vector
 EOF
 }
 
@@ -33,7 +34,7 @@ CONFIG="" ENCODER="" BLOCKS=all TARGET="" SCRATCH="" NO_BASE="" MODEL_OPTIONS=""
 RAW="" DATA="" WORK="" PROCESSES="" SEED=""
 while (($#)); do
     case $1 in
-    --encoder | --blocks | --target | --model-options | --seed | --raw | --data | --work | --processes)
+    --encoder | --blocks | --target | --seed | --raw | --data | --work | --processes)
         (($# >= 2)) || usage_error "$1 needs a value."
         name=${1#--}
         name=${name//-/_}
@@ -44,6 +45,11 @@ while (($#)); do
     --no-base) NO_BASE=--no-base ;;
     --losses) LOSSES=yes ;;
     --dry-run) DRY_RUN=1 ;;
+    --)
+        shift
+        MODEL_OPTIONS=$*
+        break
+        ;;
     -h | --help)
         usage
         exit 0

@@ -203,7 +203,11 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     assert small
     for name in small:
         assert any(w.startswith(f"{name} holds") for w in report.warnings)
-    assert sum("early stopping" in w for w in report.warnings) == len(report.bins)
+    (early,) = (w for w in report.warnings if "stops early" in w)
+    assert early.startswith("short stops early") and all(name in early for name in report.bins)
+    whole = generated(tmp_path / "whole", sources, references)
+    fine = score(folder, [SystemFiles("whole", [whole])], bootstrap=0)
+    assert not any("stops early" in w for w in fine.warnings)
     assert not any(w.startswith("all holds") for w in report.warnings)
 
 

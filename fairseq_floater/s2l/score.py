@@ -99,6 +99,7 @@ def score(
             raise S2LError(f"{split_dir / TEST}.tsv has no pair in the bin {name}.")
         scorer.add(report, name, test, runs, members)
     scorer.add(report, ALL, test, runs, range(len(test.references)))
+    _warn_of_early_stops(report)
     return report
 
 
@@ -148,7 +149,11 @@ class _Scorer:
                 cut_off=self._cut_off(seeds, test, members),
             )
         self._compare(report.scores[name], resampled)
-        self._warn(report, name, len(index))
+        if len(index) < FEW_SENTENCES:
+            report.warnings.append(
+                f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
+                "mean little."
+            )
 
     def _counts(self, run: SystemRun, test: EvaluationSet) -> Array:
         if id(run) not in self.counts:
@@ -193,18 +198,19 @@ class _Scorer:
                     found.loss, base.loss, resampled[system][1], base_resampled[1]
                 )
 
-    def _warn(self, report: S2LScores, name: str, sentences: int) -> None:
-        if sentences < FEW_SENTENCES:
+
+def _warn_of_early_stops(report: S2LScores) -> None:
+    for system in report.systems:
+        short = [
+            f"{name} {found[system].length_ratio:.2f}"
+            for name, found in report.scores.items()
+            if system in found and found[system].length_ratio < EARLY_STOP
+        ]
+        if short:
             report.warnings.append(
-                f"{name} holds {sentences} sentences only: scores of fewer than {FEW_SENTENCES} "
-                "mean little."
+                f"{system} stops early: hypotheses of {', '.join(short)} of the references' length. "
+                "BLEU and chrF flatter that; read the loss."
             )
-        for system, found in report.scores[name].items():
-            if found.length_ratio < EARLY_STOP:
-                report.warnings.append(
-                    f"{name}, {system}: hypotheses have {found.length_ratio:.2f} of the references' "
-                    "length; BLEU and chrF flatter early stopping, read the loss."
-                )
 
 
 def _measure(

@@ -275,9 +275,10 @@ def _check_source_of_tokens(options: SplitOptions) -> None:
 
 def _check_form(files: list[Path], encoded: bool) -> None:
     """Refuse subwords where raw text was promised, and the other way round; names file and line."""
+    marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
     for path in files:
         head = list(itertools.islice(read_lines(path), _HEAD_LINES))
-        marked = [any(mark.search(line) for mark in BPE_MARKS.values()) for line in head]
+        marked = [any(mark.search(line) for mark in marks) for line in head]
         if not encoded and sum(marked) > len(head) / 2:
             raise S2LError(
                 f"{path} is in subwords (line {marked.index(True) + 1}); raw text is needed, or "

@@ -1,0 +1,101 @@
+"""scripts/s2l.sh on a corpus of seconds: from nothing to table and figure, again, and refused."""
+
+import json
+
+import pytest
+import yaml
+from test_scripts import ROOT, run
+
+SYSTEMS = [
+    "sinusoidal-input-hidden-scratch",
+    "rotation-all-hidden-scratch-nobase-position-stretch_0.5_2.5",
+]
+
+
+@pytest.fixture(scope="module")
+def s2l_config(tmp_path_factory):
+    """The short-to-long configuration, cut down to seconds."""
+    settings = yaml.safe_load((ROOT / "configs" / "numbers_s2l.yaml").read_text())
+    settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 20, "test-long": 80})
+    settings["data"]["vocab"] = 130
+    settings["s2l"].update({"edges": [24, 36], "max-per-bin": 6})
+    settings["s2l"]["systems"] = [
+        "--encoder sinusoidal --blocks input --scratch",
+        "--encoder rotation --no-base --scratch -- --position-stretch 0.5:2.5",
+    ]
+    settings["s2l"]["baseline"] = SYSTEMS[0]
+    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
+    settings["budget"].update({"scratch": {"max-epoch": 1}, "average": 1})
+    settings["generation"].update({"beam": 1, "max-len-a": 0, "max-len-b": 10})
+    path = tmp_path_factory.mktemp("s2l") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def test_from_corpus_to_figure(s2l_config):
+    work = s2l_config.parent / "my work"
+    words = (
+        "s2l.sh",
+        s2l_config,
+        "--work",
+        work,
+        "--seeds",
+        "7",
+        "--jobs",
+        "2",
+        "--processes",
+        "0",
+    )
+    done = run(*words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    scores = json.loads((work / "s2l.json").read_text())
+    assert scores["systems"] == SYSTEMS and scores["baseline"] == SYSTEMS[0]
+    assert list(scores["bins"]) == ["[1, 24)", "[24, 36)", "[36, inf)", "all"]
+    for name, found in scores["bins"].items():
+        assert found["sentences"] == (12 if name == "all" else 6)
+        for system in SYSTEMS:
+            assert found["systems"][system]["loss_bits_per_token"]["value"] > 0
+            assert 0 <= found["systems"][system]["cut_off"] <= 1
+    assert scores["length_limit"] == {"a": 0, "b": 10}
+    assert (work / "s2l.md").read_text() in done.stdout
+    assert "never trained" in done.stdout
+    assert (work / "s2l.png").stat().st_size > 10_000
+    assert b"<svg" in (work / "s2l.svg").read_bytes()
+    for path in work.glob("seed-7/*/scratch.args"):
+        assert "--seed\n7\n" in path.read_text()
+    # A second run finds everything whole.
+    before = {p: p.stat().st_mtime_ns for p in work.rglob("*.txt")}
+    again = run(*words)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert {p: p.stat().st_mtime_ns for p in work.rglob("*.txt")} == before
+    assert (work / "s2l.md").read_text() in again.stdout
+
+
+def test_a_dry_run_shows_every_seed_and_makes_nothing(s2l_config, tmp_path):
+    shown = run(
+        "s2l.sh", s2l_config, "--seeds", "1,2", "--dry-run", "--processes", "0", cwd=tmp_path
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert not any(tmp_path.iterdir())
+    for seed in "12":
+        assert f"seed-{seed}/{SYSTEMS[1]}/checkpoints --seed {seed}" in shown.stdout
+        assert f"{SYSTEMS[1]}=work/tiny/seed-{seed}/{SYSTEMS[1]}/losses.test.txt" in shown.stdout
+    assert "--position-stretch 0.5:2.5" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 2, "a CONFIG is needed"),
+        ((ROOT / "configs" / "numbers_en_de.yaml",), 2, "no short-to-long experiment"),
+        ((ROOT / "configs" / "text_s2l.yaml",), 2, "pass its folder with --raw"),
+        ((ROOT / "configs" / "numbers_s2l.yaml", "--seeds", "a"), 2, "--seeds must be numbers"),
+        ((ROOT / "configs" / "numbers_s2l.yaml", "--jobs", "0"), 2, "--jobs must be a number"),
+        (("nowhere.yaml",), 1, "There is no configuration nowhere.yaml"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path, words, code, message):
+    refused = run("s2l.sh", *words, cwd=tmp_path)
+    assert refused.returncode == code, refused.stderr
+    assert message in refused.stderr
+    assert not any(tmp_path.iterdir())
