@@ -253,14 +253,21 @@ def _systems(
 
 def table(verbs: Any) -> None:
     def run(args: argparse.Namespace) -> Any:
+        if args.paper and args.figure is not None:
+            raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
+        paper = collect_paper_tables(args.results, test=args.test)
         if args.paper:
-            if args.figure is not None:
-                raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
-            return collect_paper_tables(args.results, test=args.test)
-        results = report.collect(args.results)
+            return paper
+        try:
+            results = report.collect(args.results)
+        except report.ReportError:
+            if args.figure is not None or not paper.filled:
+                raise
+            return paper  # the runs lie deeper, in several experiments
         if args.figure is not None:
             plot_scores(results, args.figure)
-        return results
+        # Where a run answers to a number of the paper's, that number stands beside it unasked.
+        return report.Joined([results, paper]) if paper.filled else results
 
     parser = add_verb(
         verbs,
@@ -275,7 +282,7 @@ def table(verbs: Any) -> None:
     parser.add_argument(
         "--paper",
         action="store_true",
-        help="Tables 2 and 6, from every run up to three folders deep",
+        help="Tables 2 and 6 alone, from every run up to three folders deep",
     )
     parser.add_argument(
         "--test",

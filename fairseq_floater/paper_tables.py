@@ -110,6 +110,12 @@ class PaperTables:
     table_6: dict[tuple[str, str | None, str | None], Cell]
     outside: list[tuple[str, str]]
 
+    @property
+    def filled(self) -> bool:
+        """Whether any run belongs in a cell."""
+        cells = [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
+        return any(cell.runs for cell in cells)
+
     def to_json_dict(self) -> dict[str, Any]:
         return {
             "folder": self.folder,

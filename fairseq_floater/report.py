@@ -66,6 +66,20 @@ class Results:
         return "\n".join(lines)
 
 
+@dataclass
+class Joined:
+    """Several results printed one after the other."""
+
+    parts: list[Any]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The keys of all parts; a later part's win."""
+        return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
+
+    def format_text(self) -> str:
+        return "\n\n".join(part.format_text() for part in self.parts)
+
+
 def collect(folder: str | os.PathLike[str]) -> Results:
     """Read every finished run below ``folder``.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_floater.cli import main
 from fairseq_floater.paper_tables import TABLE_2, TABLE_6, collect_paper_tables
 from fairseq_floater.report import ReportError
 
@@ -215,3 +216,22 @@ def test_the_scripts_settings_are_the_ones_that_are_read():
     lines = Experiment(config).arguments("settings", Run())
     written = {entry.split("=", 1)[0] for entry in lines}
     assert {*SHARED, *DEFAULTS, *OPTIONS} <= written
+
+
+def test_the_command_shows_the_papers_numbers_wherever_a_run_answers_to_one(tmp_path, capsys):
+    run = save_run(tmp_path / "wmt14" / "floater-all-qkv")
+    assert main(["table", str(tmp_path)]) == 0  # runs of several experiments
+    assert "| 28.6 / 29.00 |" in capsys.readouterr().out
+    path = run / "scores.test.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"chrf": {"score": 50}, "length_ratio": 1.0})
+    )
+    assert main(["table", str(run.parent)]) == 0  # one experiment: its own table, then the paper's
+    out = capsys.readouterr().out
+    assert out.index("| floater-all-qkv | 27.00 |") < out.index("| 28.6 / 29.00 |")
+    save_run(run.parent / "plain", encoder="plain", position_target="None")
+    assert main(["table", str(run.parent), "--paper"]) == 0
+    out = capsys.readouterr().out
+    assert "- plain: plain is no row" in out and "system" not in out
+    assert main(["table", str(run.parent), "--paper", "--figure", "x.png"]) == 2
+    assert main(["table", str(tmp_path / "nowhere")]) == 1
