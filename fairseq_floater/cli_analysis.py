@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater import report, scoring
-from fairseq_floater.cli_common import add_verb, positive
+from fairseq_floater.cli_common import add_verb, positive, share
 from fairseq_floater.errors import UsageError
 from fairseq_floater.paper_tables import collect_paper_tables
-from fairseq_floater.plots import plot_s2l, plot_scores
+from fairseq_floater.plots import checked_format, plot_s2l, plot_scores
 from fairseq_floater.position_drawing import ORDERS
 from fairseq_floater.position_figure import STACK_CHOICES, plot_positions
 from fairseq_floater.s2l.bins import Bins
@@ -157,7 +157,7 @@ def _s2l_split(parts: Any) -> None:
         "--max-per-bin", type=positive, metavar="N", help="an even sample of the test pairs"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the sample (1)")
-    parser.add_argument("--character-coverage", type=float, default=1.0, metavar="SHARE")
+    parser.add_argument("--character-coverage", type=share, default=1.0, metavar="SHARE")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="threads (1)")
     parser.add_argument("--force", action="store_true", help="replace OUT_DIR")
 
@@ -167,6 +167,8 @@ def _s2l_score(parts: Any) -> None:
         a, b = args.max_len_a, args.max_len_b
         if (a is None) != (b is None):
             raise UsageError("`--max-len-a` and `--max-len-b` are one rule: give both or none.")
+        for path in args.figure:
+            checked_format(path)  # before the work, not after it
         scores = score_s2l(
             args.split_dir,
             _systems(args.hypotheses, args.losses),

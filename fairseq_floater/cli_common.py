@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +30,10 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text}")
     return int(text)
+
+
+def share(text: str) -> float:
+    """The type of an option that is a share, above 0 and at most 1."""
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
+    return float(text)

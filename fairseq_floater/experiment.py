@@ -36,7 +36,10 @@ _SECTIONS: dict[str, tuple[set[str], set[str]]] = {
     "generation": ({"beam", "lenpen"}, set()),
 }
 # Only of a short-to-long experiment.
-_S2L_KEYS = ({"threshold", "systems"}, {"edges", "both-sides", "max-per-bin", "baseline"})
+_S2L_KEYS = (
+    {"threshold", "systems"},
+    {"edges", "both-sides", "max-len", "max-per-bin", "baseline"},
+)
 _FREE_SECTIONS = ("shape", "optimisation", "generation")
 
 
@@ -108,11 +111,14 @@ class Experiment:
             raise ConfigError(f"{self.path}: `s2l` must be a section of keys.")
         self._check_keys("`s2l`", section, *_S2L_KEYS)
         systems = section["systems"]
-        if not isinstance(systems, list) or not all(isinstance(s, str) for s in systems):
+        if not systems or not isinstance(systems, list) or not all(map(_is_text, systems)):
             raise ConfigError(
                 f"{self.path}: `s2l: systems` must list one line of options a system."
             )
-        names = [run_from_words(words).name for words in systems]
+        try:
+            names = [run_from_words(words).name for words in systems]
+        except UsageError as error:
+            raise ConfigError(f"{self.path}: `s2l: systems`: {error}") from None
         if len(set(names)) < len(names):
             raise ConfigError(f"{self.path}: `s2l: systems` names {names} one of them twice.")
         baseline = section.get("baseline")
@@ -278,6 +284,7 @@ class Experiment:
         if "s2l" in self.config:
             # The split has learned the subwords: its lengths are counted in them.
             del options["vocab"]
+            options["max-len"] = 0  # what the split kept, trains
             options["spm-model"] = str(Path(work) / "split" / "spm.model")
         return self._languages() + _options(options)
 
@@ -299,6 +306,10 @@ class Experiment:
         if numbers is None:
             raise MissingStageError(f"{self.path} has no built-in corpus (`data: numbers`).")
         return self._languages() + _options(numbers)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _options(section: dict[str, Any]) -> list[str]:

@@ -73,6 +73,15 @@ class Cell:
     paper: float
     runs: list[ScoredRun] = field(default_factory=list)
 
+    def add(self, run: ScoredRun, outside: list[tuple[str, str]]) -> None:
+        """Runs of a cell are seeds of one system: a seed that is there already is listed outside."""
+        seed = run.settings.get("seed")
+        same = next((r.name for r in self.runs if r.settings.get("seed") == seed), None)
+        if same is None:
+            self.runs.append(run)
+        elif (entry := (run.name, f"seed {seed} of its cell is {same}")) not in outside:
+            outside.append(entry)
+
     def ours(self, name: str) -> dict[str, Any] | None:
         """Mean, standard deviation over seeds (None for one run) and number of runs."""
         found = [run.metric(name).get("score") for run in self.runs]
@@ -212,7 +221,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
             found.outside.append((name, str(reason)))
             continue
         for cell in cells:
-            cell.runs.append(run)
+            cell.add(run, found.outside)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints import write_whole
+from fairseq_floater.errors import UsageError
 from fairseq_floater.report import Results, confidence_interval
 from fairseq_floater.s2l.score_report import Measure, S2LScores
 
@@ -70,14 +71,20 @@ def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
         _legend(figure, panel_axes[0])
 
 
+def checked_format(path: str | os.PathLike[str]) -> str:
+    """The format of a figure by its ending; raises UsageError for one that is not written."""
+    suffix = Path(path).suffix.lower().lstrip(".")
+    if suffix not in FORMATS:
+        raise UsageError(f"`{path}` must end in one of {', '.join(FORMATS)}.")
+    return suffix
+
+
 @contextmanager
 def _figure(
     path: str | os.PathLike[str], panels: int, bars: int
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
     """A figure of panels above each other, written to ``path`` at the end, whole or not at all."""
-    suffix = Path(path).suffix.lstrip(".") or "png"
-    if suffix not in FORMATS:
-        raise ValueError(f"`{path}` must end in one of {', '.join(FORMATS)}.")
+    suffix = checked_format(path)
     # fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
@@ -108,7 +115,7 @@ def _grouped_bars(
             [bar.value for _, bar in found],
             width * 0.9,
             color=COLOURS[i % len(COLOURS)],
-            hatch=_HATCHES[i % len(_HATCHES)],
+            hatch=_HATCHES[(i + i // len(COLOURS)) % len(_HATCHES)],
             edgecolor="white",
             label=name,
         )

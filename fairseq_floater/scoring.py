@@ -226,6 +226,11 @@ def _check_options(
         raise wrong(rule, f"is {language!r}")
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
         raise wrong("`test_set` must be of letters, digits and . / + - _", f"is {test_set!r}")
+    check_bootstrap(bootstrap, seed)
+
+
+def check_bootstrap(bootstrap: int, seed: int) -> None:
+    """Raise ScoringError for a number of resamples or a seed that makes no interval."""
     if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
         rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
         raise wrong(rule, f"is {bootstrap}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints import write_text, write_whole
+from fairseq_floater.cli_common import share
 from fairseq_floater.parallel_text import (
     TextDataError,
     check_parallel,
@@ -225,12 +226,6 @@ def _ratio(text: str) -> float:
     return float(text)
 
 
-def _share(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
-    return float(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fairseq_floater.text_data",
@@ -248,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     subwords.add_argument("--spm-model", type=Path)
     encode.add_argument("--max-len", type=_limit, default=250)
     encode.add_argument("--max-ratio", type=_ratio, default=0.0)
-    encode.add_argument("--character-coverage", type=_share, default=1.0)
+    encode.add_argument("--character-coverage", type=share, default=1.0)
     encode.add_argument("--workers", type=_positive, default=1)
     encode.add_argument("--force", action="store_true")
     encode.add_argument("--dry-run", action="store_true", help="only print the test splits")

@@ -65,6 +65,7 @@ done
 [[ -n $CONFIG ]] || usage_error "a CONFIG is needed."
 [[ -f $CONFIG ]] || die "There is no configuration $CONFIG."
 [[ -n $ENCODER ]] || usage_error "--encoder is needed."
+[[ -z $PROCESSES || $PROCESSES =~ ^[0-9]+$ ]] || usage_error "--processes must be a number, but is $PROCESSES."
 ensure_setup
 
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}
@@ -118,14 +119,16 @@ prepare_data() {
 # train STAGE FOLDER: fairseq-train until it is done; goes on from the last whole checkpoint.
 train() {
     local stage=$1 folder=$2
-    if [[ -f $folder/trained ]]; then
-        say "$(basename "$folder"): trained already"
-        return
-    fi
     arguments "$stage"
     if ! dry; then
         mkdir -p "$folder"
         same_arguments "$stage" "$folder"
+    fi
+    if [[ -f $folder/trained ]]; then
+        say "$(basename "$folder"): trained already"
+        return
+    fi
+    if ! dry; then
         say "$(basename "$folder"): $(repair_last "$folder/checkpoints")"
     fi
     say "$(basename "$folder"): training, ${SETTING[tokens_per_update]} tokens an update" \
@@ -187,6 +190,7 @@ warm_start() {
 # generate STAGE TEST OUTPUT: fairseq-generate's output of a test set, whole or not at all.
 generate() {
     local stage=$1 test=$2 output=$3 subset=$2 log=${3%.txt}.log
+    dry || same_arguments "$stage" "$RUN_DIR"
     if [[ -f $output ]]; then return; fi
     arguments "$stage"
     dry || subset=$(subset_of "$test")
@@ -205,8 +209,8 @@ translate_and_score() {
     local test=$1
     local output=$RUN_DIR/generate.$test.txt
     if [[ -n $LOSSES ]]; then generate score-reference "$test" "$RUN_DIR/losses.$test.txt"; fi
-    if [[ -f $RUN_DIR/scores.$test.json ]]; then return; fi
     generate generate "$test" "$output"
+    if [[ -f $RUN_DIR/scores.$test.json ]]; then return; fi
     aside "$PYTHON" -m fairseq_floater score "$output" --references "$DATA/raw/$test.${SETTING[target]}" \
         --target-lang "${SETTING[target]}" --json "$RUN_DIR/scores.$test.json"
 }
@@ -237,7 +241,6 @@ if ! dry; then
     if command -v flock >/dev/null && ! flock --nonblock 9; then
         die "Another protocol.sh is at work on $RUN_DIR."
     fi
-    cp "$STAGING/settings.args" "$RUN_DIR/settings.args"
 fi
 locked data prepare_data
 case $STAGE in
@@ -249,6 +252,7 @@ finetune)
     ;;
 scratch) train scratch "$RUN_DIR" ;;
 esac
+dry || cp "$STAGING/settings.args" "$RUN_DIR/settings.args"
 average_checkpoints "$RUN_DIR"
 for test in "${TESTS[@]}"; do translate_and_score "$test"; done
 dry || say "${SETTING[name]}: done; everything is in $RUN_DIR"

@@ -47,6 +47,7 @@ done
 [[ -n $CONFIG ]] || usage_error "a CONFIG is needed."
 [[ -f $CONFIG ]] || die "There is no configuration $CONFIG."
 [[ -z $SEEDS || $SEEDS =~ ^[0-9]+(,[0-9]+)*$ ]] || usage_error "--seeds must be numbers with commas, but is $SEEDS."
+[[ -z $PROCESSES || $PROCESSES =~ ^[0-9]+$ ]] || usage_error "--processes must be a number, but is $PROCESSES."
 [[ -z $JOBS || $JOBS =~ ^[1-9][0-9]*$ ]] || usage_error "--jobs must be a number of at least 1, but is $JOBS."
 ensure_setup
 
@@ -122,13 +123,11 @@ for seed in "${SEED_LIST[@]}"; do
 done
 if [[ -n ${SETTING[baseline]} ]]; then files+=(--baseline "${SETTING[baseline]}"); fi
 files+=(--max-len-a "${SETTING[max_len_a]}" --max-len-b "${SETTING[max_len_b]}")
-table=$(mktemp)
+table=$WORK/s2l.md.part
+if dry; then table=/dev/stdout; fi
 run "$PYTHON" -m fairseq_floater s2l score "$SPLIT" "${files[@]}" --json "$WORK/s2l.json" \
   --figure "$WORK/s2l.png" "$WORK/s2l.svg" >"$table"
-if dry; then
-  cat "$table"
-  exit 0
-fi
+if dry; then exit 0; fi
 mv "$table" "$WORK/s2l.md"
 cat "$WORK/s2l.md"
 longest=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["kept"]["train"]["longest_source"])' "$SPLIT/split.json")

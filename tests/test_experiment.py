@@ -121,6 +121,8 @@ S2L = ROOT / "configs" / "numbers_s2l.yaml"
     [
         (lambda s: s.update(systems=["--encoder floater", "--blocks all"]), "one of them twice"),
         (lambda s: s.update(baseline="bert"), "`s2l: baseline` must be one of .*'bert'"),
+        (lambda s: s.update(systems=[]), "must list one line of options"),
+        (lambda s: s.update(systems=["--encoder 'x"]), "config.yaml: `s2l: systems`: .*cannot be"),
         (lambda s: s.update(systems="--encoder floater"), "must list one line of options"),
         (lambda s: s.pop("threshold"), "`s2l` lacks threshold"),
         (lambda s: s.update(edge=3), "unknown key edge"),
@@ -294,7 +296,7 @@ def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
 
 def test_an_empty_folder_has_no_table(tmp_path, capsys):
     assert main(["table", str(tmp_path)]) == 1
-    assert "holds no scored run" in capsys.readouterr().err
+    assert "holds no run" in capsys.readouterr().err
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "average.json").write_text("{}")
     (tmp_path / "x" / "scores.test.json").write_text("{")

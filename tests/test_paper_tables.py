@@ -143,6 +143,16 @@ def test_a_run_without_a_cell_is_listed_with_the_reason(tmp_path, settings, reas
     assert f"Not in the table:\n- odd: {why}" in tables.format_text()
 
 
+def test_the_same_seed_of_another_experiment_is_no_second_seed(tmp_path):
+    for name, bleu in (("a", 20.0), ("b", 40.0)):
+        save_run(tmp_path / name / "floater-all-qkv", bleu)
+    tables = collect_paper_tables(tmp_path)
+    assert tables.to_json_dict()["outside"] == [
+        {"run": "b/floater-all-qkv", "reason": "seed 1 of its cell is a/floater-all-qkv"}
+    ]
+    assert "20.00" in tables.format_text() and "30.00" not in tables.format_text()
+
+
 def test_a_run_without_settings_is_listed_too(tmp_path):
     save_run(tmp_path / "good")
     (save_run(tmp_path / "old") / "settings.args").unlink()

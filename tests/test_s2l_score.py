@@ -237,7 +237,8 @@ def test_the_command_writes_table_json_and_figures(folder, systems, tmp_path, ca
     assert "Length is counted in source tokens without the end symbol" in out
     assert figures[0].read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in figures[1].read_bytes()
-    assert main([*words, "--figure", str(tmp_path / "f.txt")]) == 1
+    assert main([*words, "--figure", str(tmp_path / "g.png"), str(tmp_path / "f.txt")]) == 2
+    assert not (tmp_path / "g.png").exists()
     assert "must end in one of png, svg, pdf" in capsys.readouterr().err
 
 
@@ -285,12 +286,24 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
     missing.write_text("".join(x for x in lines if not x.startswith("P-3\t")))
     broken = tmp_path / "broken"
     broken.write_text("".join(re.sub(r"^(P-3\t).*", r"\1none", x) for x in lines))
+    infinite = tmp_path / "infinite"
+    infinite.write_text("".join(re.sub(r"^(P-3\t).*", r"\1-1.0 nan", x) for x in lines))
+    cut = tmp_path / "cut"
+    cut.write_text("".join(re.sub(r"^(P-3\t\S+) .*", r"\1", x) for x in lines))
+    double = tmp_path / "double"
+    double.write_text("".join([*lines, *lines]))
     for path, message in (
+        (infinite, r"finite numbers on P lines, but line \d+ has '-1.0 nan'"),
+        (double, r"line \d+ brings sentence \d+ of line \d+ again"),
+        (bad.hypotheses[0], "must be of fairseq-generate --score-reference, but sentence"),
         (missing, r"P line for each of 120 sentences, but has 119 \(none for 3\)"),
         (broken, r"numbers on P lines, but line \d+ has 'none'"),
     ):
         with pytest.raises(ScoringError, match=message):
             score(folder, [SystemFiles("x", bad.hypotheses[:1], [path])], bootstrap=0)
+    files = SystemFiles("x", bad.hypotheses, [bad.losses[0], cut])
+    with pytest.raises(S2LError, match="losses of x count 1 tokens in sentence 3, those of x"):
+        score(folder, [files], bootstrap=0)
     with pytest.raises(S2LError, match="x has 2 files of hypotheses, but 1 of losses"):
         score(folder, [SystemFiles("x", bad.hypotheses, bad.losses[:1])], bootstrap=0)
 
@@ -302,6 +315,10 @@ def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
         score(folder, systems, short_systems=[SystemFiles("ugly", ["f"])])
     with pytest.raises(ScoringError, match="`tokenize` must be one of"):
         score(folder, systems, tokenize="words")
+    with pytest.raises(ScoringError, match="`bootstrap` must be 0"):
+        score(folder, systems, bootstrap=-5)
+    with pytest.raises(UsageError, match="must not be negative"):
+        score(folder, systems, length_limit=(float("nan"), 3))
     with pytest.raises(UsageError, match="At least one system"):
         score(folder, [])
     with pytest.raises(S2LError, match=r"split\.json is not what"):

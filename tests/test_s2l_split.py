@@ -14,8 +14,10 @@ import sentencepiece
 from fairseq_floater.cli import main
 from fairseq_floater.corpus import write_numbers
 from fairseq_floater.errors import UsageError
+from fairseq_floater.parallel_text import TextDataError
+from fairseq_floater.s2l import split as split_module
 from fairseq_floater.s2l.bins import Bins, S2LError
-from fairseq_floater.s2l.held_out import read_origins
+from fairseq_floater.s2l.held_out import HeldOut, read_origins
 from fairseq_floater.s2l.repeats import NGRAM, Overlap, first_occurrences
 from fairseq_floater.s2l.split import SplitOptions, split
 
@@ -155,11 +157,21 @@ def test_overlap_counts_lines_and_13grams():
         " ".join(words[24:36]),
     ]
     overlap.add_training(training)
-    assert overlap.shares() == {
-        "same_line": 1 / 4,
-        "any_13gram": 2 / 4,
-        "half_of_13grams": 1 / 4,
-    }
+    assert overlap.counts() == {"lines": 4, "same_line": 1, "any_13gram": 2, "half_of_13grams": 1}
+
+
+def test_overlap_is_summed_over_parts_of_the_test_set(raw, tmp_path, monkeypatch):
+    shared = line(20, 50_000)
+    write(raw, "train", [line(3, 60_000), shared], [line(3, 61_000), line(20, 62_000)])
+    write(raw, "test", [line(9, 70_000), shared, line(20, 71_000)], [line(4, 63_000)] * 3)
+    lines(raw / "train.en")
+    found = []
+    for name, size in (("whole", 100), ("parts", 2)):
+        monkeypatch.setattr(split_module, "_OVERLAP_LINES", size)
+        report = split(raw, tmp_path / name, options(edges=(8, 16)))
+        found.append(report.overlap)
+    assert found[0] == found[1]
+    assert found[0]["target"]["test"]["same_line"] == 0
 
 
 def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
@@ -314,3 +326,79 @@ def test_gzipped_text_gives_the_same_split(raw, tmp_path):
     assert {o.file for o in read_origins(tmp_path / "out" / "test.tsv")} == {
         f"{Path(n).name}.en.gz" for n in ("train", "valid", "test")
     }
+
+
+def test_the_input_is_never_replaced(raw, tmp_path):
+    before = {p.name: p.read_text() for p in raw.iterdir()}
+    for out in (raw, tmp_path):
+        with pytest.raises(UsageError, match="OUT_DIR must not hold the input"):
+            split(raw, out, options(), force=True)
+    assert {p.name: p.read_text() for p in raw.iterdir()} == before
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    with pytest.raises(TextDataError, match="holds something else; choose another OUT_DIR"):
+        split(raw, tmp_path / "out", options(), force=True)
+    assert (tmp_path / "out" / "notes").read_text() == "mine"
+
+
+def test_an_output_that_lost_a_file_is_made_again(raw, tmp_path):
+    out = tmp_path / "out"
+    split(raw, out, options())
+    (out / "train.de").unlink()
+    split(raw, out, options())
+    assert (out / "train.de").is_file()
+
+
+def test_lines_that_vanish_in_tokens_are_empty(tmp_path):
+    write_numbers(tmp_path / "raw", train=300, valid=30, test=20, test_long=40)
+    for lang in ("en", "de"):
+        with (tmp_path / "raw" / f"train.{lang}").open("a") as file:
+            file.write("\u200b\n\x01\x02\n")
+    report = split(tmp_path / "raw", tmp_path / "out", SplitOptions("en", "de", (24,), vocab=120))
+    assert report.left_out["train"]["empty"] == 2
+
+
+def test_without_a_sample_test_pairs_stream_to_their_files(raw, tmp_path, monkeypatch):
+    """Not one pair is kept in memory; the files are those of a sample that takes everything."""
+    split(raw, tmp_path / "sample", options(max_per_bin=100))
+    init = HeldOut.__init__
+    monkeypatch.setattr(
+        HeldOut,
+        "__init__",
+        lambda self, *words: (init(self, *words), vars(self).update(sample=NoneKept()))[0],
+    )
+    split(raw, tmp_path / "stream", options())
+    for name in ("test.en", "test.de", "test.tsv", "test_short.tsv"):
+        found = [(tmp_path / folder / name).read_text() for folder in ("sample", "stream")]
+        assert found[0] == found[1]
+
+
+class NoneKept(dict):
+    """Stands for the sample and refuses to hold a pair."""
+
+    def __getitem__(self, index):
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": "en"}, "`--src` and `--tgt` must differ, but both are 'en'"),
+        ({"source": "en-US"}, "A language is letters, digits and _, but is 'en-US'"),
+        ({"vocab": 5}, "give exactly one of"),
+        ({"encoded": False}, "give exactly one of"),
+    ],
+)
+def test_options_that_make_no_sense(changes, message):
+    with pytest.raises(UsageError, match=message):
+        options(**changes)
+
+
+def test_a_threshold_below_every_sentence_and_a_model_that_is_none(tmp_path):
+    write_numbers(tmp_path / "raw", train=100, valid=20, test=20, test_long=20)
+    with pytest.raises(S2LError, match="no training pair of fewer than 1 source tokens"):
+        split(tmp_path / "raw", tmp_path / "out", SplitOptions("en", "de", (1,), vocab=80))
+    nowhere = SplitOptions("en", "de", (20,), spm_model=tmp_path / "nowhere")
+    with pytest.raises(S2LError, match="There is no sentencepiece model"):
+        split(tmp_path / "raw", tmp_path / "out", nowhere)
+    assert Bins.from_options(2, None).edges == (2, 3, 4)

@@ -98,6 +98,26 @@ def test_other_settings_do_not_mix_into_a_run(finished, config, change):
     assert "was started with other arguments" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("section", "change", "stage"),
+    [("optimisation", {"lr": 0.5}, "finetune"), ("generation", {"beam": 3}, "generate")],
+)
+def test_a_finished_run_is_not_taken_for_one_of_other_settings(
+    finished, config, section, change, stage
+):
+    settings = yaml.safe_load(config.read_text())
+    settings[section] |= change
+    other = config.with_name("another.yaml")
+    other.write_text(yaml.safe_dump(settings))
+    refused = run("protocol.sh", other, "--encoder", "floater", "--work", finished)
+    assert refused.returncode == 1, refused.stderr
+    # The donor is the first to notice another training.
+    assert "was started with other arguments" in refused.stderr
+    kept = run("protocol.sh", config, "--encoder", "floater", "--work", finished)
+    assert kept.returncode == 0, kept.stderr
+    assert (finished / "floater-all-qkv" / f"{stage}.args").is_file()
+
+
 def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
     words = ("--encoder", "none", "--scratch", "--work", finished)
     command = ["bash", str(ROOT / "scripts" / "protocol.sh"), str(config), *map(str, words)]

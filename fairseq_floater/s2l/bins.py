@@ -45,7 +45,8 @@ class Bins:
         if threshold is None:
             threshold = edges[0] if edges else DEFAULT_THRESHOLD
         if edges is None:
-            edges = [round(threshold * edge / DEFAULT_THRESHOLD) for edge in DEFAULT_EDGES]
+            multiples = (round(threshold * edge / DEFAULT_THRESHOLD) for edge in DEFAULT_EDGES)
+            edges = list(dict.fromkeys(multiples))  # of a small threshold some are the same
         if edges and edges[0] < threshold:
             raise UsageError(
                 f"`--edges` must not begin below `--threshold`, {threshold}, "

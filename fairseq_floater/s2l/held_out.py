@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
-from fairseq_floater.checkpoints import write_text
 from fairseq_floater.s2l.bins import Bins, S2LError
 
 TEST = "test"
@@ -40,48 +41,64 @@ class Origin:
 
 
 class HeldOut:
-    """Collects test pairs by bin; with a limit, an even sample of each bin (reservoir sampling)."""
+    """Writes test pairs and their origins: ``test`` (the bins) and ``test_short`` (below them).
 
-    def __init__(self, bins: Bins, max_per_bin: int | None, seed: int):
-        self.bins = bins
-        self.limit = max_per_bin
+    Without a limit every pair goes to its files at once. With one, an even sample of each bin is kept
+    (reservoir sampling) and written by :meth:`close`, in the order in which the pairs came.
+    """
+
+    def __init__(
+        self, folder: Path, langs: Sequence[str], bins: Bins, max_per_bin: int | None, seed: int
+    ):
+        self.folder, self.langs, self.bins, self.limit = folder, langs, bins, max_per_bin
         self.random = random.Random(seed)
+        self.files: dict[str, list[TextIO]] = {}
+        self.written: Counter[str] = Counter()
         # Bin -1 holds the short pairs of the test files.
-        self.pairs: dict[int, list[tuple[int, Pair]]] = {i: [] for i in range(-1, len(bins.edges))}
-        self.offered = dict.fromkeys(self.pairs, 0)
+        self.sample: dict[int, list[tuple[int, Pair]]] = {i: [] for i in range(-1, len(bins.edges))}
+        self.offered = dict.fromkeys(self.sample, 0)
 
     def add(self, pair: Pair) -> None:
         index = self.bins.index(pair.source_tokens)
         order = sum(self.offered.values())
         count = self.offered[index] = self.offered[index] + 1
-        kept = self.pairs[index]
-        if self.limit is None or len(kept) < self.limit:
+        kept = self.sample[index]
+        if self.limit is None:
+            self._write(index, pair)
+        elif len(kept) < self.limit:
             kept.append((order, pair))
-            return
-        place = self.random.randrange(count)
-        if place < self.limit:
+        elif (place := self.random.randrange(count)) < self.limit:
             kept[place] = (order, pair)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Pairs found and pairs kept for each bin."""
+        most = self.limit or max(self.offered.values())
         return {
-            self._name(i): {"found": self.offered[i], "kept": len(pairs)}
-            for i, pairs in self.pairs.items()
+            self._name(i): {"found": found, "kept": min(found, most)}
+            for i, found in self.offered.items()
         }
 
-    def write(self, folder: Path, name: str, langs: Sequence[str]) -> None:
-        """Write the text of a test set and its table of origins; nothing where it has no pairs."""
-        indices = [i for i in self.pairs if (i < 0) == (name == SHORT_TEST)]
-        chosen = sorted(((o, i, p) for i in indices for o, p in self.pairs[i]), key=lambda c: c[0])
-        if not chosen:
-            return
-        pairs = [pair for _, _, pair in chosen]
-        for lang, lines in zip(langs, ([p.source for p in pairs], [p.target for p in pairs])):
-            write_text(folder / f"{name}.{lang}", "".join(line + "\n" for line in lines))
-        rows: list[tuple[Any, ...]] = [COLUMNS]
-        for number, (_, i, p) in enumerate(chosen):
-            rows.append((number, self._name(i), p.source_tokens, p.target_tokens, p.file, p.line))
-        write_text(folder / f"{name}.tsv", "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    def close(self) -> None:
+        """Write the sample, if there is one, and close the files."""
+        chosen = [(order, i, pair) for i, pairs in self.sample.items() for order, pair in pairs]
+        for _, index, pair in sorted(chosen, key=lambda c: c[0]):
+            self._write(index, pair)
+        for file in itertools.chain.from_iterable(self.files.values()):
+            file.close()
+
+    def _write(self, index: int, pair: Pair) -> None:
+        name = SHORT_TEST if index < 0 else TEST
+        if name not in self.files:
+            paths = [self.folder / f"{name}.{ending}" for ending in (*self.langs, "tsv")]
+            self.files[name] = [path.open("w", encoding="utf-8", newline="\n") for path in paths]
+            self.files[name][2].write("\t".join(COLUMNS) + "\n")
+        lengths = (pair.source_tokens, pair.target_tokens)
+        row = (self.written[name], self._name(index), *lengths, pair.file, pair.line)
+        self.written[name] += 1
+        for file, text in zip(
+            self.files[name], (pair.source, pair.target, "\t".join(map(str, row)))
+        ):
+            file.write(text + "\n")
 
     def _name(self, index: int) -> str:
         return self.bins.short_name if index < 0 else self.bins.names[index]

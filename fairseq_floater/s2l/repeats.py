@@ -59,7 +59,10 @@ def first_occurrences(pairs: Iterable[tuple[str, str]], folder: Path) -> NDArray
 
 
 def ngram_hashes(line: str) -> Hashes:
-    """A hash of every :data:`NGRAM` words in a row, in lower case; shorter lines have none."""
+    """A hash of every :data:`NGRAM` words in a row, in lower case; shorter lines have none.
+
+    Words are what spaces separate: text without spaces (Chinese, Japanese) has none to compare.
+    """
     words = np.array([zlib.crc32(w.encode()) for w in line.lower().split()], dtype=np.uint64)
     if len(words) < NGRAM:
         return np.empty(0, dtype=np.uint64)
@@ -93,8 +96,8 @@ class Overlap:
             hashes = np.array([line_hash(line) for line in batch], dtype=np.uint64)
             _mark(self.known_lines, self.seen_lines, hashes)
 
-    def shares(self) -> dict[str, float]:
-        """Shares 0..1 of the held-out lines: the same line, and any or half its 13-grams in training."""
+    def counts(self) -> dict[str, int]:
+        """Held-out lines, and those of which the line, any 13-gram or half of them is in training."""
         hits = self.seen[self.positions.reshape(-1)]
         ends = np.cumsum(self.sizes)
         found = [
@@ -102,11 +105,11 @@ class Overlap:
             for size, end in zip(self.sizes, ends)
         ]
         same = self.seen_lines[np.searchsorted(self.known_lines, self.lines)]
-        count = max(len(found), 1)
         return {
-            "same_line": float(same.sum()) / count,
-            "any_13gram": sum(share > 0 for share in found) / count,
-            "half_of_13grams": sum(share >= 0.5 for share in found) / count,
+            "lines": len(found),
+            "same_line": int(same.sum()),
+            "any_13gram": sum(share > 0 for share in found),
+            "half_of_13grams": sum(share >= 0.5 for share in found),
         }
 
 

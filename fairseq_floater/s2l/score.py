@@ -26,7 +26,14 @@ from fairseq_floater.s2l.statistics import (
     interval,
     paired_p_value,
 )
-from fairseq_floater.s2l.systems import EvaluationSet, SystemFiles, SystemRun, read_runs
+from fairseq_floater.s2l.systems import (
+    EvaluationSet,
+    SystemFiles,
+    SystemRun,
+    check_same_tokens,
+    read_runs,
+)
+from fairseq_floater.scoring import check_bootstrap
 
 ALL = "all"
 # Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
@@ -54,7 +61,8 @@ def score(
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
         baseline: the system that every other one is compared with, by paired bootstrap.
         length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
-            tokens or more count as cut off (source with end symbol, as fairseq counts).
+            tokens or more count as cut off (source with end symbol, as fairseq counts; where the
+            model's --max-target-positions are fewer, that limit is not known here).
         tokenize: sacreBLEU's tokenizer.
         bootstrap: resamples for intervals and p-values, 0 for none.
         seed: of the resampling.
@@ -72,6 +80,11 @@ def score(
     for files in short_systems:
         if files.name not in names:
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
+    check_bootstrap(bootstrap, seed)
+    if length_limit is not None and not all(0 <= x < float("inf") for x in length_limit):
+        raise UsageError(
+            f"`--max-len-a` and `--max-len-b` must not be negative, but are {length_limit}."
+        )
     split = SplitReport.read(split_dir)
     options = split.made_from["options"]
     langs = (options["source"], options["target"])
@@ -90,9 +103,11 @@ def score(
     if short_systems:
         test = EvaluationSet.read(split_dir, SHORT_TEST, langs, options["encoded"])
         runs = {files.name: read_runs(files, test) for files in short_systems}
+        check_same_tokens(runs)
         scorer.add(report, split.bins.short_name, test, runs, range(len(test.references)))
     test = EvaluationSet.read(split_dir, TEST, langs, options["encoded"])
     runs = {files.name: read_runs(files, test) for files in systems}
+    check_same_tokens(runs)
     for name in split.bins.names:
         members = [i for i, origin in enumerate(test.origins) if origin.bin == name]
         if not members:

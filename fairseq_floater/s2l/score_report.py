@@ -123,7 +123,7 @@ class S2LScores:
         has_limit = any(
             f.cut_off is not None for scores in self.scores.values() for f in scores.values()
         )
-        heads = ["source tokens", "sentences", "system", "BLEU", "chrF", "length"]
+        heads = ["source tokens", "sentences", "mean length", "system", "BLEU", "chrF", "length"]
         heads += ["cut off"] if has_limit else []
         heads += ["loss, bits a token"] if has_loss else []
         if self.baseline:
@@ -132,7 +132,9 @@ class S2LScores:
         lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for name, scores in self.scores.items():
             for number, (system, found) in enumerate(scores.items()):
-                place = [name, f"{self.sentences[name]:,}"] if number == 0 else ["", ""]
+                place = ["", "", ""]
+                if number == 0:
+                    place = [name, f"{self.sentences[name]:,}", f"{self.mean_length[name]:.1f}"]
                 cells = [*place, system, found.bleu.format(1), f"{found.chrf:.1f}"]
                 cells.append(f"{found.length_ratio:.2f}")
                 if has_limit:

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints import write_text
+from fairseq_floater.errors import UsageError
 from fairseq_floater.hypotheses import BPE_MARKS, join_pieces
 from fairseq_floater.parallel_text import (
     TextDataError,
@@ -39,6 +42,8 @@ from fairseq_floater.subwords import BATCH, Segmenter, train_subword
 
 # Lines of each file that are looked at to tell raw text from subwords.
 _HEAD_LINES = 1_000
+# Test lines whose overlap with the training text is looked for at once.
+_OVERLAP_LINES = 100_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,20 @@ class SplitOptions:
     seed: int = 1
     character_coverage: float = 1.0
 
+    def __post_init__(self) -> None:
+        for language in (self.source, self.target):
+            # fairseq reads the languages back from file names, where `.` and `-` separate.
+            if not re.fullmatch(r"\w+", language, re.ASCII):
+                raise UsageError(f"A language is letters, digits and _, but is {language!r}.")
+        if self.source == self.target:
+            raise UsageError(f"`--src` and `--tgt` must differ, but both are {self.source!r}.")
+        given = [self.vocab is not None, self.spm_model is not None, self.encoded]
+        if sum(given) != 1:
+            raise UsageError(
+                "Lengths are counted in the model's own tokens: give exactly one of `--vocab` (learn "
+                "a subword model), `--spm-model` (use one) and `--encoded` (the text is in subwords)."
+            )
+
 
 def split(
     raw_dir: Path, out_dir: Path, options: SplitOptions, *, force: bool = False, threads: int = 1
@@ -82,10 +101,12 @@ def split(
     model and split.json.
 
     Raises:
+        UsageError: the inputs lie in ``out_dir``.
         S2LError: no pair is long enough, a bin is empty, or the text is in another form.
         TextDataError: a file is missing, damaged, or not parallel to its other side.
     """
-    _check_source_of_tokens(options)
+    out_dir = out_dir.resolve()
+    _check_places(raw_dir, out_dir, options.spm_model)
     langs = (options.source, options.target)
     splits = find_splits(raw_dir, *langs)
     files = [text_file(raw_dir, s, lang) for s in splits for lang in langs]
@@ -99,7 +120,8 @@ def split(
     work.mkdir(parents=True)
     try:
         report = _Splitter(raw_dir, work, splits, options, threads).run(made_from)
-        shutil.rmtree(out_dir, ignore_errors=True)
+        if out_dir.exists():
+            shutil.rmtree(out_dir)
         work.rename(out_dir)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -129,7 +151,9 @@ class _Splitter:
             self.final = Segmenter(self.work / "spm.model", self.threads)
         pairs = itertools.chain.from_iterable(self._read(split) for split in self.splits)
         is_first = first_occurrences(progress(pairs, "duplicates", sum(lines.values())), self.work)
-        held_out = HeldOut(self.bins, self.options.max_per_bin, self.options.seed)
+        held_out = HeldOut(
+            self.work, self.langs, self.bins, self.options.max_per_bin, self.options.seed
+        )
         report = SplitReport(
             made_from=made_from, lines=lines, bins=self.bins, tokens_of=self._tokens_of()
         )
@@ -137,9 +161,8 @@ class _Splitter:
         for split in self.splits:
             self._distribute(split, is_first[start : start + lines[split]], held_out, report)
             start += lines[split]
+        held_out.close()
         report.check_bins(held_out.counts())
-        for name in (TEST, SHORT_TEST):
-            held_out.write(self.work, name, self.langs)
         for side, lang in zip(("source", "target"), self.langs):
             report.overlap[side] = self._overlap(lang)
         write_text(
@@ -167,6 +190,10 @@ class _Splitter:
 
         for name, pairs in (("provisional.model", short_in_words), ("spm.model", short_in_tokens)):
             path = self.work / name
+            if not any(True for _ in itertools.islice(pairs(), 1)):
+                raise S2LError(
+                    f"{self.raw_dir} has no training pair of fewer than {threshold} source tokens."
+                )
             _say(f"Learning {self.options.vocab} subwords on short training pairs ({name}).")
             train_subword(
                 progress(pairs(), "learn"),
@@ -227,7 +254,8 @@ class _Splitter:
 
     def _fault(self, kind: str, pair: Pair) -> str | None:
         """Why a pair is of no use, or None."""
-        if not pair.source.strip() or not pair.target.strip():
+        # A line of nothing but invisible characters has no tokens either.
+        if not min(pair.source_tokens, pair.target_tokens):
             return "empty"
         if max(pair.source_tokens, pair.target_tokens) > self.options.max_len:
             return "longer than max-len"
@@ -247,9 +275,14 @@ class _Splitter:
         for name in (TEST, SHORT_TEST):
             path = self.work / f"{name}.{lang}"
             if path.exists():
-                overlap = Overlap(list(self._words(path)))
-                overlap.add_training(self._words(self.work / f"train.{lang}"))
-                found[name] = overlap.shares()
+                # The training text once more for every so many lines, so that memory stays bounded.
+                totals: Counter[str] = Counter()
+                for lines in batched(self._words(path), _OVERLAP_LINES):
+                    overlap = Overlap(lines)
+                    overlap.add_training(self._words(self.work / f"train.{lang}"))
+                    totals.update(overlap.counts())
+                count = totals.pop("lines")
+                found[name] = {kind: n / count for kind, n in totals.items()}
         return found
 
     def _words(self, path: Path) -> Iterator[str]:
@@ -264,13 +297,13 @@ class _Splitter:
         return name + (", learned on the short part" if self.options.vocab else ", given")
 
 
-def _check_source_of_tokens(options: SplitOptions) -> None:
-    given = [options.vocab is not None, options.spm_model is not None, options.encoded]
-    if sum(given) != 1:
-        raise S2LError(
-            "Lengths are counted in the model's own tokens: give exactly one of `--vocab` (learn a "
-            "subword model), `--spm-model` (use one) and `--encoded` (the text is in subwords)."
-        )
+def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
+    """Inputs must not lie where the output goes, which may be replaced as a whole."""
+    for path in filter(None, (raw_dir, spm_model)):
+        if path.resolve() == out_dir or out_dir in path.resolve().parents:
+            raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")
+    if spm_model is not None and not spm_model.is_file():
+        raise S2LError(f"There is no sentencepiece model {spm_model}.")
 
 
 def _check_form(files: list[Path], encoded: bool) -> None:
@@ -293,16 +326,22 @@ def _check_form(files: list[Path], encoded: bool) -> None:
 
 def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
     """Whether the same split is there already; raises where something else is."""
-    if force or not out_dir.exists():
+    if not out_dir.exists() or (out_dir.is_dir() and not any(out_dir.iterdir())):
         return False
-    if (out_dir / "split.json").is_file() and SplitReport.read(out_dir).made_from == made_from:
+    if not (out_dir / "split.json").is_file():
+        raise TextDataError(f"{out_dir} holds something else; choose another OUT_DIR.")
+    if force:
+        return False
+    if SplitReport.read(out_dir).made_from == made_from:
+        langs = [made_from["options"][side] for side in ("source", "target")]
+        files = [f"{name}.{lang}" for name in ("train", "valid", TEST) for lang in langs]
+        if not all((out_dir / name).is_file() for name in [*files, f"{TEST}.tsv"]):
+            return False
         _say(f"{out_dir} is there already: skipped.")
         return True
-    if out_dir.is_dir() and not any(out_dir.iterdir()):
-        return False
     raise TextDataError(
-        f"{out_dir} holds something else, or was made of other text or with other options; choose "
-        "another OUT_DIR or add --force."
+        f"{out_dir} was made of other text or with other options; choose another OUT_DIR or add "
+        "--force."
     )
 
 

@@ -103,7 +103,7 @@ class SplitReport:
                 overlap=found["overlap"],
                 longest=tuple(found["longest_source"].values()),
             )
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise S2LError(
                 f"{path} is not what `floater s2l split` writes: {type(error).__name__} {error}."
             ) from None

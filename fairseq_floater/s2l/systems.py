@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -105,6 +106,8 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
 
 def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     """[N, 2]: bits and tokens of each reference, from the P lines (log2 probabilities)."""
+    # Of the reference itself: what comes twice, or is another text, is not its loss.
+    repeated = read_hypotheses(path)
     scored, size = read_first_tagged(path, "P"), len(test.references)
     missing = [str(i) for i in range(size) if i not in scored]
     if missing or len(scored) > size:
@@ -112,6 +115,11 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         found += f" (none for {', '.join(missing[:5])})" if missing else ""
         raise wrong(f"`{path}` must have a P line for each of {size} sentences", found)
     _check_sources(path, test)
+    strange = [i for i in range(size) if _plain(repeated[i]) != _plain(test.references[i])]
+    # Unknown words and normalisation change some lines, a translation nearly all.
+    if len(strange) > size / 2:
+        rule = f"`{path}` must be of fairseq-generate --score-reference"
+        raise wrong(rule, f"sentence {strange[0]} is not the reference")
     rows = []
     for i in range(size):
         number, text = scored[i]
@@ -120,8 +128,31 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         except ValueError:
             rule = f"`{path}` must have numbers on P lines"
             raise wrong(rule, f"line {number} has {text[:40]!r}") from None
+        if not values or not all(map(math.isfinite, values)):
+            rule = f"`{path}` must have finite numbers on P lines"
+            raise wrong(rule, f"line {number} has {text[:40]!r}")
         rows.append([-sum(values), len(values)])
     return np.array(rows, dtype=np.float64)
+
+
+def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
+    """Losses a token compare only where every model counts the same tokens.
+
+    Raises:
+        S2LError: a sentence has another number of them in two runs (or a file broke off).
+    """
+    first: tuple[str, Array] | None = None
+    for name, seeds in runs.items():
+        for losses in (run.losses for run in seeds if run.losses is not None):
+            tokens = losses[:, 1]
+            if first is None:
+                first = (name, tokens)
+            elif (differs := np.flatnonzero(tokens != first[1])).size:
+                i = int(differs[0])
+                raise S2LError(
+                    f"The losses of {name} count {int(tokens[i])} tokens in sentence {i}, those of "
+                    f"{first[0]} {int(first[1][i])}: only models of one subword model compare."
+                )
 
 
 def _check_sources(path: FilePath, test: EvaluationSet) -> None:
