@@ -207,3 +207,10 @@ def test_a_rotation_in_qkv_starts_as_the_model_without_it():
     with pytest.raises(ValueError, match="`--rotation-frequency` must be positive"):
         build("rotation", rotation_frequency=0.0)
     assert log_probs(base.eval(), sentence(5), shifted(sentence(5))).isfinite().all()
+
+
+def test_the_similarity_of_two_rows_depends_on_their_distance_alone():
+    _, _, rows = rotation(60)
+    products = torch.einsum("nslc,mslc->slnm", rows, rows)
+    for diagonal in (products.diagonal(k, 2, 3) for k in (1, 7, 30)):
+        assert float((diagonal - diagonal[..., :1]).abs().max()) < 1e-3 * float(products.max())

@@ -30,8 +30,9 @@ class RotationPositions(PositionSignal):
 
     The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
     phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the
-    trajectory of FLOATER's own h grows past the trained length; and the flow has a closed form, so
-    the table is a handful of matrix products instead of a solve.
+    trajectory of FLOATER's own h grows past the trained length; the inner product of two rows of a
+    stream depends on their distance alone; and the flow has a closed form, so the table is a handful
+    of matrix products instead of a solve.
 
     One A of C x C parameters is shared by blocks and streams. Shapes: table [N, S, L, C].
     """
