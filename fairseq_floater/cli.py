@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fairseq_floater import cli_analysis, corpus, report, scoring
+from fairseq_floater import cli_analysis, cli_s2l, corpus, report, scoring
 from fairseq_floater.averaging import average
 from fairseq_floater.checkpoints import CheckpointError, write_text
 from fairseq_floater.cli_common import add_verb, positive
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     tools = (_user_dir, _info, _numbers, _args, _warm_start, _average)
-    looks = (cli_analysis.score, cli_analysis.s2l, cli_analysis.table, cli_analysis.plot)
+    looks = (cli_analysis.score, cli_s2l.s2l, cli_analysis.table, cli_analysis.plot)
     for add in (*tools, *looks):
         add(verbs)
     return parser

@@ -12,7 +12,8 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.hypotheses import ScoringError
 from fairseq_floater.s2l.bins import S2LError
 from fairseq_floater.s2l.score import score
-from fairseq_floater.s2l.split import SplitOptions, split
+from fairseq_floater.s2l.split import split
+from fairseq_floater.s2l.split_options import SplitOptions
 from fairseq_floater.s2l.statistics import BleuStatistics, Bootstrap, interval, paired_p_value
 from fairseq_floater.s2l.systems import SystemFiles
 

@@ -19,7 +19,8 @@ from fairseq_floater.s2l import split as split_module
 from fairseq_floater.s2l.bins import Bins, S2LError
 from fairseq_floater.s2l.held_out import HeldOut, read_origins
 from fairseq_floater.s2l.repeats import NGRAM, Overlap, first_occurrences
-from fairseq_floater.s2l.split import SplitOptions, split
+from fairseq_floater.s2l.split import split
+from fairseq_floater.s2l.split_options import SplitOptions
 
 ENCODED = {"source": "en", "target": "de", "encoded": True}
 

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints import write_text
-from fairseq_floater.errors import UsageError
-from fairseq_floater.hypotheses import BPE_MARKS, join_pieces
+from fairseq_floater.hypotheses import join_pieces
 from fairseq_floater.parallel_text import (
     TextDataError,
     batched,
@@ -37,57 +35,12 @@ from fairseq_floater.parallel_text import (
 from fairseq_floater.s2l.bins import Bins, S2LError
 from fairseq_floater.s2l.held_out import SHORT_TEST, TEST, HeldOut, Pair
 from fairseq_floater.s2l.repeats import Overlap, first_occurrences
+from fairseq_floater.s2l.split_options import SplitOptions, check_form, check_places
 from fairseq_floater.s2l.split_report import SplitReport
 from fairseq_floater.subwords import BATCH, Segmenter, train_subword
 
-# Lines of each file that are looked at to tell raw text from subwords.
-_HEAD_LINES = 1_000
 # Test lines whose overlap with the training text is looked for at once.
 _OVERLAP_LINES = 100_000
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """What decides the split.
-
-    Attributes:
-        source, target: languages, as in the file names.
-        edges: of :class:`Bins`; the first is the threshold.
-        both_sides: train and valid pairs also need a target below the threshold.
-        vocab: subwords of a model to learn; else ``spm_model`` or ``encoded``.
-        spm_model: a sentencepiece model to count with.
-        encoded: the text is in subwords already, separated by spaces.
-        max_len: pairs with more tokens on a side are left out.
-        max_per_bin: an even sample of so many test pairs a bin, None for all.
-        seed: of the sample.
-        character_coverage: of the model to learn.
-    """
-
-    source: str
-    target: str
-    edges: tuple[int, ...]
-    both_sides: bool = False
-    vocab: int | None = None
-    spm_model: Path | None = None
-    encoded: bool = False
-    max_len: int = 1_000
-    max_per_bin: int | None = None
-    seed: int = 1
-    character_coverage: float = 1.0
-
-    def __post_init__(self) -> None:
-        for language in (self.source, self.target):
-            # fairseq reads the languages back from file names, where `.` and `-` separate.
-            if not re.fullmatch(r"\w+", language, re.ASCII):
-                raise UsageError(f"A language is letters, digits and _, but is {language!r}.")
-        if self.source == self.target:
-            raise UsageError(f"`--src` and `--tgt` must differ, but both are {self.source!r}.")
-        given = [self.vocab is not None, self.spm_model is not None, self.encoded]
-        if sum(given) != 1:
-            raise UsageError(
-                "Lengths are counted in the model's own tokens: give exactly one of `--vocab` (learn "
-                "a subword model), `--spm-model` (use one) and `--encoded` (the text is in subwords)."
-            )
 
 
 def split(
@@ -106,7 +59,7 @@ def split(
         TextDataError: a file is missing, damaged, or not parallel to its other side.
     """
     out_dir = out_dir.resolve()
-    _check_places(raw_dir, out_dir, options.spm_model)
+    check_places(raw_dir, out_dir, options.spm_model)
     langs = (options.source, options.target)
     splits = find_splits(raw_dir, *langs)
     files = [text_file(raw_dir, s, lang) for s in splits for lang in langs]
@@ -114,8 +67,8 @@ def split(
     made_from = {"options": _plain(settings), "inputs": {f.name: file_hash(f) for f in files}}
     if _is_there(out_dir, made_from, force):
         return SplitReport.read(out_dir)
-    _check_form(files, options.encoded)
-    work = out_dir.with_name(out_dir.name + ".part")
+    check_form(files, options.encoded)
+    work = out_dir.with_name(f".{out_dir.name}.s2l.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
@@ -295,33 +248,6 @@ class _Splitter:
             return "the encoded text"
         name = f"spm.model, {len(self.final.model)} pieces"
         return name + (", learned on the short part" if self.options.vocab else ", given")
-
-
-def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
-    """Inputs must not lie where the output goes, which may be replaced as a whole."""
-    for path in filter(None, (raw_dir, spm_model)):
-        if path.resolve() == out_dir or out_dir in path.resolve().parents:
-            raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")
-    if spm_model is not None and not spm_model.is_file():
-        raise S2LError(f"There is no sentencepiece model {spm_model}.")
-
-
-def _check_form(files: list[Path], encoded: bool) -> None:
-    """Refuse subwords where raw text was promised, and the other way round; names file and line."""
-    marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
-    for path in files:
-        head = list(itertools.islice(read_lines(path), _HEAD_LINES))
-        marked = [any(mark.search(line) for mark in marks) for line in head]
-        if not encoded and sum(marked) > len(head) / 2:
-            raise S2LError(
-                f"{path} is in subwords (line {marked.index(True) + 1}); raw text is needed, or "
-                "`--encoded`."
-            )
-        if encoded and sum(marked) < len(head) / 2:
-            raise S2LError(
-                f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
-                "sentencepiece's), but `--encoded` says so."
-            )
 
 
 def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
