@@ -111,6 +111,14 @@ class BlockPositions(nn.Module):
         self.block_index = block_index
 
 
+class StartingPoints(BlockPositions):
+    """p(0) of every stream of one block: ``values`` [S, C], normal with deviation ``std``."""
+
+    def __init__(self, block_index: int, spec: SignalSpec, std: float):
+        super().__init__(block_index)
+        self.values = nn.Parameter(torch.randn(len(spec.streams), spec.dim) * std)
+
+
 class PositionSignal(nn.Module, ABC):
     """A table over token positions; subclasses say how it is computed.
 

@@ -8,23 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.base import (
+    Option,
+    PositionSignal,
+    SignalSpec,
+    StartingPoints,
+)
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
 INPUTS = ("scalar", "vector")
 # p_0 where it is the only source of positions; in the qkv form it is zero.
 HIDDEN_INITIAL_STATE_STD = 0.1
 QKV_WEIGHT_STD = 0.01
-
-
-class InitialState(nn.Module):
-    """p_0 of every stream of one block: ``values`` [S, C]."""
-
-    def __init__(self, block_index: int, spec: SignalSpec):
-        super().__init__()
-        self.block_index = block_index
-        std = 0.0 if spec.target == "qkv" else HIDDEN_INITIAL_STATE_STD
-        self.values = nn.Parameter(torch.randn(len(spec.streams), spec.dim) * std)
 
 
 class RecurrentPositions(PositionSignal):
@@ -90,9 +85,10 @@ class RecurrentPositions(PositionSignal):
                 linear.bias.zero_()
 
     def build_block(self, block_index: int) -> nn.Module:
-        return InitialState(block_index, self.spec)
+        std = 0.0 if self.spec.target == "qkv" else HIDDEN_INITIAL_STATE_STD
+        return StartingPoints(block_index, self.spec, std)
 
-    def compute(self, num_positions: int, blocks: Sequence[InitialState]) -> Tensor:
+    def compute(self, num_positions: int, blocks: Sequence[StartingPoints]) -> Tensor:
         p = torch.stack([block.values for block in blocks], dim=1)
         p = p.to(torch.promote_types(p.dtype, torch.float32))  # [S, L, C]
         linears: list[Any] = list(self.maps)

@@ -8,21 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.base import (
+    Option,
+    PositionSignal,
+    SignalSpec,
+    StartingPoints,
+)
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
 DELTA = 0.1
-
-
-class StartingPoint(nn.Module):
-    """p(0) of every stream of one block: ``values`` [S, C]."""
-
-    def __init__(self, block_index: int, spec: SignalSpec):
-        super().__init__()
-        self.block_index = block_index
-        # In the hidden form rows are as long as a sinusoid's, sqrt(C / 2).
-        std = 0.0 if spec.target == "qkv" else 0.5**0.5
-        self.values = nn.Parameter(torch.randn(len(spec.streams), spec.dim) * std)
 
 
 class RotationPositions(PositionSignal):
@@ -71,13 +65,15 @@ class RotationPositions(PositionSignal):
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
 
     def build_block(self, block_index: int) -> nn.Module:
-        return StartingPoint(block_index, self.spec)
+        # In the hidden form rows are as long as a sinusoid's, sqrt(C / 2).
+        std = 0.0 if self.spec.target == "qkv" else 0.5**0.5
+        return StartingPoints(block_index, self.spec, std)
 
-    def compute(self, num_positions: int, blocks: Sequence[StartingPoint]) -> Tensor:
+    def compute(self, num_positions: int, blocks: Sequence[StartingPoints]) -> Tensor:
         return self.compute_between(num_positions, 1, blocks)
 
     def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoint]
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
     ) -> Tensor:
         dtype = torch.promote_types(self.generator.dtype, torch.float32)
         generator = self.generator.to(dtype)
