@@ -1,0 +1,45 @@
+"""The scripts' command lines: help, bad usage, dry runs."""
+
+import pytest
+from test_scripts import ROOT, run
+
+SCRIPTS = sorted(p for p in (ROOT / "scripts").glob("*.sh") if p.name != "common.sh")
+CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_help_and_bad_options(script):
+    shown = run(script.name, "--help")
+    assert shown.returncode == 0
+    assert script.name in shown.stdout or "usage" in shown.stdout
+    if script.name != "test.sh":  # whose further words are pytest's
+        assert run(script.name, "--no-such-option").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--encoder", "floater"], 2, "a CONFIG is needed"),
+        (["nowhere.yaml", "--encoder", "floater"], 1, "There is no configuration nowhere.yaml"),
+        (["{config}"], 2, "--encoder is needed"),
+        (["{config}", "--encoder", "fourier"], 2, "fourier"),
+        (["{config}", "--encoder", "floater", "--blocks", "some"], 2, "some"),
+        (["{config}", "--encoder", "floater", "--work"], 2, "--work needs a value"),
+        (["{config}", "--encoder", "floater", "--work", "/dev/null/x"], 1, "cannot be made"),
+        (["{text}", "--encoder", "floater", "--work", "{tmp}"], 2, "pass its folder with --raw"),
+    ],
+)
+def test_bad_usage_is_one_clear_sentence(tmp_path, words, code, message):
+    places = {"config": CONFIG, "tmp": tmp_path, "text": ROOT / "configs" / "text_tiny.yaml"}
+    done = run("protocol.sh", *(w.format(**places) for w in words))
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_prints_commands_and_leaves_nothing(tmp_path):
+    done = run("protocol.sh", CONFIG, "--encoder", "learned", "--work", tmp_path / "w", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    for command in ("fairseq_cli.train", "warm-start", "average", "fairseq_cli.generate", "score"):
+        assert command in done.stdout
+    assert not (tmp_path / "w").exists()
