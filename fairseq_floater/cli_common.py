@@ -27,8 +27,8 @@ def add_verb(
 
 def positive(text: str) -> int:
     """The type of an option that counts something."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text}")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
     return int(text)
 
 

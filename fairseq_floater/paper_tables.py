@@ -120,10 +120,14 @@ class PaperTables:
     outside: list[tuple[str, str]]
 
     @property
+    def cells(self) -> list[Cell]:
+        """Of both tables."""
+        return [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
+
+    @property
     def filled(self) -> bool:
         """Whether any run belongs in a cell."""
-        cells = [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
-        return any(cell.runs for cell in cells)
+        return any(cell.runs for cell in self.cells)
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -146,7 +150,7 @@ class PaperTables:
 
     def format_text(self) -> str:
         """Markdown: Table 2, Table 6, signatures, and what is in neither."""
-        cells = [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
+        cells = self.cells
         lines = ["Table 2, BLEU: paper / ours", "", *self._table_2()]
         lines += ["", "Table 6, En-De, base: paper / ours", "", *self._table_6(), ""]
         lines += [

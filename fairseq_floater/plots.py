@@ -71,6 +71,11 @@ def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
         _legend(figure, panel_axes[0])
 
 
+def quieten_matplotlib() -> None:
+    """fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded."""
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+
+
 def checked_format(path: str | os.PathLike[str]) -> str:
     """The format of a figure by its ending; raises UsageError for one that is not written."""
     suffix = Path(path).suffix.lower().lstrip(".")
@@ -85,8 +90,7 @@ def _figure(
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
     """A figure of panels above each other, written to ``path`` at the end, whole or not at all."""
     suffix = checked_format(path)
-    # fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    quieten_matplotlib()
     import matplotlib
 
     matplotlib.use("Agg")

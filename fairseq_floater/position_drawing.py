@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_floater.checkpoints import write_whole
-from fairseq_floater.plots import COLOURS
+from fairseq_floater.plots import COLOURS, quieten_matplotlib
 from fairseq_floater.position_tables import Track
 
 ORDERS = ("auto", "speed", "direction", "none")
@@ -34,8 +33,7 @@ def draw(
     tracks: Sequence[Track], output: str, *, heading: Sequence[str], signature: str, order: str
 ) -> None:
     """One row of four panels a table, into ``output``; sizes are for a page's width in print."""
-    # fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    quieten_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

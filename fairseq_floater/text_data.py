@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints import write_text, write_whole
-from fairseq_floater.cli_common import share
+from fairseq_floater.cli_common import positive, share
 from fairseq_floater.parallel_text import (
     TextDataError,
     check_parallel,
@@ -210,14 +210,8 @@ def _language(text: str) -> str:
     return text
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
-    return int(text)
-
-
 def _limit(text: str) -> int:
-    return 0 if text == "0" else _positive(text)
+    return 0 if text == "0" else positive(text)
 
 
 def _ratio(text: str) -> float:
@@ -239,12 +233,12 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("--src", type=_language, required=True)
     encode.add_argument("--tgt", type=_language, required=True)
     subwords = encode.add_mutually_exclusive_group(required=True)
-    subwords.add_argument("--vocab", type=_positive)
+    subwords.add_argument("--vocab", type=positive)
     subwords.add_argument("--spm-model", type=Path)
     encode.add_argument("--max-len", type=_limit, default=250)
     encode.add_argument("--max-ratio", type=_ratio, default=0.0)
     encode.add_argument("--character-coverage", type=share, default=1.0)
-    encode.add_argument("--workers", type=_positive, default=1)
+    encode.add_argument("--workers", type=positive, default=1)
     encode.add_argument("--force", action="store_true")
     encode.add_argument("--dry-run", action="store_true", help="only print the test splits")
     commands.add_parser("finish", help="check and install bin").add_argument("out_dir", type=Path)

@@ -23,6 +23,17 @@ usage_error() {
   exit 2
 }
 
+# check_config FILE: the CONFIG of a command line is there.
+check_config() {
+  [[ -n $1 ]] || usage_error "a CONFIG is needed."
+  [[ -f $1 ]] || die "There is no configuration $1."
+}
+
+# check_processes N: --processes is a number, or was not given.
+check_processes() {
+  [[ -z $1 || $1 =~ ^[0-9]+$ ]] || usage_error "--processes must be a number, but is $1."
+}
+
 # A command as one could type it.
 quoted() {
   local words

@@ -62,10 +62,9 @@ while (($#)); do
     esac
     shift
 done
-[[ -n $CONFIG ]] || usage_error "a CONFIG is needed."
-[[ -f $CONFIG ]] || die "There is no configuration $CONFIG."
+check_config "$CONFIG"
 [[ -n $ENCODER ]] || usage_error "--encoder is needed."
-[[ -z $PROCESSES || $PROCESSES =~ ^[0-9]+$ ]] || usage_error "--processes must be a number, but is $PROCESSES."
+check_processes "$PROCESSES"
 ensure_setup
 
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}

@@ -44,10 +44,9 @@ while (($#)); do
   esac
   shift
 done
-[[ -n $CONFIG ]] || usage_error "a CONFIG is needed."
-[[ -f $CONFIG ]] || die "There is no configuration $CONFIG."
+check_config "$CONFIG"
 [[ -z $SEEDS || $SEEDS =~ ^[0-9]+(,[0-9]+)*$ ]] || usage_error "--seeds must be numbers with commas, but is $SEEDS."
-[[ -z $PROCESSES || $PROCESSES =~ ^[0-9]+$ ]] || usage_error "--processes must be a number, but is $PROCESSES."
+check_processes "$PROCESSES"
 [[ -z $JOBS || $JOBS =~ ^[1-9][0-9]*$ ]] || usage_error "--jobs must be a number of at least 1, but is $JOBS."
 ensure_setup
 

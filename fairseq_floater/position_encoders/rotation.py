@@ -36,7 +36,6 @@ class RotationPositions(PositionSignal):
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
     default_target = "hidden"
-    keeps_base = True
     inductive = True
     data_driven = True
     parameter_efficient = True
