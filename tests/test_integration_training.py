@@ -1,7 +1,6 @@
-"""Training by the real commands: resuming, fairseq's own options, Hydra, another checkout, two processes."""
+"""Training by the real commands: resuming, fairseq's own options, Hydra, another checkout."""
 
 import json
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 import torch
 import toy as toys
 from fairseq import checkpoint_utils
-from helpers import PAD, build, source_batch, target_batch
 from toy import (
     PACKAGE,
     ROOT,
@@ -255,100 +253,3 @@ def test_a_plain_checkout_is_what_user_dir_loads(toy, tmp_path):
 def test_the_user_dir_may_be_imported_twice():
     command = [sys.executable, "-c", TWICE, PACKAGE, PACKAGE, f"{PACKAGE}/"]
     assert toys.run(command).stdout == "registered once\n"
-
-
-# Two processes.
-
-
-def two_processes(toy, folder, *options):
-    """fairseq-train on two CPU processes, by the command of the documentation."""
-    words = [sys.executable, "-m", "fairseq_cli.train", *toy.training(folder, *options)]
-    words += ["--user-dir", PACKAGE, "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
-    words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
-    words += ["--distributed-world-size", 2]
-    # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
-    words += ["--load-checkpoint-on-all-dp-ranks"]
-    line = f"{shlex.join(str(word) for word in words)} --distributed-rank $RANK"
-    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", 2, "--no-python"]
-    return toys.run([sys.executable, "-m", *launch, "bash", "-c", line])
-
-
-def test_two_processes_train_and_resume_as_one_with_twice_the_updates(toy, start, tmp_path):
-    dropout = ("--dropout", 0)  # every process draws its own
-    toy.train(tmp_path / "one", *going_on(start, 2, *dropout, "--update-freq", 2))
-    for epoch in (1, 2):
-        two_processes(toy, tmp_path / "two", *going_on(start, epoch, *dropout))
-        pair = [tmp_path / name / f"checkpoint{epoch}.pt" for name in ("one", "two")]
-        assert losses(pair[0]) == pytest.approx(losses(pair[1]), abs=1e-5)
-        assert largest_difference(*pair) <= 1e-5
-    updates = torch.load(pair[1], weights_only=True)["optimizer_history"][-1]["num_updates"]
-    assert updates == 2 * ((UPDATES_AN_EPOCH + 1) // 2)
-
-
-DDP_CASES = {
-    "floater": {"encoder": "floater", "target": "qkv"},
-    "floater-hidden": {"encoder": "floater", "target": "hidden"},
-    "floater-interval": {"encoder": "floater", "target": "qkv", "floater_update_interval": 4},
-    "learned": {"encoder": "learned", "target": "hidden"},
-}
-
-
-def batch(rows):
-    source, target = source_batch(lengths=(7, 11, 4, 11)), target_batch(lengths=(9, 12, 5, 12))
-    return source[rows], target[rows]
-
-
-def two_steps(model, rows, share):
-    """Gradients of two updates; the second finds other parameters and lies between two solves."""
-    found = []
-    inner = getattr(model, "module", model)
-    whole = batch(slice(None))[1].ne(PAD).sum()
-    for update in range(2):
-        inner.set_num_updates(update)
-        model.zero_grad()
-        source, target = batch(rows)
-        scores = model(source, source.ne(PAD).sum(1), target)[0].log_softmax(-1)
-        real = target.ne(PAD)
-        loss = -scores.gather(2, target.unsqueeze(2))[..., 0][real].sum() / whole
-        (loss * share).backward()
-        found.append({name: p.grad.clone() for name, p in inner.named_parameters()})
-        with torch.no_grad():
-            for parameter in inner.parameters():
-                parameter -= 0.1 * parameter.grad
-    return found
-
-
-def process_of_two(rank, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
-    found = {}
-    for name, options in DDP_CASES.items():
-        model = torch.nn.parallel.DistributedDataParallel(build(dropout=0.0, **options).train())
-        # DDP takes the mean over processes: twice a half's share of the sum.
-        found[name] = two_steps(model, slice(2 * rank, 2 * rank + 2), share=2)
-    if rank == 0:
-        torch.save(found, Path(folder) / "found.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="session")
-def of_two_processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ddp")
-    torch.multiprocessing.spawn(process_of_two, args=(str(folder),), nprocs=2)
-    return torch.load(folder / "found.pt", weights_only=True)
-
-
-@pytest.mark.parametrize("name", DDP_CASES)
-def test_torchs_own_ddp_gives_the_gradient_of_the_joined_batch(of_two_processes, name):
-    model = build(dropout=0.0, **DDP_CASES[name]).train()
-    expected = two_steps(model, slice(None), share=1)
-    for update in range(2):
-        for parameter, gradient in expected[update].items():
-            found = of_two_processes[name][update][parameter]
-            assert float((found - gradient).abs().max()) <= 1e-5, (update, parameter)
-    flow = [n for n in expected[1] if "positions." in n]
-    assert flow
-    still = all(not expected[1][n].any() for n in flow)
-    assert still == (name == "floater-interval")

@@ -13,7 +13,7 @@ import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -247,7 +247,7 @@ class PositionSignal(nn.Module, ABC):
                 f"its table is set by --max-{self.spec.side}-positions before training."
             )
 
-    def train(self, mode: bool = True) -> PositionSignal:
+    def train(self, mode: bool = True) -> Self:
         if mode or self.training:
             self.drop_kept_table()
         return super().train(mode)

@@ -6,9 +6,10 @@ equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +143,7 @@ class FloaterPositions(PositionSignal):
         }
         self.update_interval: int = options["floater_update_interval"]
         self.num_updates = 0
-        self._reused: Tensor | None = None
+        self._last_solve: _LastSolve | None = None
         self._error_reported = False
         self.dynamics.requires_grad_(not options["floater_freeze"])
 
@@ -162,27 +163,40 @@ class FloaterPositions(PositionSignal):
             return self._solved(times, blocks)[:num_rows]
         if not self._error_reported:
             self._report_error(times, blocks)
-        if self.num_updates % self.update_interval == 0:
-            table = self._solved(times, blocks)
-            if self.update_interval > 1:
-                self._reused = table.detach()
-            return table[:num_rows]
-        if self._reused is None or len(self._reused) < num_rows:
-            with torch.no_grad():
-                self._reused = self._solved(times, blocks)
-        parameters = [*self.dynamics.parameters(), *(b.values for b in blocks)]
-        return _ZeroGradient.apply(self._reused[:num_rows], *parameters)
+        if self.update_interval == 1:
+            return self._solved(times, blocks)[:num_rows]
+        return self._solved_at_intervals(times, blocks)[:num_rows]
+
+    def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
+        """Solved with a gradient at every K-th update; in between reused, with gradients of zero."""
+        solve_now = self.num_updates % self.update_interval == 0
+        if solve_now or self._last_solve is None:  # a resumed run may start in between
+            p0 = self._initial_values(blocks)
+            self._last_solve = _LastSolve(self.dynamics, p0)
+            if solve_now:
+                table = solve(self.dynamics, p0, times, **self.solver)
+                self._last_solve.rows = table.detach()
+                return table
+        parameters = [*self.dynamics.parameters(), *(block.values for block in blocks)]
+        return _ZeroGradient.apply(self._last_solve.table(times, self.solver), *parameters)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq's trainer before every update."""
         self.num_updates = num_updates
 
+    def train(self, mode: bool = True) -> Self:
+        # fairseq says train() before every update, so only a change counts. After validation the
+        # flow is solved at once, as in a run resumed from the checkpoint saved there.
+        if mode != self.training:
+            self._last_solve = None
+        return super().train(mode)
+
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._reused = None
+        self._last_solve = None
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
-        self._reused = None
+        self._last_solve = None
         return super()._apply(*args, **kwargs)
 
     def times(self, num_positions: int) -> Tensor:
@@ -213,6 +227,26 @@ class FloaterPositions(PositionSignal):
             round(float(times[-1]) / self.delta) + 1,
             advice,
         )
+
+
+class _LastSolve:
+    """What the flow was last solved with, and ``rows`` [N, S, L, C] so far; without a graph.
+
+    Rows alone would not do: a longer batch before the next solve gets its further rows from the
+    same parameters. Else a row would depend on the batches that a process happened to meet, and
+    two processes would train with different tables.
+    """
+
+    def __init__(self, dynamics: PositionDynamics, p0: Tensor):
+        self.dynamics = copy.deepcopy(dynamics).requires_grad_(False)
+        self.p0 = p0.detach()  # stacked: shares no memory with the parameters
+        self.rows = self.p0[:0]  # none yet
+
+    def table(self, times: Tensor, solver: dict[str, Any]) -> Tensor:
+        """The rows at ``times`` [N]: [N, S, L, C]."""
+        if len(self.rows) < len(times):
+            self.rows = solve(self.dynamics, self.p0, times, **solver)
+        return self.rows[: len(times)]
 
 
 class _ZeroGradient(torch.autograd.Function):

@@ -1,0 +1,345 @@
+"""Several processes train the model that one process trains, for every encoder of the registry.
+
+On the CPU, over gloo: fairseq's own command in two processes and on two nodes, and torch's own
+DistributedDataParallel, which fairseq uses on GPUs. First what this asks of FLOATER's table between
+two solves: that it does not depend on the sentences a process happened to meet.
+"""
+
+import copy
+import shlex
+import shutil
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import toy as toys
+from helpers import (
+    PAD,
+    build,
+    difference,
+    every_target,
+    loss_of,
+    position_parameters,
+    randomise_positions,
+    sentence,
+    shifted,
+    source_batch,
+    tables,
+    target_batch,
+)
+from toy import PACKAGE, UPDATES_AN_EPOCH, largest_difference, losses
+
+from fairseq_floater.ode import solve
+from fairseq_floater.position_encoders import POSITION_ENCODERS, floater
+
+# Rows between two solves.
+
+
+def flow(**args):
+    """A model whose flow is solved at every fourth update, about to train."""
+    args = {"target": "qkv", "floater_update_interval": 4, "dropout": 0.0, **args}
+    return randomise_positions(build("floater", **args)).train()
+
+
+def train_on(model, *lengths, first=0):
+    """Updates on one sentence each; the flow moves after each, as Adam's momentum would move it."""
+    for update, length in enumerate(lengths, start=first):
+        model.set_num_updates(update)
+        model.train()  # as fairseq's trainer says before every update
+        model.zero_grad()
+        loss_of(model, sentence(length), shifted(sentence(length))).backward()
+        with torch.no_grad():
+            for parameter in position_parameters(model):
+                parameter.mul_(0.9)
+    return model
+
+
+def differences(model, expected):
+    """Largest difference of each table of ``model`` to those ``expected``."""
+    rows = len(expected[0])
+    return [difference(a, b) for a, b in zip(tables(model, rows), expected, strict=True)]
+
+
+FORMS = {
+    "qkv": {},
+    "hidden": {"target": "hidden", "floater_lr_scale": 2.0},
+    "adjoint": {
+        "floater_solver": "rk4",
+        "floater_step_size": 0.1,
+        "floater_gradient": "adjoint",
+    },
+}
+
+
+@pytest.mark.parametrize("args", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("first", [0, 1], ids=["solve", "resumed-between"])
+@pytest.mark.parametrize("lengths", [(5, 30, 9), (30, 5, 9), (5, 9, 9), (9,)], ids=str)
+def test_rows_between_two_solves_do_not_depend_on_the_sentences_met(lengths, first, args):
+    solved = tables(flow(**args), 40)
+    model = train_on(flow(**args), *lengths, first=first)
+    model.set_num_updates(3)
+    assert max(differences(model, solved)) <= 1e-6  # more rows than any sentence needed so far
+    model.set_num_updates(4)
+    assert min(differences(model, solved)) > 1e-3
+
+
+@every_target
+def test_a_longer_sentence_between_two_solves_gives_the_flow_gradients_of_zero(target):
+    model = train_on(flow(target=target), 5, 30)
+    assert not any(p.grad.any() for p in position_parameters(model))
+    assert all(p.grad is not None for p in model.parameters())
+
+
+FORGETS = {
+    "evaluation": lambda model: model.eval().train(),
+    "load_state_dict": lambda model: model.load_state_dict(model.state_dict()),
+    "apply": lambda model: model.double().float(),
+}
+
+
+@pytest.mark.parametrize("forget", FORGETS.values(), ids=FORGETS)
+def test_the_last_solve_is_forgotten_where_a_kept_table_is(forget):
+    model = train_on(flow(), 5, 30)
+    forget(model)
+    current = flow(seed=5).eval()
+    current.load_state_dict(model.state_dict())
+    model.set_num_updates(2)
+    assert max(differences(model, tables(current, 40))) <= 1e-6
+
+
+def test_the_last_solve_is_copied_with_a_model_and_never_saved():
+    model, untouched = train_on(flow(), 5, 30), flow()
+    assert list(model.state_dict()) == list(untouched.state_dict())
+    assert len(list(model.modules())) == len(list(untouched.modules()))
+    twin = copy.deepcopy(model)  # as --store-ema does; a graph would refuse
+    model.set_num_updates(4)
+    train_on(model, 5, first=4)
+    twin.set_num_updates(3)
+    assert max(differences(twin, tables(untouched, 40))) <= 1e-6
+
+
+def test_between_two_solves_the_flow_is_solved_for_longer_sentences_only(monkeypatch):
+    lengths = []
+
+    def counted(dynamics, p0, times, **options):
+        lengths.append(len(times))
+        return solve(dynamics, p0, times, **options)
+
+    monkeypatch.setattr(floater, "solve", counted)
+    train_on(flow(), 5, 5, 30, 9, 5, 5)
+    assert lengths == [n for n in (5, 30, 5) for _ in range(3)]
+
+
+def test_without_an_interval_nothing_is_copied(monkeypatch):
+    model = flow(floater_update_interval=1)
+    monkeypatch.setattr(copy, "deepcopy", None)
+    train_on(model, 5, 30)
+
+
+# torch's own DistributedDataParallel, which fairseq uses on GPUs and cannot use on the CPU.
+
+LENGTHS = (
+    # Sentences of two updates; the first two are one process's, the others the other's.
+    {"source": (7, 11, 4, 11), "target": (9, 12, 5, 12)},
+    {"source": (7, 5, 30, 11), "target": (9, 6, 5, 25)},  # now one needs more rows than the other
+)
+DDP_CASES = {
+    f"{encoder}-{target}": {"encoder": encoder, "target": target}
+    for encoder in POSITION_ENCODERS
+    for target in ("qkv", "hidden")
+}
+DDP_CASES |= {
+    f"floater-{target}-interval": {**DDP_CASES[f"floater-{target}"], "floater_update_interval": 4}
+    for target in ("qkv", "hidden")
+}
+
+
+def for_ddp(name):
+    return randomise_positions(build(dropout=0.0, **DDP_CASES[name])).train()
+
+
+def two_steps(model, rows, share):
+    """Gradients of two updates; the second finds other parameters and lies between two solves."""
+    found = []
+    inner = getattr(model, "module", model)
+    for update, lengths in enumerate(LENGTHS):
+        inner.set_num_updates(update)
+        model.zero_grad()
+        source = source_batch(lengths=lengths["source"])
+        target = target_batch(lengths=lengths["target"])
+        words = target.ne(PAD).sum()
+        source, target = (side[rows][:, side[rows].ne(PAD).any(0)] for side in (source, target))
+        scores = model(source, source.ne(PAD).sum(1), target)[0].log_softmax(-1)
+        scores = scores.gather(2, target.unsqueeze(2))[..., 0][target.ne(PAD)]
+        (scores.sum() * -share / words).backward()
+        found.append({name: p.grad.clone() for name, p in inner.named_parameters()})
+        with torch.no_grad():
+            for parameter in inner.parameters():
+                parameter -= 0.1 * parameter.grad
+    return found
+
+
+def process_of_two(rank, folder):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
+    found = {}
+    for name in DDP_CASES:
+        model = torch.nn.parallel.DistributedDataParallel(for_ddp(name))
+        # DDP takes the mean over processes: twice a half's share of the sum.
+        found[name] = two_steps(model, slice(2 * rank, 2 * rank + 2), share=2)
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def of_two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ddp")
+    torch.multiprocessing.spawn(process_of_two, args=(str(folder),), nprocs=2)
+    return torch.load(folder / "found.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", DDP_CASES)
+def test_torchs_own_ddp_gives_the_gradient_of_the_joined_batch(of_two_processes, name):
+    expected = two_steps(for_ddp(name), slice(None), share=1)
+    for update in range(2):
+        for parameter, gradient in expected[update].items():
+            error = difference(of_two_processes[name][update][parameter], gradient)
+            assert error <= 1e-5 * max(1, float(gradient.abs().max())), (update, parameter)
+    positions = [n for n in expected[0] if "positions." in n]
+    assert bool(positions) == POSITION_ENCODERS[DDP_CASES[name]["encoder"]].data_driven
+    for update, gradients in enumerate(expected):
+        reused = update == 1 and "interval" in name
+        assert all(bool(gradients[n].any()) != reused for n in positions)
+
+
+# fairseq-train on the CPU, two batches an update: of one process, of two, of two nodes.
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+SETTINGS = {name: ("--position-encoder", name) for name in POSITION_ENCODERS}
+# A flow large enough to be seen from its first update on.
+SETTINGS["floater"] += ("--floater-init-scale", 0.1)
+# Under this seed one process needs further rows between two solves before the other does.
+INTERVAL = ("--floater-update-interval", 4, "--seed", 5)
+SETTINGS["floater-interval"] = (*SETTINGS["floater"], *INTERVAL)
+
+# Runs of fairseq-train, one a line, in one process: importing torch and fairseq takes longer.
+SEVERAL = """
+import os, shlex, sys
+from fairseq_cli.train import cli_main
+
+for line in open(sys.argv[1]):
+    sys.argv[1:] = shlex.split(os.path.expandvars(line))
+    cli_main()
+"""
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    return toys.shared(tmp_path_factory)
+
+
+def one_of_two(toy, folder, *options):
+    """fairseq-train's arguments in one of two processes; torchrun says which."""
+    words = [*toy.training(folder, *options), "--user-dir", PACKAGE]
+    words += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
+    # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
+    words += ["--distributed-world-size", 2, "--load-checkpoint-on-all-dp-ranks"]
+    return [*words, "--distributed-rank", "$RANK"]
+
+
+def in_bash(words):
+    """The end of a torchrun command line that runs fairseq-train by the command of DESIGN.md."""
+    line = joined([sys.executable, "-m", "fairseq_cli.train", *words])
+    return ("--no-python", "bash", "-c", line.replace("'$RANK'", "$RANK"))
+
+
+def joined(words):
+    return shlex.join(str(word) for word in words)
+
+
+def two_processes(*program):
+    return toys.run([*TORCHRUN, "--standalone", "--nproc_per_node", 2, *program])
+
+
+def two_nodes(*program):
+    """Two agents side by side, as on two machines, that meet at a port of this one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    meeting = ("--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "toy")
+    command = [*TORCHRUN, "--nnodes", 2, "--nproc_per_node", 1, *meeting, *program]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(toys.run, [command, command]))
+
+
+def assert_same_run(first, second):
+    assert losses(first) == pytest.approx(losses(second), abs=1e-5)
+    assert largest_difference(first, second) <= 1e-5
+
+
+@pytest.fixture(scope="session")
+def trained(toy, tmp_path_factory):
+    """An epoch of every setting from random parameters, in folders ``one/NAME`` and ``two/NAME``."""
+    folder = tmp_path_factory.mktemp("settings")
+    shared = ("--arch", toys.ARCH, "--dropout", 0, "--max-epoch", 1, "--no-epoch-checkpoints")
+    shared += ("--num-workers", 0)  # the end of a run waits seconds for a worker to notice
+    one, two = [], []
+    for name, setting in SETTINGS.items():
+        alone = toy.training(folder / "one" / name, *shared, *setting, "--update-freq", 2)
+        one.append(joined([*alone, "--user-dir", PACKAGE]))
+        two.append(joined(one_of_two(toy, folder / "two" / name, *shared, *setting)))
+    for name, text in {"one": one, "two": two, "several.py": [SEVERAL]}.items():
+        (folder / f"runs.{name}").write_text("\n".join(text))
+    toys.run([sys.executable, folder / "runs.several.py", folder / "runs.one"])
+    two_processes(folder / "runs.several.py", folder / "runs.two")
+    return folder
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_two_processes_train_as_one_with_twice_the_batches(trained, name):
+    pair = [trained / count / name / "checkpoint_last.pt" for count in ("one", "two")]
+    assert_same_run(*pair)
+
+
+@pytest.fixture(scope="session")
+def warm(toy, tmp_path_factory):
+    """Options of training on from a warm start, whatever the number of epochs."""
+    path = tmp_path_factory.mktemp("start") / "start.pt"
+    toy.warm_start(path)
+    # No dropout: every process draws its own.
+    return ("--arch", toys.ARCH, "--finetune-from-model", path, "--dropout", 0)
+
+
+@pytest.fixture(scope="session")
+def alone(toy, warm, tmp_path_factory):
+    """Two epochs of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    toy.train(folder, *warm, "--max-epoch", 2, "--update-freq", 2)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def on_two_nodes(toy, warm, tmp_path_factory):
+    """The first epoch by one process on each of two nodes."""
+    folder = tmp_path_factory.mktemp("nodes")
+    two_nodes(*in_bash(one_of_two(toy, folder, *warm, "--max-epoch", 1)))
+    return folder
+
+
+def test_two_nodes_train_as_one_process(alone, on_two_nodes):
+    assert_same_run(alone / "checkpoint1.pt", on_two_nodes / "checkpoint1.pt")
+
+
+def test_two_processes_resume_as_one(toy, warm, alone, on_two_nodes, tmp_path):
+    shutil.copy(on_two_nodes / "checkpoint1.pt", tmp_path / "checkpoint_last.pt")
+    two_processes(*in_bash(one_of_two(toy, tmp_path, *warm, "--max-epoch", 2)))
+    assert_same_run(alone / "checkpoint2.pt", tmp_path / "checkpoint2.pt")
+    history = torch.load(tmp_path / "checkpoint2.pt", weights_only=True)["optimizer_history"]
+    assert history[-1]["num_updates"] == 2 * ((UPDATES_AN_EPOCH + 1) // 2)
