@@ -2,9 +2,11 @@
 
 Importing it registers the ``floater_transformer`` architectures with fairseq and allow-lists what a
 safe load of fairseq's checkpoints needs. ``floater user-dir`` prints this folder.
+With ``FLOATER_SAVE_ON_SIGTERM=1`` in the environment a training saves when it is told to stop.
 """
 
 import logging
+import os
 
 from fairseq_floater.version import __version__ as __version__
 
@@ -17,3 +19,8 @@ allow_fairseq_checkpoints()
 
 from fairseq_floater import architectures as architectures  # noqa: E402
 from fairseq_floater.transformer import FloaterTransformerModel as FloaterTransformerModel  # noqa: E402
+
+if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":
+    from fairseq_floater import preemption
+
+    preemption.install()
