@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import sentencepiece
 
@@ -80,7 +80,10 @@ class Segmenter:
             raise TextDataError(f"{model_path} is no readable sentencepiece model.") from None
         self.threads = threads
 
-    def pieces(self, batch: Sequence[tuple[str, str]]) -> Iterator[tuple[list[str], list[str]]]:
+    def pieces(
+        self, batch: Sequence[tuple[str, str]], *, test: bool = False
+    ) -> Iterator[tuple[list[str], list[str]]]:
+        """The subwords of both sides; sentences that are to be scored are cut like all others."""
         sides = [
             self.model.encode(list(side), out_type=str, num_threads=self.threads)
             for side in zip(*batch)
@@ -88,16 +91,24 @@ class Segmenter:
         return zip(*([_without_symbols(pieces) for pieces in side] for side in sides))
 
 
+class PairSegmenter(Protocol):
+    """What cuts raw sentence pairs into subwords."""
+
+    def pieces(
+        self, batch: Sequence[tuple[str, str]], *, test: bool = False
+    ) -> Iterable[tuple[list[str], list[str]]]: ...
+
+
 class SplitEncoder:
-    """Encodes one split into ``spm_dir`` and keeps the raw text of held-out splits in ``raw_dir``.
+    """Encodes one split into ``out_dir`` and keeps the raw text of held-out splits in ``raw_dir``.
 
     Train and valid lose the pairs with an empty side, with more than ``max_len`` subwords on one
     side or with one side more than ``max_ratio`` times as long as the other (0 = no limit). Test
-    splits keep every line. Line k of ``raw_dir`` is always line k of ``spm_dir``.
+    splits keep every line. Line k of ``raw_dir`` is always line k of ``out_dir``.
     """
 
-    def __init__(self, model_path: Path, max_len: int, max_ratio: float, threads: int) -> None:
-        self.segmenter = Segmenter(model_path, threads)
+    def __init__(self, segmenter: PairSegmenter, max_len: int, max_ratio: float) -> None:
+        self.segmenter = segmenter
         self.max_len = max_len
         self.max_ratio = max_ratio
 
@@ -106,7 +117,7 @@ class SplitEncoder:
         pairs: Iterator[tuple[str, str]],
         split: str,
         langs: tuple[str, str],
-        spm_dir: Path,
+        out_dir: Path,
         raw_dir: Path,
     ) -> dict[str, Any]:
         """Write the files of ``split`` and return its counts."""
@@ -114,7 +125,7 @@ class SplitEncoder:
         counts |= {"dropped": dict.fromkeys(DROPPED, 0), "empty_kept": 0}
         counts["subwords"] = dict.fromkeys(langs, 0)
         with ExitStack() as stack:
-            folders = [spm_dir] if split == "train" else [spm_dir, raw_dir]
+            folders = [out_dir] if split == "train" else [out_dir, raw_dir]
             files = [
                 stack.enter_context(
                     (folder / f"{split}.{lang}").open("w", encoding="utf-8", newline="\n")
@@ -123,7 +134,8 @@ class SplitEncoder:
                 for lang in langs
             ]
             for batch in batched(pairs, BATCH):
-                for pair, pieces in zip(batch, self.segmenter.pieces(batch)):
+                found = self.segmenter.pieces(batch, test=split.startswith("test"))
+                for pair, pieces in zip(batch, found):
                     counts["lines"] += 1
                     fault = self._fault(*map(len, pieces))
                     if fault and not split.startswith("test"):

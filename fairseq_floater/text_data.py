@@ -27,10 +27,14 @@ from fairseq_floater.parallel_text import (
     read_pairs,
     text_file,
 )
-from fairseq_floater.subwords import Segmenter, SplitEncoder, train_subword, write_dictionary
+from fairseq_floater.segmentation import SEGMENTATIONS, Segmentation
+from fairseq_floater.subwords import Segmenter, SplitEncoder
 
 MANIFEST = "prepare.json"
-PRODUCTS = ("spm", "raw", "bin", "spm.model", "dict.txt", "tests.json", "summary.json")
+PRODUCTS = (
+    *(name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)),
+    *("raw", "bin", "dict.txt", "tests.json", "summary.json"),
+)
 
 
 def encode_all(
@@ -44,13 +48,15 @@ def encode_all(
 ) -> list[str]:
     """Make everything in ``out_dir`` but ``bin``; returns the test splits in fairseq's order.
 
-    With ``spm_model`` the subwords are that model's, else one of ``parameters["vocab"]`` is learned.
+    ``parameters["bpe"]`` names the segmentation. With ``spm_model`` the subwords are that model's,
+    else one of ``parameters["vocab"]`` is learned.
 
     What is whole already is kept, if it was made with the same parameters from the same text.
     """
+    kind = SEGMENTATIONS[parameters["bpe"]]
     langs = (parameters["src"], parameters["tgt"])
     splits = find_splits(raw_dir, *langs)
-    if raw_dir.resolve() in [(out_dir / name).resolve() for name in ("raw", "spm", "bin")]:
+    if raw_dir.resolve() in [(out_dir / name).resolve() for name in ("raw", "bin", kind.folder)]:
         raise TextDataError(
             f"RAW_DIR must not be {raw_dir}, because output goes there; move it or choose "
             "another OUT_DIR."
@@ -60,56 +66,68 @@ def encode_all(
         Segmenter(spm_model)  # refuses what is no model
         inputs.append(spm_model)
     manifest = {"parameters": parameters, "inputs": {p.name: file_hash(p) for p in inputs}}
-    stale = _stale_products(out_dir, manifest, force)
-    encoded = not stale and (out_dir / "spm").is_dir() and (out_dir / "raw").is_dir()
+    stale = _stale_products(out_dir, manifest, force, kind.model)
+    encoded = not stale and (out_dir / kind.folder).is_dir() and (out_dir / "raw").is_dir()
     if not encoded:
         lines = check_parallel(raw_dir, *langs, splits)
-    for name in [*stale, ".spm.tmp", ".raw.tmp", ".bin.tmp"]:
+    for name in [*stale, f".{kind.folder}.tmp", ".raw.tmp", ".bin.tmp"]:
         _remove(out_dir / name)
     write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
-    model = out_dir / "spm.model"
+    model = out_dir / kind.model
     if model.is_file():
-        _say("spm.model is there already: skipped.")
+        _say(f"{kind.model} is there already: skipped.")
     elif spm_model is not None:
         write_whole(model, lambda temporary: shutil.copyfile(spm_model, temporary))
     else:
         _say(f"Learning {parameters['vocab']} subwords from {lines['train']:,} pairs.")
-        train_subword(
-            progress(read_pairs(raw_dir, "train", *langs), "learn", lines["train"]),
-            lines["train"],
-            model,
-            vocab_size=parameters["vocab"],
-            character_coverage=parameters["character_coverage"],
-        )
-    if not (out_dir / "dict.txt").is_file():
-        write_dictionary(model, out_dir / "dict.txt")
+        pairs = progress(read_pairs(raw_dir, "train", *langs), "learn", lines["train"])
+        kind.learn(pairs, lines["train"], model, langs, parameters, threads)
     if encoded:
-        _say("spm is there already: skipped.")
+        _say(f"{kind.folder} is there already: skipped.")
     else:
-        encoder = SplitEncoder(model, parameters["max_len"], parameters["max_ratio"], threads)
-        spm, raw = (out_dir / name for name in (".spm.tmp", ".raw.tmp"))
-        spm.mkdir()
-        raw.mkdir()
-        counts = {}
-        for split in splits:
-            pairs = progress(read_pairs(raw_dir, split, *langs), f"encode {split}", lines[split])
-            counts[split] = encoder.encode(pairs, split, langs, spm, raw)
-        write_text(spm / "counts.json", json.dumps(counts, indent=2) + "\n")
-        _remove(out_dir / "raw")
-        _remove(out_dir / "spm")
-        raw.rename(out_dir / "raw")
-        spm.rename(out_dir / "spm")  # last: where `spm` is, all of it is there
+        with kind.segmenter(model, langs, threads) as segmenter:
+            encoder = SplitEncoder(segmenter, parameters["max_len"], parameters["max_ratio"])
+            _encode_splits(encoder, kind, raw_dir, out_dir, langs, lines)
+    if not (out_dir / "dict.txt").is_file():
+        texts = [out_dir / kind.folder / f"train.{lang}" for lang in langs]
+        kind.write_dictionary(model, texts, out_dir / "dict.txt", threads)
     tests = splits[2:]
     subsets = {split: f"test{k or ''}" for k, split in enumerate(tests)}
     write_text(out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
     return tests
 
 
+def _encode_splits(
+    encoder: SplitEncoder,
+    kind: Segmentation,
+    raw_dir: Path,
+    out_dir: Path,
+    langs: tuple[str, str],
+    lines: dict[str, int],
+) -> None:
+    """Encode every split of ``lines`` beside its place, then put all of them there."""
+    encoded, raw = (out_dir / name for name in (f".{kind.folder}.tmp", ".raw.tmp"))
+    encoded.mkdir()
+    raw.mkdir()
+    counts = {}
+    for split, total in lines.items():
+        pairs = progress(read_pairs(raw_dir, split, *langs), f"encode {split}", total)
+        counts[split] = encoder.encode(pairs, split, langs, encoded, raw)
+    write_text(encoded / "counts.json", json.dumps(counts, indent=2) + "\n")
+    _remove(out_dir / "raw")
+    _remove(out_dir / kind.folder)
+    # A dictionary that was counted from other text goes with it.
+    _remove(out_dir / "dict.txt")
+    raw.rename(out_dir / "raw")
+    encoded.rename(out_dir / kind.folder)  # last: where this folder is, all of it is there
+
+
 def finish(out_dir: Path) -> dict[str, Any]:
     """Check the binarised data against the text, put it in place, write and return the summary."""
     manifest = _read_json(out_dir / MANIFEST)
-    counts = _read_json(out_dir / "spm" / "counts.json")
+    kind = SEGMENTATIONS[manifest["parameters"]["bpe"]]
+    counts = _read_json(out_dir / kind.folder / "counts.json")
     subsets = {"train": "train", "valid": "valid", **_read_json(out_dir / "tests.json")}
     if not (out_dir / "bin").is_dir():
         pair = (manifest["parameters"]["src"], manifest["parameters"]["tgt"])
@@ -123,8 +141,8 @@ def finish(out_dir: Path) -> dict[str, Any]:
         "parameters": manifest["parameters"],
         "dictionary": dictionary.count("\n"),
         "splits": {s: {"subset": subset, **counts[s]} for s, subset in subsets.items()},
-        "sha256": {name: file_hash(out_dir / name) for name in ("spm.model", "dict.txt")},
-        "sentencepiece": version("sentencepiece"),
+        "sha256": {name: file_hash(out_dir / name) for name in (kind.model, "dict.txt")},
+        **{package: version(package) for package in kind.packages},
     }
     write_text(out_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
@@ -145,7 +163,7 @@ def summary_table(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool) -> list[str]:
+def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool, model: str) -> list[str]:
     """What must go before work can start; raises where that is not for this tool to decide."""
     present = [name for name in PRODUCTS if (out_dir / name).exists()]
     if not present:
@@ -170,7 +188,7 @@ def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool) -> lis
                     f"{out_dir} was made with {what}; choose another OUT_DIR or add --force."
                 )
     # Without its model the encoded text is of no use.
-    return [] if (out_dir / "spm.model").is_file() else present
+    return [] if (out_dir / model).is_file() else present
 
 
 def _check_binary(prefix: Path, lines: int) -> None:
@@ -235,6 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     subwords = encode.add_mutually_exclusive_group(required=True)
     subwords.add_argument("--vocab", type=positive)
     subwords.add_argument("--spm-model", type=Path)
+    encode.add_argument("--bpe", choices=SEGMENTATIONS, default="sentencepiece")
     encode.add_argument("--max-len", type=_limit, default=250)
     encode.add_argument("--max-ratio", type=_ratio, default=0.0)
     encode.add_argument("--character-coverage", type=share, default=1.0)
@@ -255,10 +274,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args.src == args.tgt:
             parser.error(f"--src and --tgt must differ, but both are {args.src!r}")
+        if args.spm_model and args.bpe != "sentencepiece":
+            parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
         if args.dry_run:
             tests = find_splits(args.raw_dir, args.src, args.tgt)[2:]
         else:
-            names = ("src", "tgt", "vocab", "max_len", "max_ratio", "character_coverage")
+            names = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_coverage")
             parameters = {name: getattr(args, name) for name in names}
             tests = encode_all(
                 args.raw_dir,

@@ -13,8 +13,8 @@ UTF-8, plain or .gz. OUT_DIR gets
 
   bin/          what fairseq-train and fairseq-generate take
   raw/          the raw lines of valid and the test splits, line for line as in bin/, for scoring
-  spm/          the text in subwords
-  spm.model     the sentencepiece model of both languages
+  spm/          the text in subwords (bpe/ with --bpe subword-nmt)
+  spm.model     the sentencepiece model of both languages (bpe.codes)
   dict.txt      the dictionary of both languages
   tests.json    which --gen-subset of fairseq-generate each test split is
   summary.json  counts
@@ -22,6 +22,8 @@ UTF-8, plain or .gz. OUT_DIR gets
 options:
   --src LANG, --tgt LANG   the languages, as in the file names
   --vocab N                subwords of both languages together, to be learned
+  --bpe KIND               sentencepiece (default, on raw text), or subword-nmt: Moses tokens cut by a joint
+                           BPE of N merges, the preprocessing of the published WMT14 results
   --spm-model FILE         a sentencepiece model to use instead (of `floater s2l split`, say)
   --max-len N              drop train and valid pairs above N subwords on a side (250; 0 = keep)
   --max-ratio R            drop train and valid pairs with one side R times the other (0 = keep)
@@ -41,7 +43,7 @@ EOF
 
 places=()
 options=()
-src='' tgt='' vocab='' spm_model='' workers='' force=0
+src='' tgt='' bpe=sentencepiece vocab='' spm_model='' workers='' force=0
 while (($#)); do
     case $1 in
         -h | --help)
@@ -62,7 +64,7 @@ while (($#)); do
             set -- "${1%%=*}" "${1#*=}" "${@:2}"
             continue
             ;;
-        --src | --tgt | --vocab | --spm-model | --workers | --max-len | --max-ratio | --character-coverage)
+        --src | --tgt | --vocab | --spm-model | --workers | --bpe | --max-len | --max-ratio | --character-coverage)
             (($# > 1)) || usage_error "$1 needs a value"
             ;;
         -*)
@@ -78,6 +80,7 @@ while (($#)); do
         --src) src=$2 ;;
         --tgt) tgt=$2 ;;
         --vocab) vocab=$2 ;;
+        --bpe) bpe=$2 ;;
         --spm-model) spm_model=$2 ;;
         --workers) workers=$2 ;;
         *) options+=("$1" "$2") ;;
@@ -95,6 +98,12 @@ elif [[ -n $spm_model ]]; then
 else
     usage_error "--vocab or --spm-model is needed"
 fi
+case $bpe in
+    sentencepiece) text=spm ;;
+    subword-nmt) text=bpe ;;
+    *) usage_error "--bpe must be sentencepiece or subword-nmt, but is $bpe" ;;
+esac
+options=(--bpe "$bpe" "${options[@]}")
 raw_dir=${places[0]}
 out_dir=${places[1]}
 [[ $out_dir != *,* ]] || usage_error "OUT_DIR must hold no comma: fairseq separates names by it"
@@ -118,10 +127,10 @@ else
 fi
 
 binarise=("$PYTHON" -m fairseq_cli.preprocess --source-lang "$src" --target-lang "$tgt"
-    --trainpref "$out_dir/spm/train" --validpref "$out_dir/spm/valid")
+    --trainpref "$out_dir/$text/train" --validpref "$out_dir/$text/valid")
 testpref=''
 for name in $tests; do
-    testpref+="${testpref:+,}$out_dir/spm/$name"
+    testpref+="${testpref:+,}$out_dir/$text/$name"
 done
 [[ -z $testpref ]] || binarise+=(--testpref "$testpref")
 binarise+=(--srcdict "$out_dir/dict.txt" --joined-dictionary --destdir "$out_dir/.bin.tmp"

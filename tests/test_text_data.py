@@ -27,11 +27,11 @@ from fairseq_floater.parallel_text import (
     find_splits,
     read_lines,
 )
-from fairseq_floater.subwords import SplitEncoder, train_subword, write_dictionary
+from fairseq_floater.subwords import Segmenter, SplitEncoder, train_subword, write_dictionary
 from fairseq_floater.text_data import encode_all, finish, main
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_text.sh"
-PARAMETERS = {"src": "en", "tgt": "de", "vocab": 60}
+PARAMETERS = {"src": "en", "tgt": "de", "bpe": "sentencepiece", "vocab": 60}
 PARAMETERS |= {"max_len": 250, "max_ratio": 0.0, "character_coverage": 1.0}
 VOCAB = ("--src", "en", "--tgt", "de", "--vocab", "60")
 
@@ -196,7 +196,8 @@ def encode(
 ) -> Any:
     for name in ("spm", "raw"):
         (folder / name).mkdir(parents=True)
-    encoder = SplitEncoder(model, limits.get("max_len", 0), limits.get("max_ratio", 0.0), 1)
+    segmenter = Segmenter(model)
+    encoder = SplitEncoder(segmenter, limits.get("max_len", 0), limits.get("max_ratio", 0.0))
     return encoder.encode(iter(pairs), split, ("en", "de"), folder / "spm", folder / "raw")
 
 
