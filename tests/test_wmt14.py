@@ -1,0 +1,310 @@
+"""WMT14 from archives to binarised data, on a stand-in of the same names, layout and formats."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+import wmt14_stand_in as stand_in
+from toy import environment, run
+
+from fairseq_floater.parallel_text import TextDataError
+from fairseq_floater.wmt14 import corpora, sources
+from fairseq_floater.wmt14.__main__ import archives_of, main
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_wmt14.sh"
+REHEARSAL = ("--rehearsal", "--vocab", 60, "--workers", 1)
+MADE = ("corpus", "bpe", "raw", "bin")
+FILES = ("bpe.codes", "dict.txt", "tests.json", "summary.json", "wmt14.json", "corpus.json")
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wmt14")
+    stand_in.build(folder / "archives", folder / "numbers")
+    return folder / "archives"
+
+
+def prepare(pair, out, *words, code=0):
+    return run(["bash", SCRIPT, pair, "--out", out, *words], code=code)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(archives, tmp_path_factory):
+    """The data of a pair, made at a stretch."""
+    made = {}
+
+    def make(pair):
+        if pair not in made:
+            out = tmp_path_factory.mktemp("undisturbed") / pair
+            made[pair] = out, prepare(pair, out, "--mirror", archives, *REHEARSAL)
+        return made[pair]
+
+    return make
+
+
+def hashes(out):
+    """Of every file that was made; logs, locks and notes on downloads are no results."""
+    paths = [out / name for name in FILES]
+    paths += [path for name in MADE for path in (out / name).rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.name != "preprocess.log"
+    }
+
+
+# The recipe.
+
+
+def test_the_recipes_are_whole():
+    assert sum(c.lines for c in sources.RECIPES["en-de"].corpora) == 4_520_620
+    assert sum(c.lines for c in sources.RECIPES["en-fr"].corpora) == 40_842_333
+    for recipe in sources.RECIPES.values():
+        assert recipe.test.lines == 3003
+        for archive in archives_of(recipe, "newstest2013"):
+            assert archive.url.startswith("https://")
+            for digest, length in ((archive.sha256, 64), (archive.md5, 32)):
+                assert digest is None or (len(digest) == length and int(digest, 16))
+
+
+def test_one_line_in_so_many_is_held_out(archives, tmp_path):
+    recipe = stand_in.as_published(archives, "en-de")
+    counts = corpora.assemble(recipe, archives, tmp_path / "corpus", say=lambda line: None)
+    assert counts["splits"] == {"train": 1089, "valid": 11, "test": stand_in.TEST_LINES}
+    assert counts["repaired"] == {"en": 0, "de": 0}
+    for lang in ("en", "de"):
+        everything = [
+            line.decode()
+            for corpus in recipe.corpora
+            for line in corpora.member_lines(
+                archives / corpus.archive.name, corpus.member.format(lang=lang)
+            )
+        ]
+        text = {
+            split: (tmp_path / "corpus" / f"{split}.{lang}").read_text().splitlines()
+            for split in ("train", "valid", "test")
+        }
+        assert text["valid"] == everything[99::100]
+        assert text["train"] == [x for i, x in enumerate(everything, 1) if i % 100]
+        original = archives.parent / "numbers" / "en-de" / f"test.{lang}"
+        assert text["test"] == original.read_text().splitlines()
+
+
+def test_newstest2013_for_validation_leaves_all_text_for_training(archives, tmp_path):
+    recipe = stand_in.as_published(archives, "en-fr")
+    counts = corpora.assemble(
+        recipe, archives, tmp_path / "corpus", valid="newstest2013", say=lambda line: None
+    )
+    assert counts["splits"] == {"train": sum(stand_in.LINES.values()), "valid": 12, "test": 12}
+    original = archives.parent / "numbers" / "en-fr" / "valid.fr"
+    assert (tmp_path / "corpus" / "valid.fr").read_text() == original.read_text()
+
+
+def test_other_counts_than_the_published_are_refused(archives, tmp_path):
+    recipe = sources.RECIPES["en-de"]
+    message = r"^europarl-v7 must have 1,920,209 lines as published, but has 500; "
+    with pytest.raises(TextDataError, match=message):
+        corpora.assemble(recipe, archives, tmp_path / "corpus", say=lambda line: None)
+    assert not (tmp_path / "corpus").exists()
+
+
+def respoil(archives, folder, name, spoil):
+    """The archives with one file of ``name`` changed by ``spoil(member, content)``; None drops it."""
+    shutil.copytree(archives, folder)
+    with tarfile.open(archives / name) as old, tarfile.open(folder / name, "w:gz") as new:
+        for entry in old:
+            content = spoil(entry.name, old.extractfile(entry).read())
+            if content is not None:
+                entry.size = len(content)
+                path = folder / "content"
+                path.write_bytes(content)
+                with path.open("rb") as file:
+                    new.addfile(entry, file)
+    return folder
+
+
+def faults():
+    german = "commoncrawl.de-en.de"
+    return {
+        "a file is missing": (
+            lambda name, content: None if name == german else content,
+            r"holds no file commoncrawl\.de-en\.de\.$",
+        ),
+        "a line is missing": (
+            lambda name, content: (
+                content[: content.rindex(b"\n", 0, -1) + 1] if name == german else content
+            ),
+            r"^commoncrawl has 400 English lines, but 399 of de\.$",
+        ),
+    }
+
+
+@pytest.mark.parametrize("fault", faults())
+def test_a_spoilt_archive_is_refused(archives, tmp_path, fault):
+    spoil, message = faults()[fault]
+    name = "training-parallel-commoncrawl.tgz"
+    folder = respoil(archives, tmp_path / "archives", name, spoil)
+    recipe = stand_in.as_published(folder, "en-de")
+    with pytest.raises(TextDataError, match=message):
+        corpora.assemble(recipe, folder, tmp_path / "corpus", say=lambda line: None)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_an_archive_that_broke_off_is_refused(archives, tmp_path):
+    folder = Path(shutil.copytree(archives, tmp_path / "archives"))
+    path = folder / "training-parallel-europarl-v7.tgz"
+    path.write_bytes(path.read_bytes()[:4000])
+    with pytest.raises(TextDataError, match=r"europarl-v7\.tgz is no whole archive: "):
+        list(corpora.member_lines(path, "training/europarl-v7.de-en.de"))
+
+
+def test_odd_bytes_keep_every_line_in_its_place(archives, tmp_path):
+    odd = "a\u2028b\x0bc\x00d".encode() + b"\xff\r\n"
+
+    def spoil(name, content):
+        return odd + content.split(b"\n", 1)[1] if name == "commoncrawl.de-en.de" else content
+
+    name = "training-parallel-commoncrawl.tgz"
+    folder = respoil(archives, tmp_path / "archives", name, spoil)
+    recipe = stand_in.as_published(folder, "en-de")
+    counts = corpora.assemble(recipe, folder, tmp_path / "corpus", say=lambda line: None)
+    assert counts["repaired"] == {"en": 0, "de": 1}
+    lines = (tmp_path / "corpus" / "train.de").read_bytes().decode().split("\n")
+    assert len(lines) == 1089 + 1
+    assert lines[495] == "a b cd\ufffd"  # five lines before it are held out
+
+
+def test_no_path_of_an_archive_becomes_a_path_here(archives, tmp_path):
+    evil = tmp_path / "evil.tar"
+    with tarfile.open(evil, "w") as tar:
+        for name in ("../../escaped", "/tmp/escaped"):
+            tar.addfile(tarfile.TarInfo(name))
+        link = tarfile.TarInfo("commoncrawl.de-en.de")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(TextDataError, match=r"holds no file commoncrawl\.de-en\.de\.$"):
+        list(corpora.member_lines(evil, "commoncrawl.de-en.de"))
+    assert not (tmp_path.parent / "escaped").exists()
+
+
+# The script.
+
+
+def test_the_script_makes_data_and_counts(undisturbed, archives):
+    out, done = undisturbed("en-de")
+    assert "europarl-v7                      500     1,920,209   differs" in done.stdout
+    report = json.loads((out / "wmt14.json").read_text())
+    kept = {split: counts["kept"] for split, counts in report["splits"].items()}
+    summary = json.loads((out / "summary.json").read_text())
+    assert kept == {s: c["kept"] for s, c in summary["splits"].items()}
+    assert kept["test"] == stand_in.TEST_LINES
+    assert (
+        report["parameters"] | {"bpe": "subword-nmt", "vocab": 60, "max_ratio": 1.5}
+        == (report["parameters"])
+    )
+    recorded = json.loads((out / "archives" / "checksums.json").read_text())
+    assert set(recorded) == {a.name for a in archives_of(sources.RECIPES["en-de"], "held-out")}
+    raw = (out / "raw" / "test.de").read_text()
+    assert raw == (archives.parent / "numbers" / "en-de" / "test.de").read_text()
+
+
+def test_a_second_run_makes_nothing_anew(undisturbed, archives):
+    out, first = undisturbed("en-de")
+    before = {path: path.stat().st_mtime_ns for name in MADE for path in (out / name).iterdir()}
+    again = prepare("en-de", out, "--mirror", archives, *REHEARSAL)
+    assert again.stdout == first.stdout
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    other = prepare("en-de", out, "--mirror", archives, *REHEARSAL, "--vocab", 50, code=1)
+    assert (
+        "was made with `vocab` 60, not 50; choose another OUT_DIR or add --force." in other.stderr
+    )
+
+
+def test_the_published_checksums_are_asked_for(archives, tmp_path):
+    done = prepare("en-de", tmp_path / "out", "--mirror", archives, code=1)
+    assert "training-parallel-europarl-v7.tgz" in done.stderr
+    assert "657,632,379" in done.stderr or "0224c7c710c8a063" in done.stderr
+    assert not (tmp_path / "out" / "corpus").exists()
+    missing = tmp_path / "nothing"
+    missing.mkdir()
+    done = prepare("en-de", tmp_path / "out", "--mirror", missing, code=1)
+    assert str(missing / "training-parallel-europarl-v7.tgz") in done.stderr
+
+
+def test_the_commands_of_a_dry_run(tmp_path):
+    done = prepare("en-fr", tmp_path / "my data", "--bpe", "sentencepiece", "--dry-run")
+    commands = [line.split() for line in done.stdout.splitlines()]
+    assert [words[1] for words in commands] == [
+        "-m",
+        str(SCRIPT.with_name("prepare_text.sh")),
+        "-m",
+    ]
+    assert "--src en --tgt fr --bpe sentencepiece --vocab 40000 --max-len 250 --max-ratio 1.5" in (
+        done.stdout
+    )
+    assert not (tmp_path / "my data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("en-cs", "--out", "x"), "the language pair must be en-de or en-fr, but is 'en-cs'."),
+        (("en-de",), "--out is needed."),
+        (("en-de", "--out", "x", "--valid", "dev"), "--valid must be held-out or newstest2013"),
+        (("en-de", "--out", "x", "--fast"), "unknown option --fast."),
+    ],
+)
+def test_bad_usage(words, message):
+    assert message in run(["bash", SCRIPT, *words], code=2).stderr
+
+
+def killed_and_restarted(pair, archives, out, kills, seed):
+    """Kill the script and all it started ``kills`` times at random moments, then let it end."""
+    moments = random.Random(seed)
+    command = ["bash", SCRIPT, pair, "--out", out, "--mirror", archives, *REHEARSAL]
+    done = 0
+    while done < kills:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            env=environment(),
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            process.wait(timeout=moments.uniform(0.5, 25))
+            # It was whole before its moment: what is lost now is made again.
+            shutil.rmtree(out / moments.choice(MADE))
+        except subprocess.TimeoutExpired:
+            done += 1
+        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+        process.wait()
+        time.sleep(0.1)
+    prepare(pair, out, "--mirror", archives, *REHEARSAL)
+
+
+def test_a_killed_script_goes_on_to_the_same_data(undisturbed, archives, tmp_path):
+    killed_and_restarted("en-de", archives, tmp_path / "out", kills=2, seed=1)
+    assert hashes(tmp_path / "out") == hashes(undisturbed("en-de")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", ["en-de", "en-fr"])
+def test_twenty_kills_change_nothing(pair, undisturbed, archives, tmp_path):
+    killed_and_restarted(pair, archives, tmp_path / "out", kills=20, seed=2)
+    assert hashes(tmp_path / "out") == hashes(undisturbed(pair)[0])
+
+
+def test_the_module_says_what_is_wrong(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["corpus", "en-xx", str(tmp_path)])
+    assert main(["corpus", "en-de", str(tmp_path), "--mirror", "ftp://x"]) == 1
+    assert "ftp" in capsys.readouterr().err
