@@ -90,13 +90,15 @@ def average(
     if isinstance(state["extra_state"].get("ema"), dict):
         del state["extra_state"]["ema"]
     save_checkpoint(state, output)
+    seconds = state["extra_state"].get("previous_training_time")
     return AverageReport(
         str(output),
         rule,
         records,
         parameters=sum(t.numel() for t in _distinct(mean)),
         position_parameters=sum(position_parameters(mean).values()),
-        training_seconds=state["extra_state"].get("previous_training_time"),
+        # Several processes leave a tensor: their mean.
+        training_seconds=None if seconds is None else float(seconds),
     )
 
 

@@ -1,6 +1,6 @@
 """`floater <verb>`: parses, calls the tool, prints. Results on stdout, progress on stderr.
 
-Exit codes: 0 done, 1 a failure with its reason in one sentence, 2 bad usage.
+Exit codes: 0 done, 1 a failure with its reason in one sentence or a check that failed, 2 bad usage.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from fairseq_floater.checkpoints import CheckpointError, write_text
 from fairseq_floater.cli_common import add_verb, positive
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiment import STAGES, USER_DIR, Experiment
-from fairseq_floater.info import collect
+from fairseq_floater.info import Info, collect
+from fairseq_floater.machines import add_machine_options, machines_from_args
 from fairseq_floater.parallel_text import TextDataError
+from fairseq_floater.readiness import Readiness, check
 from fairseq_floater.s2l.bins import S2LError
 from fairseq_floater.system_run import add_run_options, run_from_args
 from fairseq_floater.version import __version__
@@ -39,7 +41,7 @@ USER_ERRORS = (
 
 
 class Result(Protocol):
-    """What a tool returns to be printed."""
+    """What a tool returns to be printed. One whose ``failed`` is true makes the exit code 1."""
 
     def format_text(self) -> str: ...
     def to_json_dict(self) -> dict[str, Any]: ...
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = " ".join(filter(None, ("floater", args.verb, getattr(args, "part", None))))
         print(f"{name}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    return 0
+    return 1 if getattr(result, "failed", False) else 0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -92,15 +94,38 @@ def _user_dir(verbs: Any) -> None:
 
 
 def _info(verbs: Any) -> None:
+    def run(args: argparse.Namespace) -> Info | Readiness:
+        places = {name: getattr(args, name) for name in ("config", "work", "data", "processes")}
+        if args.check:
+            return check(**places)
+        for name, value in places.items():
+            if value is not None:
+                raise UsageError(f"`--{name}` is an option of `--check`, which is not given.")
+        return collect(args.arch)
+
     parser = add_verb(
         verbs,
         "info",
-        "versions, device, and the encoders with their parameters and Table 1's properties",
-        "floater info --arch floater_transformer_vaswani_wmt_en_de_big",
-        lambda args: collect(args.arch),
+        "versions, device, and the encoders with their parameters and Table 1's properties; "
+        "or what is missing",
+        "floater info --arch floater_transformer_vaswani_wmt_en_de_big\n"
+        "  floater info --check --config configs/text_base.yaml --processes 8",
+        run,
     )
     parser.add_argument(
         "--arch", default="floater_transformer", help="shape for which parameters are counted"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="packages, commands and GPUs instead, and with --config disk and memory; exits with 1 "
+        "if something is missing",
+    )
+    parser.add_argument("--config", metavar="CONFIG", help="--check: an experiment's YAML")
+    parser.add_argument("--work", metavar="DIR", help="--check: its folder (work/<name of CONFIG>)")
+    parser.add_argument("--data", metavar="DIR", help="--check: data that are made (WORK/data)")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="--check: GPUs to train on (all); 0: the CPU"
     )
 
 
@@ -170,7 +195,8 @@ def _args(verbs: Any) -> None:
         experiment = Experiment(args.config)
         system = run_from_args(args)
         places = {"data": args.data, "work": args.work}
-        places |= {"processes": args.processes, "seed": args.seed}
+        places |= {"machines": machines_from_args(args), "seed": args.seed}
+        places["donor"] = args.donor
         words = experiment.arguments(args.stage, system, **places)
         if args.write_all is not None:
             experiment.write_all(args.write_all, system, **places)
@@ -188,10 +214,9 @@ def _args(verbs: Any) -> None:
     add_run_options(parser)
     parser.add_argument("--data", default="data/bin", metavar="DIR", help="binarised data")
     parser.add_argument("--work", default="work", metavar="DIR", help="the experiment's folder")
+    parser.add_argument("--donor", metavar="DIR", help="the donor's folder (default: WORK/plain)")
     parser.add_argument("--seed", type=int, help="of training (default: the file's)")
-    parser.add_argument(
-        "--processes", type=int, default=0, metavar="N", help="GPUs; 0: the CPU (default)"
-    )
+    add_machine_options(parser)
     parser.add_argument(
         "--write-all", metavar="DIR", help="also write every stage's arguments as DIR/<stage>.args"
     )

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from fairseq_floater.architectures import ARCHITECTURES
 from fairseq_floater.checkpoints import write_text
-from fairseq_floater.errors import UsageError
+from fairseq_floater.experiment_rules import AVERAGE_OF, ConfigError, check_config
+from fairseq_floater.machines import ONE_CPU, Machines
 from fairseq_floater.system_run import PLAIN, Run, run_from_words
 
 USER_DIR = Path(__file__).resolve().parent
@@ -22,29 +22,6 @@ STAGES = (
     *("settings", "numbers", "split", "systems", "prepare"),
     *("donor", "warm-start", "finetune", "scratch", "validate", "generate", "score-reference"),
 )
-
-_SECTIONS: dict[str, tuple[set[str], set[str]]] = {
-    # section: (required keys, further keys); None-like empty pair = free fairseq options
-    "languages": ({"source", "target"}, set()),
-    "data": ({"vocab", "tests"}, {"numbers", "max-len", "max-ratio"}),
-    "shape": ({"arch"}, set()),
-    "optimisation": ({"lr"}, set()),
-    "budget": (
-        {"max-tokens", "tokens-per-update", "donor", "finetune", "average"},
-        {"scratch"},
-    ),
-    "generation": ({"beam", "lenpen"}, set()),
-}
-# Only of a short-to-long experiment.
-_S2L_KEYS = (
-    {"threshold", "systems"},
-    {"edges", "both-sides", "max-len", "max-per-bin", "baseline"},
-)
-_FREE_SECTIONS = ("shape", "optimisation", "generation")
-
-
-class ConfigError(UsageError):
-    """A configuration that does not make sense; the message names file, key, rule and value."""
 
 
 class MissingStageError(ConfigError):
@@ -71,73 +48,8 @@ class Experiment:
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             first = str(error).replace("\n", " ")
             raise ConfigError(f"{self.path} cannot be read as YAML: {first}.") from None
-        self._check(loaded)
+        check_config(self.path, loaded)
         self.config: dict[str, Any] = loaded
-
-    def _check(self, config: Any) -> None:
-        if not isinstance(config, dict):
-            raise ConfigError(f"{self.path} must hold sections {', '.join(_SECTIONS)}.")
-        self._check_keys("the file", config, set(_SECTIONS), {"seed", "s2l"})
-        for section, (required, further) in _SECTIONS.items():
-            value = config[section]
-            if not isinstance(value, dict):
-                raise ConfigError(f"{self.path}: `{section}` must be a section of keys.")
-            allowed = set(value) if section in _FREE_SECTIONS else further
-            self._check_keys(f"`{section}`", value, required, allowed)
-        if "s2l" in config:
-            self._check_s2l(config["s2l"])
-        for stage in ("donor", "finetune", "scratch"):
-            limits = config["budget"].get(stage)
-            if limits is not None and not isinstance(limits, dict):
-                raise ConfigError(
-                    f"{self.path}: `budget: {stage}` must hold options like max-epoch."
-                )
-        for key in ("max-tokens", "tokens-per-update", "average"):
-            number = config["budget"][key]
-            if not isinstance(number, int) or number < 1:
-                raise ConfigError(
-                    f"{self.path}: `budget: {key}` must be a positive whole number, "
-                    f"but is {number!r} instead."
-                )
-        if f"floater_{config['shape']['arch']}" not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES.values())
-            raise ConfigError(
-                f"{self.path}: `shape: arch` must be one of {known}, "
-                f"but is {config['shape']['arch']!r} instead."
-            )
-
-    def _check_s2l(self, section: Any) -> None:
-        if not isinstance(section, dict):
-            raise ConfigError(f"{self.path}: `s2l` must be a section of keys.")
-        self._check_keys("`s2l`", section, *_S2L_KEYS)
-        systems = section["systems"]
-        if not systems or not isinstance(systems, list) or not all(map(_is_text, systems)):
-            raise ConfigError(
-                f"{self.path}: `s2l: systems` must list one line of options a system."
-            )
-        try:
-            names = [run_from_words(words).name for words in systems]
-        except UsageError as error:
-            raise ConfigError(f"{self.path}: `s2l: systems`: {error}") from None
-        if len(set(names)) < len(names):
-            raise ConfigError(f"{self.path}: `s2l: systems` names {names} one of them twice.")
-        baseline = section.get("baseline")
-        if baseline is not None and baseline not in names:
-            raise ConfigError(
-                f"{self.path}: `s2l: baseline` must be one of {', '.join(names)}, but is "
-                f"{baseline!r} instead."
-            )
-
-    def _check_keys(self, where: str, found: dict, required: set[str], further: set[str]) -> None:
-        missing = sorted(required - set(found))
-        unknown = sorted(str(k) for k in set(found) - required - further)
-        if missing:
-            raise ConfigError(f"{self.path}: {where} lacks {', '.join(missing)}.")
-        if unknown:
-            known = ", ".join(sorted(required | further))
-            raise ConfigError(
-                f"{self.path}: {where} has the unknown key {unknown[0]}; it knows {known}."
-            )
 
     @property
     def tests(self) -> list[str]:
@@ -150,8 +62,9 @@ class Experiment:
         *,
         data: str = "data/bin",
         work: str = "work",
-        processes: int = 0,
+        machines: Machines = ONE_CPU,
         seed: int | None = None,
+        donor: str | None = None,
     ) -> list[str]:
         """The arguments of ``stage`` for ``run``.
 
@@ -159,8 +72,10 @@ class Experiment:
             stage: one of :data:`STAGES`.
             data: binarised data.
             work: the experiment's folder; the run's own is ``work/<run.name>``.
-            processes: GPUs; 0 means one process on the CPU.
+            machines: what it runs on.
             seed: of training; None for the file's.
+            donor: the folder of the donor, shared by several seeds and trained with the file's;
+                None for ``work/plain``.
         """
         if stage not in STAGES:
             raise ConfigError(
@@ -169,8 +84,10 @@ class Experiment:
         if stage == "donor":
             run = Run(PLAIN)
         folder = Path(work) / run.name
+        if stage == "donor" and donor is not None:
+            folder, seed = Path(donor), None
         if stage == "settings":
-            return self._settings(run, processes, seed)
+            return self._settings(run, machines, seed)
         if stage == "numbers":
             return self._numbers()
         if stage == "split":
@@ -182,14 +99,14 @@ class Experiment:
         if stage == "warm-start":
             return ["--arch", self.arch(run), "--data", data, *run.model_options()]
         if stage in ("validate", "generate", "score-reference"):
-            return self._inference(stage, data, processes)
+            return self._inference(stage, data, machines)
         limits = self.config["budget"].get(stage)
         if limits is None:
             raise MissingStageError(f"{self.path}: `budget` has no {stage}.")
         arguments = [data, *self._task(), "--arch", self.arch(run), *run.model_options()]
         arguments += _options({k: v for k, v in self.config["shape"].items() if k != "arch"})
-        arguments += _options(self._optimisation(stage, limits, processes))
-        arguments += self._batching(processes)
+        arguments += _options(self._optimisation(stage, limits, machines))
+        arguments += self._batching(machines)
         arguments += [
             "--save-dir",
             str(folder / "checkpoints"),
@@ -215,23 +132,22 @@ class Experiment:
         frequency = max(1, math.ceil(budget["tokens-per-update"] / a_step))
         return frequency, frequency * a_step
 
-    def _optimisation(self, stage: str, limits: dict[str, Any], processes: int) -> dict[str, Any]:
+    def _optimisation(
+        self, stage: str, limits: dict[str, Any], machines: Machines
+    ) -> dict[str, Any]:
         """Shared options, then the stage's own; training on starts at half the peak rate (B.2)."""
         options = dict(self.config["optimisation"])
-        if not processes:
+        if machines.on_cpu or not machines.fp16:
             options.pop("fp16", None)  # fairseq has no half precision on a CPU
         if stage == "finetune":
             options["lr"] = float(options["lr"]) / 2
-        return {**options, **limits}
+        return {**options, **{k: v for k, v in limits.items() if k != "average-of"}}
 
-    def _batching(self, processes: int) -> list[str]:
+    def _batching(self, machines: Machines) -> list[str]:
         budget = self.config["budget"]
-        frequency, _ = self.tokens_per_update(processes)
+        frequency, _ = self.tokens_per_update(machines.world)
         arguments = ["--max-tokens", str(budget["max-tokens"]), "--update-freq", str(frequency)]
-        if processes > 1:
-            # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
-            arguments.append("--load-checkpoint-on-all-dp-ranks")
-        return arguments if processes else [*arguments, "--cpu"]
+        return [*arguments, *machines.training_options()]
 
     def _task(self) -> list[str]:
         languages = self.config["languages"]
@@ -240,15 +156,25 @@ class Experiment:
             *("--source-lang", str(languages["source"]), "--target-lang", str(languages["target"])),
         ]
 
-    def _inference(self, stage: str, data: str, processes: int) -> list[str]:
+    def _inference(self, stage: str, data: str, machines: Machines) -> list[str]:
         # Without the multiple of 1, fairseq drops the rest of a batch that is no multiple of 8.
         arguments = [data, *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config["budget"]["max-tokens"])]
         if stage == "generate":
-            arguments += ["--remove-bpe", "sentencepiece", *_options(self.config["generation"])]
+            arguments += [*self._to_text(), *_options(self.config["generation"])]
         if stage == "score-reference":
-            arguments += ["--remove-bpe", "sentencepiece", "--score-reference"]
-        return arguments if processes else [*arguments, "--cpu"]
+            arguments += [*self._to_text(), "--score-reference"]
+        return [*arguments, "--cpu"] if machines.on_cpu else arguments
+
+    @property
+    def bpe(self) -> str:
+        return str(self.config["data"].get("bpe", "sentencepiece"))
+
+    def _to_text(self) -> list[str]:
+        """What makes raw text of a model's subwords: it is scored, never tokens."""
+        if self.bpe == "sentencepiece":
+            return ["--remove-bpe", "sentencepiece"]
+        return ["--remove-bpe", "subword_nmt", "--tokenizer", "moses"]
 
     def write_all(self, folder: str | os.PathLike[str], run: Run, **places: Any) -> None:
         """Write the arguments of every stage that the file has as ``folder/<stage>.args``."""
@@ -259,9 +185,11 @@ class Experiment:
                 continue
             write_text(Path(folder) / f"{stage}.args", "".join(f"{w}\n" for w in words))
 
-    def _settings(self, run: Run, processes: int, seed: int | None) -> list[str]:
+    def _settings(self, run: Run, machines: Machines, seed: int | None) -> list[str]:
         """What the scripts and tables need to know besides arguments, as ``key=value``."""
-        frequency, tokens = self.tokens_per_update(processes)
+        frequency, tokens = self.tokens_per_update(machines.world)
+        stage = "scratch" if run.scratch else "donor" if run.encoder == PLAIN else "finetune"
+        limits = self.config["budget"].get(stage) or {}
         languages, generation = self.config["languages"], self.config["generation"]
         return [
             *run.settings(),
@@ -270,6 +198,12 @@ class Experiment:
             f"source={languages['source']}",
             f"target={languages['target']}",
             f"average={self.config['budget']['average']}",
+            f"average_of={limits.get('average-of', AVERAGE_OF[0])}",
+            f"bpe={self.bpe}",
+            f"wmt14={self.config['data'].get('wmt14', '')}",
+            f"vocab={self.config['data']['vocab']}",
+            f"torchrun={'yes' if machines.torchrun else 'no'}",
+            f"processes={machines}",
             f"tests={' '.join(self.tests)}",
             f"update_frequency={frequency}",
             f"tokens_per_update={tokens}",
@@ -280,7 +214,8 @@ class Experiment:
         ]
 
     def _prepare(self, work: str) -> list[str]:
-        options = {k: v for k, v in self.config["data"].items() if k not in ("numbers", "tests")}
+        other = ("numbers", "tests", "wmt14")
+        options = {k: v for k, v in self.config["data"].items() if k not in other}
         if "s2l" in self.config:
             # The split has learned the subwords: its lengths are counted in them.
             del options["vocab"]
@@ -306,10 +241,6 @@ class Experiment:
         if numbers is None:
             raise MissingStageError(f"{self.path} has no built-in corpus (`data: numbers`).")
         return self._languages() + _options(numbers)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _options(section: dict[str, Any]) -> list[str]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.paper_runs import TEST_NAMES as TEST_NAMES
+from fairseq_floater.paper_runs import OutsideError, ScoredRun, read_run, runs_table
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.report import ReportError, read_json
-from fairseq_floater.scoring import TEST_SET_LINES
+from fairseq_floater.report import ReportError
 
 # (size, source, target) of Table 2's columns, and its rows in this order.
 COLUMNS = (("base", "en", "de"), ("base", "en", "fr"), ("big", "en", "de"), ("big", "en", "fr"))
@@ -34,36 +35,8 @@ TABLE_6 = {
     ("rnn", "1", "vector"): (27.99, 1050.0),
 }
 BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
-# Where a run has several test sets, the first of these is the paper's.
-TEST_NAMES = ("newstest2014", "test")
 _DEEPEST = 3
 _METRICS = ("sacrebleu", "tokenised")
-
-
-@dataclass
-class ScoredRun:
-    """One run's folder: what was trained (``settings.args``), and the scores of one test set."""
-
-    name: str
-    settings: dict[str, str]
-    scores: dict[str, Any]
-    parameters: int | None
-
-    @property
-    def comparable(self) -> str:
-        """The key of the score that is on the paper's scale."""
-        german = self.settings["target"] == "de"
-        return "compound_split_bleu" if german else "tokenised_bleu"
-
-    def metric(self, name: str) -> dict[str, Any]:
-        """``sacrebleu`` or ``tokenised``: score and signature; empty where it was not computed."""
-        return self.scores.get("bleu" if name == "sacrebleu" else self.comparable) or {}
-
-    @property
-    def is_papers_test(self) -> bool:
-        """As many sentences as newstest2014."""
-        lines = TEST_SET_LINES[self.settings["target"]]["wmt14/full"]
-        return bool(self.scores.get("sentences", lines) == lines)
 
 
 @dataclass
@@ -159,13 +132,15 @@ class PaperTables:
             "The paper counts the parameters of one dynamics or recurrence; ours are all that the "
             "encoder adds.",
         ]
+        runs = list({id(run): run for cell in cells for run in cell.runs}.values())
         if any("*" in cell.format(name) for cell in cells for name in _METRICS):
             lines.append(
                 "Starred: of another test set than newstest2014, not comparable with the paper."
             )
-        runs = [run for cell in cells for run in cell.runs]
         signatures = {(n, r.metric(n)["signature"]) for r in runs for n in _METRICS if r.metric(n)}
         lines += [f"{name}: {signature}" for name, signature in sorted(signatures)]
+        if runs:
+            lines += ["", "What they are of", "", *runs_table(runs)]
         if self.outside:
             lines += ["", "Not in the table:", *(f"- {run}: {why}" for run, why in self.outside)]
         return "\n".join(lines)
@@ -219,9 +194,9 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     for path in sorted(paths):
         name = str(path.relative_to(folder))
         try:
-            run = _scored_run(path, name, test)
+            run = read_run(path, name, test)
             cells = _cells(run, found)
-        except _OutsideError as reason:
+        except OutsideError as reason:
             found.outside.append((name, str(reason)))
             continue
         for cell in cells:
@@ -229,63 +204,26 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     return found
 
 
-class _OutsideError(Exception):
-    """Why a run is in neither table."""
-
-
-def _scored_run(path: Path, name: str, test: str | None) -> ScoredRun:
-    settings = _settings(path / "settings.args")
-    tests = {
-        p.name.removeprefix("scores.").removesuffix(".json"): p for p in path.glob("scores.*.json")
-    }
-    wanted = (test,) if test is not None else (*TEST_NAMES, *(tests if len(tests) == 1 else ()))
-    chosen = next((tests[t] for t in wanted if t in tests), None)
-    if chosen is None:
-        has = f"has {', '.join(sorted(tests))}" if tests else "is not scored yet"
-        raise _OutsideError(f"{has}, not {test or ' or '.join(TEST_NAMES)}" if tests else has)
-    average = path / "average.json"
-    scores, summary = read_json(chosen), read_json(average) if average.exists() else {}
-    for what, value in ((chosen, scores), (average, summary)):
-        if not isinstance(value, dict):
-            raise ReportError(f"{what} must hold an object, but holds {type(value).__name__}.")
-    return ScoredRun(name, settings, scores, summary.get("position_parameters"))
-
-
-def _settings(path: Path) -> dict[str, str]:
-    """``key=value`` lines; what older runs did not write has its only value of then."""
-    if not path.exists():
-        raise _OutsideError("has no settings.args")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"{path} cannot be read: {error}.") from None
-    found = dict(line.split("=", 1) for line in lines if "=" in line)
-    for key in ("arch", "source", "target", "encoder", "blocks"):
-        if key not in found:
-            raise _OutsideError(f"its settings.args lacks {key}")
-    return {"scratch": "no", "base": "yes", "options": "", **found}
-
-
 def _cells(run: ScoredRun, tables: PaperTables) -> list[Cell]:
-    """The cells that ``run`` answers to; raises :class:`_OutsideError` where there are none."""
+    """The cells that ``run`` answers to; raises :class:`OutsideError` where there are none."""
     settings = run.settings
     encoder, blocks = settings["encoder"], settings["blocks"]
     column = (_size(settings["arch"]), settings["source"], settings["target"])
     if column not in COLUMNS:
         pair = f"{settings['source']}-{settings['target']}"
-        raise _OutsideError(f"{settings['arch']}, {pair} is no column of Table 2")
+        raise OutsideError(f"{settings['arch']}, {pair} is no column of Table 2")
     _check_protocol(settings)
     if encoder == "rnn":
         row = (encoder, *_rnn_shape(settings["options"]))
         if row in tables.table_6 and blocks == "all" and column == COLUMNS[0]:
             return [tables.table_6[row]]
-        raise _OutsideError(
+        raise OutsideError(
             f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"
         )
     if settings["options"]:
-        raise _OutsideError(f"has further options, {settings['options']}")
+        raise OutsideError(f"has further options, {settings['options']}")
     if (blocks, encoder) not in TABLE_2:
-        raise _OutsideError(f"{encoder} is no row of the paper's tables")
+        raise OutsideError(f"{encoder} is no row of the paper's tables")
     cells = [tables.table_2[blocks, encoder][COLUMNS.index(column)]]
     if (blocks, encoder, column) == ("all", "floater", COLUMNS[0]):
         cells.append(tables.table_6["floater", None, None])
@@ -301,12 +239,12 @@ def _check_protocol(settings: dict[str, str]) -> None:
     """The tables are of warm starts, by each encoder's own target; runs of one cell are seeds."""
     encoder = POSITION_ENCODERS.get(settings["encoder"])
     if settings["scratch"] == "yes":
-        raise _OutsideError("was trained from random parameters, the tables are of warm starts")
+        raise OutsideError("was trained from random parameters, the tables are of warm starts")
     if settings["base"] == "no":
-        raise _OutsideError("is without fairseq's sinusoid underneath")
+        raise OutsideError("is without fairseq's sinusoid underneath")
     target = settings.get("position_target")
     if encoder is not None and target not in (None, encoder.default_target):
-        raise _OutsideError(f"has target {target}, the row is of {encoder.default_target}")
+        raise OutsideError(f"has target {target}, the row is of {encoder.default_target}")
 
 
 def _rnn_shape(options: str) -> tuple[str, str]:
@@ -314,5 +252,5 @@ def _rnn_shape(options: str) -> tuple[str, str]:
     words = options.replace("=", " ").split()
     shape = {"--rnn-layers": "1", "--rnn-input": "scalar", **dict(zip(words[::2], words[1::2]))}
     if len(shape) > 2:
-        raise _OutsideError(f"has further options, {options}")
+        raise OutsideError(f"has further options, {options}")
     return shape["--rnn-layers"], shape["--rnn-input"]

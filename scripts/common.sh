@@ -13,6 +13,8 @@ say() {
 
 # die SENTENCE: something failed that is no fault of the command line.
 die() {
+  # shellcheck disable=SC2034  # protocol.sh keeps it
+  FAILURE=$*
   printf '%s\n' "$*" >&2
   exit 1
 }
@@ -58,10 +60,28 @@ aside() {
 
 dry() { [[ $DRY_RUN == 1 ]]; }
 
-PROGRESS='train_inner|valid on|position (encoder|flow)|WARNING|[Ee]rror|done training'
+# stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want
+# to save first, and its end is awaited.
+stoppable() {
+  local child status
+  "$@" &
+  child=$!
+  # SIGINT too becomes SIGTERM: a command behind & ignores SIGINT.
+  trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+  while true; do
+    status=0
+    wait "$child" || status=$?
+    # A trapped signal ends the waiting, not the command.
+    kill -0 "$child" 2>/dev/null || break
+  done
+  trap - TERM INT
+  return "$status"
+}
+
+PROGRESS='train_inner|valid on|position (encoder|flow)|WARNING|[Ee]rror|done training|told to stop'
 
 # logged NAME LOG COMMAND...: runs a command with its whole output in LOG (appended to) and the lines
-# that show progress, marked with NAME, on the screen.
+# that show progress, marked with NAME, on the screen. A failure is in FAILURE, and ends the script (set -e).
 logged() {
   local name=$1 log=$2
   shift 2
@@ -70,15 +90,30 @@ logged() {
     return
   fi
   printf '+ %s\n' "$(quoted "$@")" >>"$log"
-  "$@" 2>&1 | tee -a "$log" |
-    sed -u -nE "/$PROGRESS/ { s/^[^|]*[|] [A-Z]+ [|] //; s/^(.{0,150}).*/[${name//\//}] \\1/p }" >&2 ||
-    die "$name: the command failed; see the end of $log."
+  local output reader status=0
+  exec {output}> >(
+    # These read on to the end: a command that is told to stop may have more to say.
+    trap '' TERM INT
+    tee -a "$log" |
+      sed -u -nE "/$PROGRESS/ { s/^[^|]*[|] [A-Z]+ [|] //; s/^(.{0,150}).*/[${name//\//}] \\1/p }" >&2
+  )
+  reader=$!
+  stoppable "$@" >&"$output" 2>&1 || status=$?
+  exec {output}>&-
+  wait "$reader" || true
+  ((status == 0)) && return
+  # shellcheck disable=SC2034  # protocol.sh keeps it
+  FAILURE="$name: the command failed; see the end of $log."
+  printf '%s\n' "$FAILURE" >&2
+  return 1
 }
 
 # side_by_side N FUNCTION LINE...: calls FUNCTION with the words of each LINE, N of them at a time.
 side_by_side() {
   local limit=$1 function=$2 running=0 failed=0 line
   shift 2
+  # shellcheck disable=SC2046  # process numbers
+  trap 'kill -TERM $(jobs -p) 2>/dev/null || true; wait; exit 143' TERM INT
   for line in "$@"; do
     # shellcheck disable=SC2086  # a line holds words
     if dry; then
@@ -95,6 +130,7 @@ side_by_side() {
     running=$((running + 1))
   done
   for (( ; running > 0; running--)); do wait -n || failed=1; done
+  trap - TERM INT
   return "$failed"
 }
 

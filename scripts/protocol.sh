@@ -2,6 +2,8 @@
 # The paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=scripts/training.sh
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
 usage() {
     cat <<'EOF'
@@ -19,10 +21,18 @@ whose result is whole is skipped; a killed run goes on where it was.
   --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)
   --seed N        of training (default: the configuration's)
   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
-  --data DIR      data that prepare_text.sh has made, instead of making them
+  --data DIR      data that prepare_text.sh has made, instead of making them; WMT14's are made there if need be
+  --mirror PLACE, --rehearsal   of prepare_wmt14.sh, where CONFIG is of WMT14
   --work DIR      where everything goes (default: work/<name of CONFIG>)
-  --processes N   GPUs (default: all of this machine; 0 is the CPU)
+  --donor DIR     the donor's folder (default: <work>/plain); trained there if it is not, with CONFIG's seed
+  --processes N   GPUs of a node (default: all of this machine; 0 is the CPU)
+  --cpu           the N processes are CPU processes
+  --no-fp16       full precision on GPUs
+  --nodes N       train on N nodes, by torchrun: --launch COMMAND starts the words after it once on each node
+                  ("srun --ntasks-per-node=1"), --rendezvous HOST:PORT is a free port of one of them
   --dry-run       print every command, run none
+
+Tokens an update are the configuration's on any number of GPUs (--update-freq). SIGTERM saves a checkpoint first.
 
 examples:
   bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
@@ -31,10 +41,11 @@ EOF
 }
 
 CONFIG="" ENCODER="" BLOCKS=all TARGET="" SCRATCH="" NO_BASE="" MODEL_OPTIONS="" LOSSES=""
-RAW="" DATA="" WORK="" PROCESSES="" SEED=""
+RAW="" DATA="" WORK="" PROCESSES="" SEED="" DONOR="" NODES=1 LAUNCH="" RENDEZVOUS="" MIRROR=""
+MACHINES=() REHEARSAL=()
 while (($#)); do
     case $1 in
-    --encoder | --blocks | --target | --seed | --raw | --data | --work | --processes)
+    --encoder | --blocks | --target | --seed | --raw | --data | --work | --donor | --mirror | --processes | --nodes | --launch | --rendezvous)
         (($# >= 2)) || usage_error "$1 needs a value."
         name=${1#--}
         name=${name//-/_}
@@ -44,6 +55,8 @@ while (($#)); do
     --scratch) SCRATCH=--scratch ;;
     --no-base) NO_BASE=--no-base ;;
     --losses) LOSSES=yes ;;
+    --cpu | --no-fp16) MACHINES+=("$1") ;;
+    --rehearsal) REHEARSAL=(--rehearsal) ;;
     --dry-run) DRY_RUN=1 ;;
     --)
         shift
@@ -65,10 +78,16 @@ done
 check_config "$CONFIG"
 [[ -n $ENCODER ]] || usage_error "--encoder is needed."
 check_processes "$PROCESSES"
+[[ $NODES =~ ^[1-9][0-9]*$ ]] || usage_error "--nodes must be a number of at least 1, but is $NODES."
+if ((NODES > 1)) && [[ -z $LAUNCH || -z $RENDEZVOUS ]]; then
+    usage_error "--nodes $NODES needs --launch and --rendezvous."
+fi
 ensure_setup
 
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}
 PROCESSES=${PROCESSES:-$(count_gpus)}
+MACHINES+=(--processes "$PROCESSES" --nodes "$NODES")
+DONOR=${DONOR:-$WORK/plain}
 READY_DATA=$DATA
 DATA=${DATA:-$WORK/data}
 RUN_OPTIONS=(--encoder "$ENCODER" --blocks "$BLOCKS" "--model-options=$MODEL_OPTIONS")
@@ -82,10 +101,11 @@ if [[ $ENCODER == plain && -z $SCRATCH ]]; then STAGE=donor; elif [[ -n $SCRATCH
 STAGING=$(mktemp -d)
 trap 'rm -rf "$STAGING"' EXIT
 "$PYTHON" -m fairseq_floater args "$CONFIG" settings "${RUN_OPTIONS[@]}" --data "$DATA/bin" \
-    --work "$WORK" --processes "$PROCESSES" --write-all "$STAGING" >/dev/null || exit $?
+    --work "$WORK" --donor "$DONOR" "${MACHINES[@]}" --write-all "$STAGING" >/dev/null || exit $?
 declare -A SETTING
 while IFS='=' read -r key value; do SETTING[$key]=$value; done <"$STAGING/settings.args"
 RUN_DIR=$WORK/${SETTING[name]}
+if [[ $STAGE == donor ]]; then RUN_DIR=$DONOR; fi
 read -r -a TESTS <<<"${SETTING[tests]}"
 
 # arguments STAGE: fills ARGS with the stage's arguments, which may hold spaces.
@@ -98,14 +118,23 @@ prepare_data() {
     local raw=$RAW
     if [[ -n $READY_DATA ]]; then
         [[ -z $RAW ]] || usage_error "--data is for data that are made, --raw for text to make them of."
-        dry || [[ -d $DATA/bin ]] || die "$DATA holds no binarised data (bin)."
-        return
+        # WMT14's data are made where they are wanted, if they are not there.
+        if [[ -z ${SETTING[wmt14]} || -f $DATA/wmt14.json ]]; then
+            dry || check_data
+            return
+        fi
     fi
     if [[ -f $STAGING/numbers.args ]]; then
         [[ -z $RAW ]] || usage_error "$CONFIG makes its own corpus; --raw is for your text."
         raw=$WORK/numbers
         arguments numbers
         aside "$PYTHON" -m fairseq_floater numbers "$raw" "${ARGS[@]}"
+    fi
+    if [[ -n ${SETTING[wmt14]} && -z $raw ]]; then
+        local options=(--out "$DATA" --bpe "${SETTING[bpe]}" --vocab "${SETTING[vocab]}" "${REHEARSAL[@]}")
+        if [[ -n $MIRROR ]]; then options+=(--mirror "$MIRROR"); fi
+        aside bash "$ROOT/scripts/prepare_wmt14.sh" "${SETTING[wmt14]}" "${options[@]}"
+        return
     fi
     if [[ -z $raw ]]; then
         [[ -d $DATA/bin ]] || usage_error "$CONFIG is for your text: pass its folder with --raw."
@@ -115,53 +144,27 @@ prepare_data() {
     run bash "$ROOT/scripts/prepare_text.sh" "$raw" "$DATA" "${ARGS[@]}"
 }
 
-# train STAGE FOLDER: fairseq-train until it is done; goes on from the last whole checkpoint.
-train() {
-    local stage=$1 folder=$2
-    arguments "$stage"
-    if ! dry; then
-        mkdir -p "$folder"
-        same_arguments "$stage" "$folder"
-    fi
-    if [[ -f $folder/trained ]]; then
-        say "$(basename "$folder"): trained already"
-        return
-    fi
-    if ! dry; then
-        say "$(basename "$folder"): $(repair_last "$folder/checkpoints")"
-    fi
-    say "$(basename "$folder"): training, ${SETTING[tokens_per_update]} tokens an update" \
-        "(--update-freq ${SETTING[update_frequency]}, ${PROCESSES/#0/no} GPUs); log in $folder/train.log"
-    logged "$(basename "$folder")" "$folder/train.log" "$PYTHON" -m fairseq_cli.train "${ARGS[@]}"
-    if ! dry; then touch "$folder/trained"; fi
+# check_data: ready data are whole, and cut into the subwords that CONFIG names.
+check_data() {
+    [[ -d $DATA/bin ]] || die "$DATA holds no binarised data (bin)."
+    local bpe
+    bpe=$(field "$DATA/summary.json" parameters bpe) || die "$DATA/summary.json cannot be read; make the data anew."
+    [[ $bpe == "${SETTING[bpe]}" ]] || die "$DATA is cut by $bpe, but $CONFIG is for ${SETTING[bpe]} (\`data: bpe\`)."
 }
 
-# same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
-same_arguments() {
-    local now=$STAGING/$1.args before=$2/$1.args
-    if [[ -f $before ]]; then
-        diff <(whatever_the_gpus "$before") <(whatever_the_gpus "$now") >&2 ||
-            die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."
-    fi
-    cp "$now" "$before.part"
-    mv "$before.part" "$before"
-}
-
-# whatever_the_gpus FILE: the arguments that do not depend on how many GPUs there are.
-whatever_the_gpus() {
-    sed -E -e '/^--update-freq$/ { N; d; }' \
-        -e '/^(--cpu|--fp16|--load-checkpoint-on-all-dp-ranks)$/d' "$1"
-}
-
-repair_last() {
-    "$PYTHON" -c 'import sys; from fairseq_floater.checkpoints import repair_last; print(repair_last(sys.argv[1]))' "$1"
+# field FILE KEY...: a value of a JSON file.
+field() {
+    "$PYTHON" -c 'import functools, json, sys
+print(functools.reduce(lambda found, key: found[key], sys.argv[2:], json.load(open(sys.argv[1]))))' "$@" 2>/dev/null
 }
 
 average_checkpoints() {
     local folder=$1
     if [[ -f $folder/average.json ]]; then return; fi
+    local which=(--last "${SETTING[average]}")
+    if [[ ${SETTING[average_of]} == updates ]]; then which+=(--updates); fi
     say "$(basename "$folder"): averaging the last ${SETTING[average]} checkpoints"
-    aside "$PYTHON" -m fairseq_floater average --inputs "$folder/checkpoints" --last "${SETTING[average]}" \
+    aside "$PYTHON" -m fairseq_floater average --inputs "$folder/checkpoints" "${which[@]}" \
         --output "$folder/average.pt" --force --json "$folder/average.json"
 }
 
@@ -170,7 +173,7 @@ warm_start() {
         arguments warm-start
         say "${SETTING[name]}: warm start from the donor's best checkpoint"
         run mkdir -p "$RUN_DIR"
-        aside "$PYTHON" -m fairseq_floater warm-start "$WORK/plain/checkpoints/checkpoint_best.pt" \
+        aside "$PYTHON" -m fairseq_floater warm-start "$DONOR/checkpoints/checkpoint_best.pt" \
             "$RUN_DIR/warm_start.pt" --force --json "$RUN_DIR/warm_start.json" "${ARGS[@]}"
     fi
     if [[ ! -f $RUN_DIR/before.json ]]; then
@@ -216,13 +219,13 @@ translate_and_score() {
 
 # subset_of TEST: fairseq's name of a test set (test, test1, ...), as prepare_text.sh wrote it down.
 subset_of() {
-    "$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$DATA/tests.json" "$1" 2>/dev/null ||
+    field "$DATA/tests.json" "$1" ||
         die "$DATA/tests.json knows no test set $1 (the \`data: tests\` of $CONFIG)."
 }
 
-# Data and donor are shared: a system started beside this one waits for them. locked NAME COMMAND...
+# Data and donor are shared: a system started beside this one waits for them. locked FILE COMMAND...
 locked() {
-    local name=$1
+    local lock=$1
     shift
     if dry || ! command -v flock >/dev/null; then
         "$@"
@@ -231,21 +234,35 @@ locked() {
     {
         flock 8
         "$@" 8>&-
-    } 8>"$WORK/.$name.lock"
+    } 8>"$lock"
+}
+
+# leave: what every end of this script, but a killed one, leaves behind for `table2.sh --status`.
+leave() {
+    local code=$?
+    rm -rf "$STAGING"
+    # 143: told to stop; it goes on with the next run.
+    if ((code != 0 && code != 143)); then printf '%s\n' "${FAILURE:-exit code $code}" >"$RUN_DIR/failed"; fi
 }
 
 if ! dry; then
     mkdir -p "$RUN_DIR" 2>/dev/null || die "The folder $RUN_DIR cannot be made."
     exec 9>"$RUN_DIR/.lock"
     if command -v flock >/dev/null && ! flock --nonblock 9; then
-        die "Another protocol.sh is at work on $RUN_DIR."
+        say "Another protocol.sh is at work on $RUN_DIR."
+        exit 75
     fi
+    trap leave EXIT
+    rm -f "$RUN_DIR/failed"
+    mkdir -p "$WORK" "$(dirname "$DONOR")"
 fi
-locked data prepare_data
+export FLOATER_SAVE_ON_SIGTERM=1
+locked "$WORK/.data.lock" prepare_data
+donor_lock=$(dirname "$DONOR")/.donor.lock
 case $STAGE in
-donor) locked donor train donor "$RUN_DIR" ;;
+donor) locked "$donor_lock" train donor "$DONOR" ;;
 finetune)
-    locked donor train donor "$WORK/plain"
+    locked "$donor_lock" train donor "$DONOR"
     warm_start
     train finetune "$RUN_DIR"
     ;;
@@ -254,4 +271,6 @@ esac
 dry || cp "$STAGING/settings.args" "$RUN_DIR/settings.args"
 average_checkpoints "$RUN_DIR"
 for test in "${TESTS[@]}"; do translate_and_score "$test"; done
-dry || say "${SETTING[name]}: done; everything is in $RUN_DIR"
+if dry; then exit 0; fi
+touch "$RUN_DIR/done"
+say "${SETTING[name]}: done; everything is in $RUN_DIR"

@@ -12,6 +12,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError
 from fairseq_floater.info import added_parameters
+from fairseq_floater.machines import Machines
 from fairseq_floater.plots import plot_scores
 from fairseq_floater.report import ReportError, write_validation
 from fairseq_floater.report import collect as collect_results
@@ -57,10 +58,14 @@ def test_training_arguments_are_fairseqs(path, run, stage):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
-    words = Experiment(path).arguments("generate", Run())
+    experiment = Experiment(path)
+    words = experiment.arguments("generate", Run())
     args = options.parse_args_and_arch(options.get_generation_parser(), words)
     assert args.required_batch_size_multiple == 1
-    assert (args.beam, args.lenpen, args.post_process) == (4, 0.6, "sentencepiece")
+    assert (args.beam, args.lenpen) == (4, 0.6)
+    # What leaves fairseq is text: of subwords, and of Moses tokens too.
+    pieces = {"sentencepiece": ("sentencepiece", None), "subword-nmt": ("subword_nmt", "moses")}
+    assert (args.post_process, args.tokenizer) == pieces[experiment.bpe]
     words = Experiment(path).arguments("validate", Run())
     assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu
 
@@ -69,7 +74,7 @@ def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
 def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     experiment = Experiment(ROOT / "configs" / "text_base.yaml")
     frequency, tokens = experiment.tokens_per_update(processes)
-    words = experiment.arguments("donor", Run(), processes=processes)
+    words = experiment.arguments("donor", Run(), machines=Machines(processes))
     assert words[words.index("--update-freq") + 1] == str(frequency)
     assert frequency == {0: 8, 1: 8, 2: 4, 4: 2, 8: 1, 32: 1}[processes]
     assert tokens == (32_768 if processes < 32 else 131_072)

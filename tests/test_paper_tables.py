@@ -183,7 +183,7 @@ def test_another_test_set_than_the_papers_is_starred(tmp_path):
 
 
 def test_table_6_has_bleu_and_parameters(tmp_path):
-    save_run(tmp_path / "floater", 27.0)
+    save_run(tmp_path / "flow", 27.0, seed=3, tokens_per_update=32768, processes="8 GPUs")
     rnn = {"encoder": "rnn", "parameters": 817_152}
     save_run(tmp_path / "rnn", 26.0, **rnn)
     save_run(tmp_path / "rnn2", 26.5, **rnn, options="--rnn-layers 2 --rnn-input scalar")
@@ -191,9 +191,12 @@ def test_table_6_has_bleu_and_parameters(tmp_path):
     tables = collect_paper_tables(tmp_path)
     assert not tables.outside
     names = [row["runs"] for row in tables.to_json_dict()["table_6"]]
-    assert names == [["floater"], ["rnn"], ["rnn2"], ["rnnv"]]
+    assert names == [["flow"], ["rnn"], ["rnn2"], ["rnnv"]]
     first = ["floater", "28.57 / 27.00", "28.57 / 29.00", "526.3K / 1,606,656"]
     assert line(tables, "| floater |") == first
+    # And what it is of, once, though it answers to a cell of each table.
+    of = ["flow", "3", "27.00", "29.00", "3003", "1,606,656", "-", "32,768 (8 GPUs)"]
+    assert line(tables, "| flow |") == of
     second = ["rnn, layers 2, scalar input", "28.16 / 26.50", "28.16 / 28.50", "526.3K / 817,152"]
     assert line(tables, "| rnn, layers 2") == second
     json.dumps(tables.to_json_dict())

@@ -1,0 +1,129 @@
+"""What an experiment's YAML must be: sections, keys, values. Every fault is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.architectures import ARCHITECTURES
+from fairseq_floater.errors import UsageError
+from fairseq_floater.segmentation import SEGMENTATIONS
+from fairseq_floater.system_run import run_from_words
+from fairseq_floater.wmt14.sources import RECIPES
+
+_SECTIONS: dict[str, tuple[set[str], set[str]]] = {
+    # section: (required keys, further keys); None-like empty pair = free fairseq options
+    "languages": ({"source", "target"}, set()),
+    "data": ({"vocab", "tests"}, {"numbers", "max-len", "max-ratio", "bpe", "wmt14"}),
+    "shape": ({"arch"}, set()),
+    "optimisation": ({"lr"}, set()),
+    "budget": (
+        {"max-tokens", "tokens-per-update", "donor", "finetune", "average"},
+        {"scratch"},
+    ),
+    "generation": ({"beam", "lenpen"}, set()),
+}
+# Only of a short-to-long experiment.
+_S2L_KEYS = (
+    {"threshold", "systems"},
+    {"edges", "both-sides", "max-len", "max-per-bin", "baseline"},
+)
+_FREE_SECTIONS = ("shape", "optimisation", "generation")
+# Of which checkpoints a stage's average is made; `average-of` of its budget.
+AVERAGE_OF = ("epochs", "updates")
+
+
+class ConfigError(UsageError):
+    """A configuration that does not make sense; the message names file, key, rule and value."""
+
+
+def check_config(path: Path, config: Any) -> None:
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} must hold sections {', '.join(_SECTIONS)}.")
+    _check_keys(path, "the file", config, set(_SECTIONS), {"seed", "s2l"})
+    for section, (required, further) in _SECTIONS.items():
+        value = config[section]
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: `{section}` must be a section of keys.")
+        allowed = set(value) if section in _FREE_SECTIONS else further
+        _check_keys(path, f"`{section}`", value, required, allowed)
+    if "s2l" in config:
+        _check_s2l(path, config["s2l"])
+    for stage in ("donor", "finetune", "scratch"):
+        limits = config["budget"].get(stage)
+        if limits is not None and not isinstance(limits, dict):
+            raise ConfigError(f"{path}: `budget: {stage}` must hold options like max-epoch.")
+        _check_choice(path, f"`budget: {stage}: average-of`", limits, "average-of", AVERAGE_OF)
+    _check_data(path, config["data"], config["languages"])
+    if "s2l" in config and config["data"].get("bpe", "sentencepiece") != "sentencepiece":
+        raise ConfigError(f"{path}: `data: bpe` must be sentencepiece where there is an `s2l`.")
+    for key in ("max-tokens", "tokens-per-update", "average"):
+        number = config["budget"][key]
+        if not isinstance(number, int) or number < 1:
+            raise ConfigError(
+                f"{path}: `budget: {key}` must be a positive whole number, "
+                f"but is {number!r} instead."
+            )
+    if f"floater_{config['shape']['arch']}" not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES.values())
+        raise ConfigError(
+            f"{path}: `shape: arch` must be one of {known}, "
+            f"but is {config['shape']['arch']!r} instead."
+        )
+
+
+def _check_data(path: Path, data: dict[str, Any], languages: dict[str, Any]) -> None:
+    _check_choice(path, "`data: bpe`", data, "bpe", SEGMENTATIONS)
+    _check_choice(path, "`data: wmt14`", data, "wmt14", RECIPES)
+    pair = f"{languages['source']}-{languages['target']}"
+    if data.get("wmt14", pair) != pair:
+        raise ConfigError(
+            f"{path}: `data: wmt14` must be {pair}, as `languages`, but is "
+            f"{data['wmt14']!r} instead."
+        )
+
+
+def _check_choice(
+    path: Path, where: str, section: dict[str, Any] | None, key: str, choices: Iterable[str]
+) -> None:
+    value = (section or {}).get(key)
+    if value is not None and value not in tuple(choices):
+        raise ConfigError(
+            f"{path}: {where} must be one of {', '.join(choices)}, but is {value!r} instead."
+        )
+
+
+def _check_s2l(path: Path, section: Any) -> None:
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: `s2l` must be a section of keys.")
+    _check_keys(path, "`s2l`", section, *_S2L_KEYS)
+    systems = section["systems"]
+    if not systems or not isinstance(systems, list) or not all(map(_is_text, systems)):
+        raise ConfigError(f"{path}: `s2l: systems` must list one line of options a system.")
+    try:
+        names = [run_from_words(words).name for words in systems]
+    except UsageError as error:
+        raise ConfigError(f"{path}: `s2l: systems`: {error}") from None
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{path}: `s2l: systems` names {names} one of them twice.")
+    baseline = section.get("baseline")
+    if baseline is not None and baseline not in names:
+        raise ConfigError(
+            f"{path}: `s2l: baseline` must be one of {', '.join(names)}, but is "
+            f"{baseline!r} instead."
+        )
+
+
+def _check_keys(path: Path, where: str, found: dict, required: set[str], further: set[str]) -> None:
+    missing = sorted(required - set(found))
+    unknown = sorted(str(k) for k in set(found) - required - further)
+    if missing:
+        raise ConfigError(f"{path}: {where} lacks {', '.join(missing)}.")
+    if unknown:
+        known = ", ".join(sorted(required | further))
+        raise ConfigError(f"{path}: {where} has the unknown key {unknown[0]}; it knows {known}.")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

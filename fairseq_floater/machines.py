@@ -1,0 +1,85 @@
+"""What a training runs on: GPUs or CPU processes, of one node or several, and fairseq's options for it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from fairseq_floater.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Machines:
+    """``processes`` on each of ``nodes``; 0 processes are one on the CPU.
+
+    fairseq itself starts the processes of one node's GPUs. Several nodes, or several processes on the
+    CPU, are started by torchrun (``scripts/protocol.sh``), which adds each one's ``--distributed-rank``.
+
+    Raises:
+        UsageError: numbers below what makes sense.
+    """
+
+    processes: int = 0
+    nodes: int = 1
+    cpu: bool = False
+    fp16: bool = True
+
+    def __post_init__(self) -> None:
+        if self.processes < 0:
+            raise UsageError(f"`--processes` must not be negative, but is {self.processes}.")
+        if self.nodes < 1:
+            raise UsageError(f"`--nodes` must be at least 1, but is {self.nodes}.")
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.cpu or not self.processes
+
+    def __str__(self) -> str:
+        """``2 nodes x 8 GPUs``."""
+        kind = "CPU process" if self.on_cpu else "GPU"
+        each = max(self.processes, 1)
+        name = f"{each} {kind}" + ("es" if self.on_cpu else "s") * (each > 1)
+        return name if self.nodes == 1 else f"{self.nodes} nodes x {name}"
+
+    @property
+    def world(self) -> int:
+        """Processes of a training in all."""
+        return max(self.processes, 1) * self.nodes
+
+    @property
+    def torchrun(self) -> bool:
+        """Whether torchrun starts the processes."""
+        return self.nodes > 1 or (self.on_cpu and self.world > 1)
+
+    def training_options(self) -> list[str]:
+        """fairseq-train's options of this hardware, without the rank."""
+        options = ["--cpu"] if self.on_cpu else []
+        if self.world > 1:
+            # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
+            options.append("--load-checkpoint-on-all-dp-ranks")
+        if self.torchrun:
+            # Said outright: left to itself, fairseq trains separate models on a CPU.
+            options += ["--distributed-world-size", str(self.world), "--distributed-no-spawn"]
+            options += ["--distributed-init-method", "env://"]
+        if self.on_cpu and self.world > 1:
+            options += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+        return options
+
+
+# What a test machine is, and a person's command that says nothing.
+ONE_CPU = Machines()
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """The options that :func:`machines_from_args` reads."""
+    parser.add_argument(
+        "--processes", type=int, default=0, metavar="N", help="GPUs of a node; 0: the CPU (default)"
+    )
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes (default: 1)")
+    parser.add_argument("--cpu", action="store_true", help="the processes have no GPUs")
+    parser.add_argument("--no-fp16", action="store_true", help="train in full precision")
+
+
+def machines_from_args(args: argparse.Namespace) -> Machines:
+    """The machines of a parsed command line."""
+    return Machines(args.processes, args.nodes, args.cpu, not args.no_fp16)

@@ -1,0 +1,411 @@
+"""Table 2 by script: the cells, their commands, and a rehearsal in miniature on a stand-in for WMT14."""
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import wmt14_stand_in as stand_in
+import yaml
+from fairseq import options
+from toy import ROOT, environment, run
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiment import Experiment
+from fairseq_floater.machines import Machines
+from fairseq_floater.paper_tables import TABLE_2
+from fairseq_floater.system_run import Run
+from fairseq_floater.table2 import Cell, progress_of, select
+
+SCRIPT = ROOT / "scripts" / "table2.sh"
+PARSERS = {
+    "train": options.get_training_parser,
+    "validate": options.get_validation_parser,
+    "generate": options.get_generation_parser,
+}
+SMALL = {f"{stack}-{name}": size for stack in ("encoder", "decoder") for name, size in (
+    ("embed-dim", 32), ("ffn-embed-dim", 32), ("layers", 2), ("attention-heads", 4),
+)}  # fmt: skip
+
+
+# Cells.
+
+
+def test_there_are_24_cells_and_four_donors():
+    names = [cell.name for cell in select()]
+    assert len(set(names)) == 24
+    assert names[0] == "base-en-de-floater-all"
+    assert [cell.name for cell in select(donors=True)] == [
+        *("base-en-de-plain", "base-en-fr-plain", "big-en-de-plain", "big-en-fr-plain"),
+    ]
+    assert [c.name for c in select("big-en-fr-learned-*, base-en-de-floater-input")] == [
+        "base-en-de-floater-input",
+        "big-en-fr-learned-all",
+        "big-en-fr-learned-input",
+    ]
+    with pytest.raises(UsageError, match=r"`--only` .* but 'huge-\*' matches none; --list"):
+        select("base-*,huge-*")
+
+
+def test_a_cell_knows_its_folders(tmp_path):
+    cell = Cell("big", "en", "fr", "sinusoidal", "input")
+    column = tmp_path / "wmt14_en_fr_big"
+    assert cell.folder(tmp_path, 3) == column / "seed-3" / "sinusoidal-input-hidden"
+    assert Cell("big", "en", "fr", "plain").folder(tmp_path, 3) == column / "plain"
+
+
+def test_progress(tmp_path):
+    assert progress_of(tmp_path / "none").state == "not begun"
+    assert progress_of(tmp_path).state == "broken off"
+    line = "x | INFO | train_inner | epoch 003:  4 / 9 loss=1, num_updates=1204, lr=1\n"
+    (tmp_path / "train.log").write_text(line * 1000)
+    assert progress_of(tmp_path).detail == "epoch 3, update 1,204, 0 min ago"
+    (tmp_path / "failed").write_text("plain: the command failed.\n")
+    assert progress_of(tmp_path).detail == "plain: the command failed."
+    (tmp_path / "done").touch()
+    assert progress_of(tmp_path).state == "done"
+    hold = 'exec 9>"$1"; flock 9; echo held; read -r'
+    holder = subprocess.Popen(
+        ["bash", "-c", hold, "hold", tmp_path / ".lock"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    assert progress_of(tmp_path).state == "running"
+    holder.communicate("\n")
+    assert progress_of(tmp_path).state == "done"
+
+
+# Commands.
+
+
+def parsed(tool, words):
+    """fairseq's reading of a command's arguments."""
+    return options.parse_args_and_arch(PARSERS[tool](), words)
+
+
+@pytest.mark.parametrize("cell", select(), ids=lambda cell: cell.name)
+def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
+    experiment = Experiment(ROOT / "configs" / f"{cell.config}.yaml")
+    big = cell.size == "big"
+    for processes, frequency in ((1, 8), (8, 1), (4, 2)):
+        words = experiment.arguments(
+            "finetune", cell.run, work=str(tmp_path), machines=Machines(processes)
+        )
+        args = parsed("train", words)
+        assert args.update_freq == [frequency]
+        tokens = args.max_tokens * frequency * processes
+        assert tokens == (28_672 if big else 32_768)
+    assert args.position_encoder == cell.encoder
+    assert args.position_blocks == cell.blocks
+    assert args.encoder_embed_dim == (1024 if big else 512)
+    assert args.dropout == (0.3 if cell.config == "wmt14_en_de_big" else 0.1)
+    assert args.fp16 and args.share_all_embeddings
+    donor = parsed("train", experiment.arguments("donor", cell.run, work=str(tmp_path)))
+    assert args.lr == [donor.lr[0] / 2]
+    assert donor.lr == [0.0005 if big else 0.0007]
+    assert (donor.max_epoch, args.max_epoch) == (30, 10 if cell.target == "de" else 1)
+    assert not donor.fp16  # on a CPU
+    search = parsed("generate", experiment.arguments("generate", cell.run))
+    assert (search.beam, search.lenpen, search.post_process) == (4, 0.6, "subword_nmt")
+    assert (search.tokenizer, search.required_batch_size_multiple) == ("moses", 1)
+
+
+def test_five_checkpoints_exist_to_average():
+    for cell in select():
+        budget = Experiment(ROOT / "configs" / f"{cell.config}.yaml").config["budget"]
+        training = budget["finetune"]
+        assert budget["average"] == 5
+        if cell.target == "de":
+            assert training == {"max-epoch": 10}
+        else:
+            assert (training["average-of"], training["keep-interval-updates"]) == ("updates", 5)
+
+
+def commands(done):
+    """The commands of a dry run, as words."""
+    return [shlex.split(line) for line in done.stdout.splitlines() if not line.startswith("#")]
+
+
+def check_dry_run(done, cells):
+    found = [line[2:] for line in done.stdout.splitlines() if line.startswith("# ")]
+    assert found == [cell.name for cell in cells]
+    folders = []
+    for words in commands(done):
+        tool = next((w.split(".")[1] for w in words if w.startswith("fairseq_cli.")), None)
+        if tool in PARSERS:
+            arguments = words[words.index(f"fairseq_cli.{tool}") + 1 :]
+            args = parsed(tool, arguments)
+            if tool == "train":
+                folders.append(Path(args.save_dir).parent)
+    for cell in cells:
+        assert cell.folder(Path("w"), 1) in folders
+        assert cell.folder(Path("w"), 1).parent.parent / "plain" in folders
+
+
+def test_a_dry_run_prints_runnable_commands(tmp_path):
+    words = ("--only", "big-en-fr-floater-all", "--processes", 8, "--work", "w", "--dry-run")
+    done = run(["bash", SCRIPT, *words], cwd=tmp_path)
+    check_dry_run(done, [Cell("big", "en", "fr", "floater")])
+    assert "--updates" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_all_24_cells(tmp_path):
+    done = run(
+        ["bash", SCRIPT, "--processes", 8, "--work", "w", "--dry-run"], cwd=tmp_path, timeout=1200
+    )
+    check_dry_run(done, select())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--only",), "--only needs a value."),
+        (("--only", "huge-*"), "`--only` must match cells"),
+        (("--seeds", "1;2"), "--seeds must be numbers with commas, but is 1;2."),
+        (("--fast",), "unknown option --fast."),
+    ],
+)
+def test_bad_usage(words, message):
+    assert message in run(["bash", SCRIPT, *words], code=2).stderr
+
+
+# A rehearsal in miniature.
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    """A folder with `archives` and with `configs`, the four of WMT14 cut down to seconds."""
+    folder = tmp_path_factory.mktemp("a rehearsal")
+    stand_in.build(folder / "archives", folder / "numbers")
+    (folder / "configs").mkdir()
+    for path in (ROOT / "configs").glob("wmt14_*.yaml"):
+        config = yaml.safe_load(path.read_text())
+        config["data"]["vocab"] = 60
+        config["shape"].update(SMALL)
+        config["optimisation"].update({"log-interval": 1, "warmup-updates": 4, "lr": 0.005})
+        # The one line that is held out would be dropped.
+        config["optimisation"].update({"required-batch-size-multiple": 1})
+        french = config["languages"]["target"] == "fr"
+        training = {"max-epoch": 1, "save-interval-updates": 2, "keep-interval-updates": 3}
+        training["average-of"] = "updates"
+        config["budget"].update({
+            "max-tokens": 1500, "tokens-per-update": 3000, "average": 2,
+            "donor": {"max-epoch": 2}, "finetune": training if french else {"max-epoch": 2},
+        })  # fmt: skip
+        (folder / "configs" / path.name).write_text(yaml.safe_dump(config))
+    return folder
+
+
+def words_of(miniature, work, only):
+    return [
+        *("bash", str(SCRIPT), "--configs", str(miniature / "configs"), "--work", str(work)),
+        *("--mirror", str(miniature / "archives"), "--rehearsal", "--processes", "0"),
+        *("--only", only),
+    ]
+
+
+def started(command):
+    return subprocess.Popen(
+        command, env=environment(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def stopped_by_sigterm(command, log):
+    """Start ``command``, wait for an update in ``log``, tell the script alone to stop."""
+    process = started(command)
+    deadline = time.monotonic() + 200
+    while not (log.exists() and "num_updates" in log.read_text(errors="replace")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    output, _ = process.communicate(timeout=200)
+    return process.returncode, output
+
+
+def test_two_cells_stopped_and_restarted(miniature):
+    """Averages of updates within an epoch, both targets; SIGTERM saves; the table has the scores."""
+    work = miniature / "two cells"
+    command = words_of(miniature, work, "base-en-fr-floater-all,base-en-fr-sinusoidal-input")
+    code, output = stopped_by_sigterm(command, work / "wmt14_en_fr_base" / "plain" / "train.log")
+    assert code == 143, output
+    assert "told to stop, and saved; run the same command to go on." in output
+    status = run([*command, "--status"]).stdout
+    assert re.search(r"^base-en-fr-floater-all seed 1 +broken off", status, re.MULTILINE)
+    assert re.search(r"^base-en-fr-sinusoidal-input seed 1 +not begun", status, re.MULTILINE)
+
+    table = run(command).stdout
+    row = re.search(r"^\| all \| floater \| tokenised \|.*$", table, re.MULTILINE)[0]
+    assert re.search(r"\| 41\.6 / [\d.]+ \* \|", row)
+    assert "| base en-fr" not in table and "What they are of" in table
+    assert (work / "table2.md").read_text() == table
+    found = json.loads((work / "table2.json").read_text())
+    filled = [c for c in found["table_2"] if c["runs"]]
+    assert {(c["encoder"], c["blocks"], c["pair"]) for c in filled} == {
+        ("floater", "all", "en-fr"),
+        ("sinusoidal", "input", "en-fr"),
+    }
+    folder = work / "wmt14_en_fr_base" / "seed-1" / "floater-all-qkv"
+    inputs = json.loads((folder / "average.json").read_text())["inputs"]
+    assert [bool(re.search(r"checkpoint_1_\d+\.pt$", i["path"])) for i in inputs] == [True, True]
+    assert run([*command, "--status"]).stdout.splitlines()[-1] == "2 done"
+    # What is scored is text: fairseq's own reading of the targets is the raw reference.
+    lines = (folder / "generate.test.txt").read_text().splitlines()
+    pairs = (line.removeprefix("T-").split("\t") for line in lines if line.startswith("T-"))
+    targets = dict(sorted((int(number), text) for number, text in pairs))
+    raw = (work / "data" / "en-fr" / "raw" / "test.fr").read_text().splitlines()
+    assert list(targets.values()) == raw
+    # Data of other subwords than the configuration's are refused.
+    config = miniature / "configs" / "wmt14_en_fr_base.yaml"
+    other = config.with_name("other.yaml")
+    other.write_text(config.read_text().replace("subword-nmt", "sentencepiece"))
+    words = ("--encoder", "plain", "--data", work / "data" / "en-fr", "--processes", 0)
+    protocol = ROOT / "scripts" / "protocol.sh"
+    refused = run(["bash", protocol, other, *words, "--work", work / "other"], code=1)
+    assert "is cut by subword-nmt, but" in refused.stderr
+
+
+@pytest.mark.slow
+def test_all_settings_both_directions_killed_and_restarted(miniature):
+    """Twelve cells whole, and again with SIGKILL at random moments: the same table to the last digit."""
+    tables = {}
+    for name, kills in (("whole", 0), ("killed", 12)):
+        command = words_of(miniature, miniature / name, "base-*")
+        moments = random.Random(3)
+        while kills:
+            process = started(command)
+            try:
+                process.communicate(timeout=moments.uniform(5, 60))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+            kills -= 1
+        run(command, timeout=3000)
+        found = json.loads((miniature / name / "table2.json").read_text())
+        tables[name] = [
+            (cell["sacrebleu"], cell["tokenised"], cell["seeds"]) for cell in found["table_2"]
+        ]
+        assert sum(1 for cell in found["table_2"] if cell["runs"]) == 2 * len(TABLE_2)
+    assert tables["killed"] == tables["whole"]
+
+
+# Several nodes.
+
+NODES = """#!/usr/bin/env bash
+# A launcher of two nodes, both of this machine: what srun does.
+"$@" & one=$!
+"$@" & two=$!
+wait "$one" && wait "$two"
+"""
+
+
+def test_two_nodes_are_one_process_with_twice_the_batches(miniature, tmp_path):
+    launcher = tmp_path / "launch"
+    launcher.write_text(NODES)
+    launcher.chmod(0o755)
+    config = tmp_path / "numbers.yaml"
+    settings = yaml.safe_load((ROOT / "configs" / "numbers_en_de.yaml").read_text())
+    settings["data"]["numbers"].update({"train": 200, "valid": 20, "test": 8, "test-long": 8})
+    settings["data"]["vocab"] = 130
+    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32, "dropout": 0.0})
+    settings["budget"].update({"max-tokens": 500, "tokens-per-update": 1000, "average": 1})
+    settings["budget"]["scratch"] = {"max-epoch": 1}
+    config.write_text(yaml.safe_dump(settings))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    nodes = ("--nodes", 2, "--launch", launcher, "--rendezvous", f"127.0.0.1:{port}")
+    found, data = [], ()
+    for name, words in (("one", ("--processes", 0)), ("two", ("--processes", 1, "--cpu", *nodes))):
+        work = tmp_path / name
+        system = ("--encoder", "floater", "--scratch", "--work", work, *data)
+        run(["bash", ROOT / "scripts" / "protocol.sh", config, *system, *words])
+        data = data or ("--data", work / "data")
+        folder = work / Run("floater", scratch=True).name
+        found.append(torch.load(folder / "checkpoints" / "checkpoint1.pt", weights_only=True))
+        assert "tokens_per_update=1000" in (folder / "settings.args").read_text()
+    assert "2 nodes x 1 CPU process" in (folder / "settings.args").read_text()
+    assert found[0]["model"].keys() == found[1]["model"].keys()
+    for name, tensor in found[0]["model"].items():
+        torch.testing.assert_close(found[1]["model"][name], tensor, rtol=0, atol=1e-5)
+
+
+# SLURM.
+
+STUB = """
+if [[ " $* " == *" --list "* ]]; then printf '%s\\n' one two three; exit; fi
+printf '%s ' "$@" >called
+trap 'exit 143' TERM
+touch begun
+for ((i = 0; i < 600; i++)); do [[ -f finish ]] && exit 0; sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A folder with a stub of table2.sh, and an scontrol that writes down what it is told."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "table2.sh").write_text(STUB)
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(
+        '#!/bin/sh\n[ "$1" = show ] && echo head && echo other || echo "$@" >>told\n'
+    )
+    scontrol.chmod(0o755)
+    return tmp_path
+
+
+def submitted(cluster, *words, task=1, **variables):
+    """The batch script as SLURM starts it: a copy from elsewhere."""
+    copy = cluster / "spool"
+    copy.write_text((ROOT / "scripts" / "slurm.sbatch").read_text())
+    own = {"SLURM_SUBMIT_DIR": cluster, "SLURM_ARRAY_TASK_ID": task, "SLURM_JOB_ID": 77}
+    own |= {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", **variables}
+    env = environment(**{name: str(value) for name, value in own.items()})
+    return subprocess.Popen(
+        ["bash", str(copy), *words], env=env, cwd="/", stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(path):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_task_runs_its_cell_and_queues_again_when_stopped(cluster):
+    job = submitted(cluster, "--work", "w")
+    until(cluster / "begun")
+    assert (cluster / "called").read_text() == "--work w --only two "
+    job.terminate()
+    assert job.wait(60) == 0
+    assert (cluster / "told").read_text() == "requeue 77\n"
+    (cluster / "finish").touch()
+    assert submitted(cluster).wait(60) == 0
+    assert (cluster / "told").read_text() == "requeue 77\n"
+
+
+def test_a_task_of_several_nodes(cluster):
+    (cluster / "finish").touch()
+    assert submitted(cluster, SLURM_NNODES=2, SLURM_JOB_NODELIST="n[1-2]").wait(60) == 0
+    called = (cluster / "called").read_text()
+    assert "--nodes 2 --launch srun --nodes=2 --ntasks-per-node=1 --rendezvous head:20077" in called
+
+
+def test_a_task_past_the_cells_does_nothing(cluster):
+    job = submitted(cluster, task=3)
+    assert job.wait(60) == 0
+    assert "Task 3 has no cell: there are 3." in job.stderr.read()
+    assert not (cluster / "called").exists()
