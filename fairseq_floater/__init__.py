@@ -7,20 +7,49 @@ With ``FLOATER_SAVE_ON_SIGTERM=1`` in the environment a training saves when it i
 
 import logging
 import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fairseq_floater.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from fairseq_floater.transformer import FloaterTransformerModel as FloaterTransformerModel
 
 # Importing fairseq logs that tensorboardX, which it needs for speech only, is missing.
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
-from fairseq_floater.checkpoints import allow_fairseq_checkpoints  # noqa: E402
 
-allow_fairseq_checkpoints()
+def _is_own_command() -> bool:
+    """`floater ...` or `python -m fairseq_floater...`: these import what they need of the package.
 
-from fairseq_floater import architectures as architectures  # noqa: E402
-from fairseq_floater.transformer import FloaterTransformerModel as FloaterTransformerModel  # noqa: E402
+    Most need neither torch nor fairseq, whose import takes seconds.
+    """
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # as long as Python looks for the module
+        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        return module.split(".")[0] == __name__
+    return Path(program).name == "floater"
 
-if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":
-    from fairseq_floater import preemption
 
-    preemption.install()
+def _register() -> None:
+    from fairseq_floater import architectures  # noqa: F401  registers them
+    from fairseq_floater.checkpoints import allow_fairseq_checkpoints
+
+    allow_fairseq_checkpoints()
+    if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":
+        from fairseq_floater import preemption
+
+        preemption.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FloaterTransformerModel":
+        from fairseq_floater import transformer
+
+        return transformer.FloaterTransformerModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not _is_own_command():
+    _register()

@@ -10,19 +10,9 @@ from fairseq.models.transformer import transformer_legacy as fairseq_shapes
 
 from fairseq_floater import position_encoders
 from fairseq_floater import transformer as _transformer  # noqa: F401  registers the model
+from fairseq_floater.shapes import ARCHITECTURES as ARCHITECTURES
 
 MODEL = "floater_transformer"
-
-#: our architecture -> fairseq's
-ARCHITECTURES = {
-    "floater_transformer": "transformer",
-    "floater_transformer_tiny": "transformer_tiny",
-    "floater_transformer_iwslt_de_en": "transformer_iwslt_de_en",
-    "floater_transformer_wmt_en_de": "transformer_wmt_en_de",
-    "floater_transformer_vaswani_wmt_en_de_big": "transformer_vaswani_wmt_en_de_big",
-    "floater_transformer_vaswani_wmt_en_fr_big": "transformer_vaswani_wmt_en_fr_big",
-    "floater_transformer_wmt_en_de_big": "transformer_wmt_en_de_big",
-}
 
 _SHAPES: dict[str, Callable[[Any], None]] = {
     "transformer": fairseq_shapes.base_architecture,

@@ -1,4 +1,4 @@
-"""Reading fairseq checkpoints without running what is in them, and writing files whole.
+"""Reading fairseq checkpoints without running what is in them.
 
 A checkpoint is a pickle. Since torch 2.6 `torch.load` builds only tensors, plain containers and what
 is allow-listed; older versions run whatever the file says. Plain fairseq cannot reload its own
@@ -8,26 +8,29 @@ checkpoints on torch >= 2.6, because they hold an ``argparse.Namespace``.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import pickle
 import shutil
-import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fairseq_floater.errors import UserError
+from fairseq_floater.files import write_whole
+
 # What a file for `fairseq-train --finetune-from-model` must hold.
 REQUIRED_KEYS = ("cfg", "model", "optimizer_history", "extra_state", "task_state")
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """A checkpoint that cannot be read or used; the message is one sentence for a person."""
 
 
+@functools.cache
 def allow_fairseq_checkpoints() -> None:
     """Allow-list what fairseq writes: its Namespace, and numpy scalars of `--eval-bleu` runs."""
     if not hasattr(torch.serialization, "add_safe_globals"):
@@ -57,6 +60,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"There is no checkpoint {path}.")
+    allow_fairseq_checkpoints()
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -124,25 +128,6 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then put it in place in one step."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; outputs are ordinary files
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 
@@ -156,11 +141,6 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
         raise CheckpointError(
             f"{path} could not be written ({reason}); nothing was left behind."
         ) from None
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text so that it is there whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def _reason(error: Exception) -> str:

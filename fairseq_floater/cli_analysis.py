@@ -1,4 +1,4 @@
-"""The verbs that look at results and models: score, table, plot."""
+"""The verbs that look at results: score, table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import argparse
 from typing import Any
 
 from fairseq_floater import report, scoring
-from fairseq_floater.cli_common import add_verb, positive
+from fairseq_floater.cli_common import add_verb
 from fairseq_floater.errors import UsageError
-from fairseq_floater.paper_tables import collect_paper_tables
-from fairseq_floater.plots import plot_scores
-from fairseq_floater.position_drawing import ORDERS
-from fairseq_floater.position_figure import STACK_CHOICES, plot_positions
 
 
 def score(verbs: Any) -> None:
@@ -33,7 +29,6 @@ def score(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "score",
-        "hypotheses (fairseq-generate's output or plain lines) against raw references",
         "floater score generate.txt --references test.de --target-lang de --json scores.json",
         run,
     )
@@ -82,6 +77,10 @@ def table(verbs: Any) -> None:
     def run(args: argparse.Namespace) -> Any:
         if args.paper and args.figure is not None:
             raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
+        # These bring torch, which scoring and our own table do without.
+        from fairseq_floater.paper_tables import collect_paper_tables
+        from fairseq_floater.plots import plot_scores
+
         paper = collect_paper_tables(args.results, test=args.test)
         if args.paper:
             return paper
@@ -99,7 +98,6 @@ def table(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "table",
-        "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
         "floater table work/demo --figure scores.png\n"
         "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours",
         run,
@@ -115,58 +113,4 @@ def table(verbs: Any) -> None:
         "--test",
         metavar="NAME",
         help="with --paper: the test set (newstest2014, test, or the only one)",
-    )
-
-
-def plot(verbs: Any) -> None:
-    parser = verbs.add_parser(
-        "plot",
-        help="figures of models",
-        description="Figures of models.",
-    )
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    _plot_positions(parts)
-
-
-def _plot_positions(parts: Any) -> None:
-    parser = add_verb(
-        parts,
-        "positions",
-        "Figure 3: a model's position tables, also past the trained length",
-        "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
-        lambda args: plot_positions(
-            args.checkpoint,
-            args.output,
-            stack=args.stack,
-            streams=args.streams,
-            blocks=args.blocks,
-            length=args.length,
-            trained_length=args.trained_length,
-            data=args.data,
-            order=args.order,
-        ),
-    )
-    parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="of the plugin or of fairseq's own"
-    )
-    parser.add_argument("output", metavar="OUT", help="png, svg or pdf")
-    parser.add_argument("--stack", default="both", choices=STACK_CHOICES)
-    parser.add_argument(
-        "--streams", nargs="+", metavar="NAME", help="hidden, q, cross_k, base, ... (all)"
-    )
-    parser.add_argument(
-        "--blocks", nargs="+", metavar="N", help="numbers from 1, or all (the first)"
-    )
-    parser.add_argument(
-        "--length",
-        type=positive,
-        metavar="N",
-        help="positions (3 times the trained length, or 128)",
-    )
-    parser.add_argument(
-        "--trained-length", type=positive, metavar="N", help="longest training sentence, marked"
-    )
-    parser.add_argument("--data", metavar="DIR", help="binarised data that tell the trained length")
-    parser.add_argument(
-        "--order", default="auto", choices=ORDERS, help="of the dimensions, to be read (auto)"
     )

@@ -5,13 +5,56 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Verb(NamedTuple):
+    """What a verb does, and the module whose function of its name adds it."""
+
+    summary: str
+    module: str
+
+
+# Only the module of the verb at hand is imported: torch and fairseq take seconds, and most need neither.
+VERBS = {
+    "user-dir": Verb("print the folder for fairseq's --user-dir", "cli_corpus"),
+    "info": Verb(
+        "versions, device, and the encoders with their parameters and Table 1's properties; "
+        "or what is missing",
+        "cli_models",
+    ),
+    "numbers": Verb(
+        "the built-in corpus: real number words in two languages, exact references", "cli_corpus"
+    ),
+    "args": Verb(
+        "the exact fairseq arguments of a stage of an experiment, one a line", "cli_experiment"
+    ),
+    "warm-start": Verb(
+        "a plain Transformer's checkpoint -> one that starts a model with positions", "cli_models"
+    ),
+    "average": Verb("the mean of several checkpoints", "cli_models"),
+    "score": Verb(
+        "hypotheses (fairseq-generate's output or plain lines) against raw references",
+        "cli_analysis",
+    ),
+    "s2l": Verb("short to long: split parallel text by source length, score bin by bin", "cli_s2l"),
+    "table": Verb(
+        "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
+        "cli_analysis",
+    ),
+    "plot": Verb("figures of models", "cli_plot"),
+}
 
 
 def add_verb(
-    verbs: Any, name: str, summary: str, example: str, run: Callable[[argparse.Namespace], Any]
+    verbs: Any,
+    name: str,
+    example: str,
+    run: Callable[[argparse.Namespace], Any],
+    summary: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A verb with its help, an example, ``--json``, and the function that does it."""
+    """A verb (a part of one has a summary of its own) with help, an example, ``--json``, what it runs."""
+    summary = VERBS[name].summary if summary is None else summary
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=summary,

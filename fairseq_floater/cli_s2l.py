@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.cli_common import add_verb, positive, share
+from fairseq_floater.cli_common import VERBS, add_verb, positive, share
 from fairseq_floater.errors import UsageError
 from fairseq_floater.plots import checked_format, plot_s2l
 from fairseq_floater.s2l.bins import Bins
@@ -21,7 +21,7 @@ from fairseq_floater.scoring import TOKENIZERS
 def s2l(verbs: Any) -> None:
     parser = verbs.add_parser(
         "s2l",
-        help="short to long: split parallel text by source length, score bin by bin",
+        help=VERBS["s2l"].summary,
         description="The short-to-long evaluation: train on short sentences, test on longer ones.",
     )
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
@@ -50,9 +50,9 @@ def _s2l_split(parts: Any) -> None:
     parser = add_verb(
         parts,
         "split",
-        "parallel text -> train and valid with short sources, test with long ones in bins",
         "floater s2l split my_text my_split --src en --tgt fr --vocab 8000 --threshold 80",
         run,
+        summary="parallel text -> train and valid with short sources, test with long ones in bins",
     )
     parser.add_argument("raw_dir", type=Path, metavar="RAW_DIR", help="train, valid, test* files")
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
@@ -120,11 +120,11 @@ def _s2l_score(parts: Any) -> None:
     parser = add_verb(
         parts,
         "score",
-        "hypotheses of one or more models against the references of a split, bin by bin",
         "floater s2l score my_split --hypotheses plain=plain.txt --hypotheses floater=floater.txt \\\n"
         "    --baseline plain --figure s2l.png s2l.svg\n"
         "several files under one name are several training seeds of that system",
         run,
+        summary="hypotheses of one or more models against the references of a split, bin by bin",
     )
     parser.add_argument("split_dir", type=Path, metavar="SPLIT_DIR", help="of floater s2l split")
     for option, text in (

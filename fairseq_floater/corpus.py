@@ -27,7 +27,8 @@ from typing import Any
 import num2words
 from tqdm import tqdm
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.errors import UserError
+from fairseq_floater.files import write_text
 
 LANGUAGES = ("de", "en", "fr")
 MANIFEST = "numbers.json"
@@ -44,7 +45,7 @@ SHARES = {
 MAX_REFUSED_DRAWS = 20_000
 
 
-class CorpusError(Exception):
+class CorpusError(UserError):
     """A corpus that cannot be made or must not be overwritten; one sentence for a person."""
 
 

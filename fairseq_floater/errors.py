@@ -1,5 +1,9 @@
-"""The one kind of error that means bad usage: `floater` exits with 2 for it, with 1 for a failure."""
+"""The errors that a user can cause; `floater` prints them, and exits with 2 for bad usage, else with 1."""
 
 
-class UsageError(ValueError):
-    """Options or a configuration that make no sense; the message is one sentence for a person."""
+class UserError(Exception):
+    """What a user can cause and mend; the message is one sentence for a person."""
+
+
+class UsageError(UserError, ValueError):
+    """Options or a configuration that make no sense."""

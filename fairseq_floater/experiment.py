@@ -12,12 +12,11 @@ from typing import Any
 
 import yaml
 
-from fairseq_floater.checkpoints import write_text
 from fairseq_floater.experiment_rules import AVERAGE_OF, ConfigError, check_config
+from fairseq_floater.files import USER_DIR, write_text
 from fairseq_floater.machines import ONE_CPU, Machines
 from fairseq_floater.system_run import PLAIN, Run, run_from_words
 
-USER_DIR = Path(__file__).resolve().parent
 STAGES = (
     *("settings", "numbers", "split", "systems", "prepare"),
     *("donor", "warm-start", "finetune", "scratch", "validate", "generate", "score-reference"),

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.architectures import ARCHITECTURES
 from fairseq_floater.errors import UsageError
 from fairseq_floater.segmentation import SEGMENTATIONS
+from fairseq_floater.shapes import ARCHITECTURES
 from fairseq_floater.system_run import run_from_words
 from fairseq_floater.wmt14.sources import RECIPES
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fairseq_floater.errors import UserError
+
 FORMATS = ("auto", "generate", "plain")
 # What a segmentation leaves in the text, by its name in fairseq's `--remove-bpe`.
 BPE_MARKS = {"sentencepiece": re.compile("\u2581"), "subword_nmt": re.compile("@@( |$)")}
@@ -23,7 +25,7 @@ _TAGGED = re.compile(r"([STHDP])-([0-9]{1,12})\t(.*)")
 FilePath = str | os.PathLike[str]
 
 
-class ScoringError(Exception):
+class ScoringError(UserError):
     """Input that cannot be scored honestly; the message is one sentence for a person."""
 
 

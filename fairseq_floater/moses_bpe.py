@@ -21,10 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import Dictionary
-from fairseq.tokenizer import tokenize_line
-
-from fairseq_floater.checkpoints import write_text, write_whole
+from fairseq_floater.files import write_text, write_whole
 from fairseq_floater.parallel_text import TextDataError, batched
 
 BATCH = 10_000
@@ -197,6 +194,9 @@ class MosesSegmenter:
 
 def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:
     """Write the joint dictionary of encoded texts as fairseq counts it; returns its entries."""
+    from fairseq.data import Dictionary  # slow to import
+    from fairseq.tokenizer import tokenize_line
+
     dictionary = Dictionary()
     for text in texts:
         Dictionary.add_file_to_dictionary(str(text), dictionary, tokenize_line, workers)

@@ -17,12 +17,14 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from fairseq_floater.errors import UserError
+
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
 _Item = TypeVar("_Item")
 
 
-class TextDataError(Exception):
+class TextDataError(UserError):
     """Text that cannot be used; the message is one sentence for a person."""
 
 

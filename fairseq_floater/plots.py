@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_whole
 from fairseq_floater.errors import UsageError
+from fairseq_floater.files import write_whole
 from fairseq_floater.report import Results, confidence_interval
 from fairseq_floater.s2l.score_report import Measure, S2LScores
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.checkpoints import write_whole
+from fairseq_floater.files import write_whole
 from fairseq_floater.plots import COLOURS, quieten_matplotlib
 from fairseq_floater.position_tables import Track
 

@@ -16,6 +16,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
+from fairseq_floater import architectures as architectures  # registers ours
 from fairseq_floater.checkpoints import CheckpointError
 from fairseq_floater.donor import BareTask, donor_dictionaries, longest_sentence
 from fairseq_floater.position_encoders.base import PositionSignal

@@ -34,7 +34,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from torch.utils.data import DataLoader
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.files import write_text
 
 # In the save folder, with the number of the last update: the training was stopped, not finished.
 MARKER = "stopped"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.errors import UserError
 
 
-class ReportError(Exception):
+class ReportError(UserError):
     """Results that are missing or cannot be read."""
 
 
@@ -130,22 +129,6 @@ def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
         return None
     mean, half = metric["mean"], metric["half_width"]
     return max(mean - half, 0.0), min(mean + half, 100.0)
-
-
-def write_validation(log: str, output: str) -> None:
-    """Keep the losses that fairseq-validate printed last in ``log`` as JSON.
-
-    Raises:
-        ReportError: the log holds no validation.
-    """
-    text = Path(log).read_text(encoding="utf-8", errors="replace")
-    found = re.findall(r"valid on '(\S+)' subset \| (loss .+)", text)
-    if not found:
-        raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
-    subset, fields = found[-1]
-    pairs = (field.split(" ", 1) for field in fields.split(" | "))
-    values = {name: float(value) for name, value in pairs}
-    write_text(output, json.dumps({"subset": subset, **values}, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.files import write_text
 from fairseq_floater.hypotheses import BPE_MARKS as BPE_MARKS
 from fairseq_floater.hypotheses import DROPPED_HINT, FilePath, wrong
 from fairseq_floater.hypotheses import FORMATS as FORMATS

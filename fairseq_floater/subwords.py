@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import sentencepiece
 
-from fairseq_floater.checkpoints import write_text, write_whole
+from fairseq_floater.files import write_text, write_whole
 from fairseq_floater.parallel_text import TextDataError, batched
 
 # fairseq's own symbols; as pieces of text they would become control symbols.

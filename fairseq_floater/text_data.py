@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_text, write_whole
 from fairseq_floater.cli_common import positive, share
+from fairseq_floater.files import write_text, write_whole
 from fairseq_floater.parallel_text import (
     TextDataError,
     check_parallel,

@@ -154,8 +154,7 @@ check_data() {
 
 # field FILE KEY...: a value of a JSON file.
 field() {
-    "$PYTHON" -c 'import functools, json, sys
-print(functools.reduce(lambda found, key: found[key], sys.argv[2:], json.load(open(sys.argv[1]))))' "$@" 2>/dev/null
+    "$PYTHON" -m fairseq_floater.run_folder field "$@" 2>/dev/null
 }
 
 average_checkpoints() {
@@ -182,8 +181,7 @@ warm_start() {
         logged "${SETTING[name]}" "$RUN_DIR/before.log" "$PYTHON" -m fairseq_cli.validate "${ARGS[@]}" \
             --path "$RUN_DIR/warm_start.pt" --valid-subset valid
         if ! dry; then
-            "$PYTHON" -c 'import sys; from fairseq_floater.report import write_validation; write_validation(*sys.argv[1:])' \
-                "$RUN_DIR/before.log" "$RUN_DIR/before.json"
+            "$PYTHON" -m fairseq_floater.run_folder validation "$RUN_DIR/before.log" "$RUN_DIR/before.json"
         fi
     fi
 }

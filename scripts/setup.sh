@@ -36,11 +36,17 @@ case ${1:-} in
     ;;
 esac
 
-ready() { "$1" -c 'import fairseq, torchdiffeq, sacrebleu, fairseq_floater.cli' >/dev/null 2>&1; }
+# ready PYTHON: what is needed is installed there; looked for and not imported, which takes seconds.
+ready() {
+    "$1" -c 'import sys
+from importlib.util import find_spec
+sys.exit(any(find_spec(name) is None for name in ("torch", "fairseq", "torchdiffeq", "sacrebleu", "fairseq_floater")))' \
+        >/dev/null 2>&1
+}
 
 if [[ -n ${FLOATER_PYTHON:-} ]]; then
     ready "$FLOATER_PYTHON" && exit 0
-    die "FLOATER_PYTHON=$FLOATER_PYTHON cannot import fairseq, torchdiffeq, sacrebleu and fairseq_floater; install them there, or unset it."
+    die "FLOATER_PYTHON=$FLOATER_PYTHON has not all of torch, fairseq, torchdiffeq, sacrebleu and fairseq_floater; install them there, or unset it."
 fi
 
 # Two scripts started at once must not install into one environment together.
@@ -83,7 +89,7 @@ pip install --no-build-isolation "$FAIRSEQ"
 say "installing fairseq_floater"
 pip install --no-build-isolation --editable "${ROOT}[dev]"
 
-ready "$ROOT/.venv/bin/python" ||
+"$ROOT/.venv/bin/python" -c 'import fairseq_floater, fairseq_floater.cli' >/dev/null 2>&1 ||
     die "the installation is incomplete: $("$ROOT/.venv/bin/python" -c 'import fairseq_floater.cli' 2>&1 | tail -n 1)"
 printf '%s' "$wanted" >"$stamp"
 say "ready: $ROOT/.venv/bin/floater --help"

@@ -68,5 +68,5 @@ whatever_the_gpus() {
 }
 
 repair_last() {
-    "$PYTHON" -c 'import sys; from fairseq_floater.checkpoints import repair_last; print(repair_last(sys.argv[1]))' "$1"
+    "$PYTHON" -m fairseq_floater.run_folder repair "$1"
 }

@@ -14,8 +14,9 @@ from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingS
 from fairseq_floater.info import added_parameters
 from fairseq_floater.machines import Machines
 from fairseq_floater.plots import plot_scores
-from fairseq_floater.report import ReportError, write_validation
+from fairseq_floater.report import ReportError
 from fairseq_floater.report import collect as collect_results
+from fairseq_floater.run_folder import write_validation
 from fairseq_floater.system_run import Run, run_from_words
 
 ROOT = Path(__file__).resolve().parent.parent

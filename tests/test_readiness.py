@@ -14,21 +14,23 @@ from toy import environment, floater
 
 from fairseq_floater.cli import main
 from fairseq_floater.experiment import Experiment
-from fairseq_floater.machines import ONE_CPU
-from fairseq_floater.readiness import (
+from fairseq_floater.machine_checks import (
     COMMANDS,
     GB,
     MISSING,
     NOTE,
     OK,
     PACKAGES,
-    WMT14,
     Gpu,
     available_memory,
     gpu_check,
+    memory_check,
+)
+from fairseq_floater.machines import ONE_CPU
+from fairseq_floater.readiness import (
+    WMT14,
     gpu_memory_check,
     kept_checkpoints,
-    memory_check,
     training_options,
 )
 from fairseq_floater.wmt14.sources import RECIPES

@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 from tqdm import tqdm
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.files import write_text
 from fairseq_floater.wmt14 import archive as archive_module
 from fairseq_floater.wmt14 import download
 from fairseq_floater.wmt14.archive import Archive, DownloadError

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_floater.position_encoders.base import BlockPositions, PositionSignal, SignalSpec
@@ -19,10 +18,14 @@ def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
     the first token as padding_idx + 1: equation 6 up to order, spacing and offset.
     """
     offset = padding_idx + 1
-    rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(
-        num_positions + offset, dim, padding_idx
-    )
-    return rows[offset:]
+    return _fairseqs_rows(num_positions + offset, dim, padding_idx)[offset:]
+
+
+def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
+    from fairseq.modules import SinusoidalPositionalEmbedding  # slow: tools read this file's names
+
+    rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(num_rows, dim, padding_idx)
+    return rows
 
 
 def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_idx: int) -> Tensor:
@@ -37,8 +40,7 @@ def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_
 
 def block_term(block_number: int, dim: int) -> Tensor:
     """The second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
-    rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(block_number + 1, dim, None)
-    return rows[block_number]
+    return _fairseqs_rows(block_number + 1, dim, None)[block_number]
 
 
 class SinusoidalPositions(PositionSignal):

@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, UserError
 
 # The paper's (Figure 2).
 DEFAULT_THRESHOLD = 80
 DEFAULT_EDGES = (80, 100, 120, 140)
 
 
-class S2LError(Exception):
+class S2LError(UserError):
     """Data or hypotheses that cannot be used; the message is one sentence for a person."""
 
 

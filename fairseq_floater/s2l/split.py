@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.files import write_text
 from fairseq_floater.hypotheses import join_pieces
 from fairseq_floater.parallel_text import (
     TextDataError,

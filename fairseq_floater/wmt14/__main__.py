@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.files import write_text
 from fairseq_floater.parallel_text import TextDataError, file_hash
 from fairseq_floater.wmt14.archive import Archive, DownloadError
 from fairseq_floater.wmt14.corpora import COUNTS, assemble

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.errors import UserError
+from fairseq_floater.files import write_text
 
 RECORDS = "checksums.json"
 
@@ -30,7 +31,7 @@ class Archive:
     md5: str | None = None
 
 
-class DownloadError(Exception):
+class DownloadError(UserError):
     """An archive that cannot be had; the message is one sentence for a person."""
 
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_floater.checkpoints import write_text
+from fairseq_floater.files import write_text
 from fairseq_floater.parallel_text import LINE_BREAKS, TextDataError
 from fairseq_floater.wmt14.sources import Recipe, TestSet
 

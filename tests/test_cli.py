@@ -1,0 +1,85 @@
+"""The command line itself: what it lists, and that it imports no more than a verb needs."""
+
+import subprocess
+import sys
+
+import pytest
+from toy import floater, run
+
+from fairseq_floater.cli import build_parser
+from fairseq_floater.cli_common import VERBS
+
+LIGHT = ("user-dir", "numbers", "score", "s2l", "table")
+
+
+def imported(*words):
+    """The top-level packages that a command brings in."""
+    command = [sys.executable, "-X", "importtime", *words]
+    lines = run(command).stderr.splitlines()
+    names = [line.rsplit("|", 1)[1].strip() for line in lines if line.startswith("import time:")]
+    return {name.split(".")[0] for name in names}
+
+
+def test_the_help_lists_every_verb_with_what_it_does():
+    text = " ".join(floater("--help").stdout.split())
+    for name, verb in VERBS.items():
+        assert f"{name} {verb.summary}" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb, capsys):
+    parser = build_parser(verb)
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args([verb, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: floater {verb}" in text
+    assert "example:" in text or "PART" in text
+
+
+def test_an_unknown_verb_is_told_the_known_ones():
+    message = floater("fly", code=2).stderr
+    assert "invalid choice: 'fly'" in message
+    assert "warm-start" in message
+
+
+@pytest.mark.parametrize("verb", LIGHT)
+def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
+    found = imported("-m", "fairseq_floater", verb, "--help")
+    assert "fairseq_floater" in found
+    assert not {"torch", "fairseq"} & found
+
+
+def test_arguments_are_made_without_fairseq():
+    assert "fairseq" not in imported("-m", "fairseq_floater", "args", "--help")
+
+
+REGISTERED = """
+import fairseq_floater
+from fairseq.models import ARCH_MODEL_REGISTRY
+assert ARCH_MODEL_REGISTRY["floater_transformer"] is fairseq_floater.FloaterTransformerModel
+import torch, argparse
+assert argparse.Namespace in torch.serialization.get_safe_globals()
+"""
+
+
+def test_an_import_registers_what_fairseq_needs(tmp_path):
+    run([sys.executable, "-c", REGISTERED])
+    # Not only for `-c`: from a script too, and from a module that is itself run with -m.
+    (tmp_path / "script.py").write_text(REGISTERED)
+    run([sys.executable, "script.py"], cwd=tmp_path)
+    run([sys.executable, "-m", "script"], cwd=tmp_path)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text(REGISTERED)
+    (tmp_path / "package" / "__main__.py").write_text("")
+    run([sys.executable, "-m", "package"], cwd=tmp_path)
+
+
+def test_a_fault_of_the_user_is_one_sentence(tmp_path):
+    command = [sys.executable, "-m", "fairseq_floater", "score", "none", "--references", "none"]
+    done = subprocess.run(
+        [*command, "--target-lang", "de"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("floater score: ")
