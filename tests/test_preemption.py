@@ -282,8 +282,9 @@ if __name__ == "__main__":
             subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
         print(context, next(batches).item())
         for worker in workers:
-            worker.terminate()
-            worker.join()
+            while worker.exitcode is None:  # a signal is lost where one is pending; torch repeats it too
+                worker.terminate()
+                worker.join(0.5)
             print(worker.exitcode)
 """
 

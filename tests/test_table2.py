@@ -234,16 +234,15 @@ def stopped_by_sigterm(command, log):
     return process.returncode, output
 
 
-def test_two_cells_stopped_and_restarted(miniature):
+def test_a_cell_stopped_and_restarted(miniature):
     """Averages of updates within an epoch, both targets; SIGTERM saves; the table has the scores."""
     work = miniature / "two cells"
-    command = words_of(miniature, work, "base-en-fr-floater-all,base-en-fr-sinusoidal-input")
+    command = words_of(miniature, work, "base-en-fr-floater-all")
     code, output = stopped_by_sigterm(command, work / "wmt14_en_fr_base" / "plain" / "train.log")
     assert code == 143, output
     assert "told to stop, and saved; run the same command to go on." in output
     status = run([*command, "--status"]).stdout
     assert re.search(r"^base-en-fr-floater-all seed 1 +broken off", status, re.MULTILINE)
-    assert re.search(r"^base-en-fr-sinusoidal-input seed 1 +not begun", status, re.MULTILINE)
 
     table = run(command).stdout
     row = re.search(r"^\| all \| floater \| tokenised \|.*$", table, re.MULTILINE)[0]
@@ -252,14 +251,13 @@ def test_two_cells_stopped_and_restarted(miniature):
     assert (work / "table2.md").read_text() == table
     found = json.loads((work / "table2.json").read_text())
     filled = [c for c in found["table_2"] if c["runs"]]
-    assert {(c["encoder"], c["blocks"], c["pair"]) for c in filled} == {
+    assert [(c["encoder"], c["blocks"], c["pair"]) for c in filled] == [
         ("floater", "all", "en-fr"),
-        ("sinusoidal", "input", "en-fr"),
-    }
+    ]
     folder = work / "wmt14_en_fr_base" / "seed-1" / "floater-all-qkv"
     inputs = json.loads((folder / "average.json").read_text())["inputs"]
     assert [bool(re.search(r"checkpoint_1_\d+\.pt$", i["path"])) for i in inputs] == [True, True]
-    assert run([*command, "--status"]).stdout.splitlines()[-1] == "2 done"
+    assert run([*command, "--status"]).stdout.splitlines()[-1] == "1 done"
     # What is scored is text: fairseq's own reading of the targets is the raw reference.
     lines = (folder / "generate.test.txt").read_text().splitlines()
     pairs = (line.removeprefix("T-").split("\t") for line in lines if line.startswith("T-"))
@@ -310,6 +308,7 @@ wait "$one" && wait "$two"
 """
 
 
+@pytest.mark.slow  # the same of fairseq's own commands: tests/test_distributed.py
 def test_two_nodes_are_one_process_with_twice_the_batches(miniature, tmp_path):
     launcher = tmp_path / "launch"
     launcher.write_text(NODES)

@@ -4,12 +4,16 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import tarfile
 import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import wmt14_stand_in as stand_in
@@ -214,6 +218,69 @@ def test_the_script_makes_data_and_counts(undisturbed, archives):
     assert set(recorded) == {a.name for a in archives_of(sources.RECIPES["en-de"], "held-out")}
     raw = (out / "raw" / "test.de").read_text()
     assert raw == (archives.parent / "numbers" / "en-de" / "test.de").read_text()
+
+
+class Flaky(BaseHTTPRequestHandler):
+    """Breaks every file off once, half way; answers 503 before the first; holds no `missing`."""
+
+    asked: dict[str, int] = {}
+
+    def do_GET(self):
+        name = self.path.rsplit("/", 1)[1]
+        times = self.asked[name] = self.asked.get(name, -1) + 1
+        if name == self.server.missing:
+            return self.send_error(404)
+        if times == 0:
+            return self.send_error(503)
+        content = (self.server.folder / name).read_bytes()
+        start = int((re.search(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start : len(content) // 2 if times == 1 else None])
+        return None
+
+    def log_message(self, *words):
+        pass
+
+
+@contextmanager
+def served(folder, missing=None):
+    """The folder behind a flaky server: its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Flaky,), {"asked": {}}))
+    server.folder, server.missing = folder, missing
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/wmt14"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_server_that_breaks_off_gives_the_same_text(archives, tmp_path, capsys):
+    with served(archives) as url:
+        assert (
+            main(["corpus", "en-fr", str(tmp_path / "http"), "--mirror", url, "--rehearsal"]) == 0
+        )
+    told = capsys.readouterr().err
+    assert told.count("the connection ended after") == len(
+        archives_of(sources.RECIPES["en-fr"], "held-out")
+    )
+    local = ["corpus", "en-fr", str(tmp_path / "file"), "--mirror", archives.as_uri()]
+    assert main([*local, "--rehearsal"]) == 0
+    for path in (tmp_path / "file" / "corpus").iterdir():
+        assert path.read_bytes() == (tmp_path / "http" / "corpus" / path.name).read_bytes()
+
+
+def test_an_archive_that_a_server_lacks_is_named(archives, tmp_path, capsys):
+    with served(archives, missing="training-parallel-un.tgz") as url:
+        assert main(["corpus", "en-fr", str(tmp_path), "--mirror", url, "--rehearsal"]) == 1
+    told = capsys.readouterr().err
+    assert "training-parallel-un.tgz could not be fetched" in told
+    assert "HTTP 404" in told
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_a_second_run_makes_nothing_anew(undisturbed, archives):
