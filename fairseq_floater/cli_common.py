@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from fairseq_floater.errors import UserError
 
 
 class Verb(NamedTuple):
@@ -66,6 +70,25 @@ def add_verb(
     parser.set_defaults(run=run)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
     return parser
+
+
+def exit_code(action: Callable[[], object], place: Path) -> int:
+    """Of the command line of a module that scripts run: what a user can cause is said in a sentence.
+
+    ``place`` is named where a fault of the system names no file.
+    """
+    try:
+        action()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename or place}: {error.strerror}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    return 0
 
 
 def positive(text: str) -> int:

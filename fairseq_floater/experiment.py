@@ -99,6 +99,13 @@ class Experiment:
             return ["--arch", self.arch(run), "--data", data, *run.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
+        return self._training(
+            stage, run, data, folder, machines, self.seed if seed is None else seed
+        )
+
+    def _training(
+        self, stage: str, run: Run, data: str, folder: Path, machines: Machines, seed: int
+    ) -> list[str]:
         limits = self.config["budget"].get(stage)
         if limits is None:
             raise MissingStageError(f"{self.path}: `budget` has no {stage}.")
@@ -106,12 +113,7 @@ class Experiment:
         arguments += _options({k: v for k, v in self.config["shape"].items() if k != "arch"})
         arguments += _options(self._optimisation(stage, limits, machines))
         arguments += self._batching(machines)
-        arguments += [
-            "--save-dir",
-            str(folder / "checkpoints"),
-            "--seed",
-            str(self.seed if seed is None else seed),
-        ]
+        arguments += ["--save-dir", str(folder / "checkpoints"), "--seed", str(seed)]
         if stage == "finetune":
             arguments += ["--finetune-from-model", str(folder / "warm_start.pt")]
         return arguments

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.cli_common import exit_code
 from fairseq_floater.files import write_text
 from fairseq_floater.report import ReportError, read_json
 
@@ -46,19 +46,18 @@ def field(path: str, *keys: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m fairseq_floater.run_folder repair|validation|field ...`; returns the exit code."""
     command, *words = sys.argv[1:] if argv is None else argv
-    try:
-        if command == "repair":
-            from fairseq_floater.checkpoints import repair_last  # brings torch
+    return exit_code(lambda: _run(command, words), Path(words[0]))
 
-            print(repair_last(*words))
-        elif command == "validation":
-            write_validation(*words)
-        else:
-            print(field(*words))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+
+def _run(command: str, words: list[str]) -> None:
+    if command == "repair":
+        from fairseq_floater.checkpoints import repair_last  # brings torch
+
+        print(repair_last(*words))
+    elif command == "validation":
+        write_validation(*words)
+    else:
+        print(field(*words))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.cli_common import positive, share
+from fairseq_floater.cli_common import exit_code, positive, share
 from fairseq_floater.files import write_text, write_whole
 from fairseq_floater.parallel_text import (
     TextDataError,
@@ -80,9 +80,7 @@ def encode_all(
     elif spm_model is not None:
         write_whole(model, lambda temporary: shutil.copyfile(spm_model, temporary))
     else:
-        _say(f"Learning {parameters['vocab']} subwords from {lines['train']:,} pairs.")
-        pairs = progress(read_pairs(raw_dir, "train", *langs), "learn", lines["train"])
-        kind.learn(pairs, lines["train"], model, langs, parameters, threads)
+        _learn(kind, raw_dir, langs, lines["train"], model, parameters, threads)
     if encoded:
         _say(f"{kind.folder} is there already: skipped.")
     else:
@@ -96,6 +94,20 @@ def encode_all(
     subsets = {split: f"test{k or ''}" for k, split in enumerate(tests)}
     write_text(out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
     return tests
+
+
+def _learn(
+    kind: Segmentation,
+    raw_dir: Path,
+    langs: tuple[str, str],
+    lines: int,
+    model: Path,
+    parameters: dict[str, Any],
+    threads: int,
+) -> None:
+    _say(f"Learning {parameters['vocab']} subwords from {lines:,} pairs.")
+    pairs = progress(read_pairs(raw_dir, "train", *langs), "learn", lines)
+    kind.learn(pairs, lines, model, langs, parameters, threads)
 
 
 def _encode_splits(
@@ -268,38 +280,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    try:
-        if args.command == "finish":
-            print(summary_table(finish(args.out_dir)))
-            return 0
-        if args.src == args.tgt:
-            parser.error(f"--src and --tgt must differ, but both are {args.src!r}")
-        if args.spm_model and args.bpe != "sentencepiece":
-            parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
-        if args.dry_run:
-            tests = find_splits(args.raw_dir, args.src, args.tgt)[2:]
-        else:
-            names = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_coverage")
-            parameters = {name: getattr(args, name) for name in names}
-            tests = encode_all(
-                args.raw_dir,
-                args.out_dir,
-                parameters,
-                spm_model=args.spm_model,
-                force=args.force,
-                threads=args.workers,
-            )
-        print("\n".join(tests))
-    except TextDataError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{error.filename or args.out_dir}: {error.strerror}.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    return 0
+    if args.command == "encode" and args.src == args.tgt:
+        parser.error(f"--src and --tgt must differ, but both are {args.src!r}")
+    if args.command == "encode" and args.spm_model and args.bpe != "sentencepiece":
+        parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
+    return exit_code(lambda: print(_run(args)), args.out_dir)
+
+
+def _run(args: argparse.Namespace) -> str:
+    """What the command prints."""
+    if args.command == "finish":
+        return summary_table(finish(args.out_dir))
+    if args.dry_run:
+        return "\n".join(find_splits(args.raw_dir, args.src, args.tgt)[2:])
+    names = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_coverage")
+    tests = encode_all(
+        args.raw_dir,
+        args.out_dir,
+        {name: getattr(args, name) for name in names},
+        spm_model=args.spm_model,
+        force=args.force,
+        threads=args.workers,
+    )
+    return "\n".join(tests)
 
 
 if __name__ == "__main__":

@@ -87,9 +87,11 @@ ensure_setup
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}
 PROCESSES=${PROCESSES:-$(count_gpus)}
 MACHINES+=(--processes "$PROCESSES" --nodes "$NODES")
-DONOR=${DONOR:-$WORK/plain}
 READY_DATA=$DATA
 DATA=${DATA:-$WORK/data}
+SHARED_DONOR=()
+if [[ -n $DONOR ]]; then SHARED_DONOR=(--donor "$DONOR"); fi
+DONOR=${DONOR:-$WORK/plain}
 RUN_OPTIONS=(--encoder "$ENCODER" --blocks "$BLOCKS" "--model-options=$MODEL_OPTIONS")
 if [[ -n $TARGET ]]; then RUN_OPTIONS+=(--target "$TARGET"); fi
 if [[ -n $SCRATCH ]]; then RUN_OPTIONS+=("$SCRATCH"); fi
@@ -101,7 +103,7 @@ if [[ $ENCODER == plain && -z $SCRATCH ]]; then STAGE=donor; elif [[ -n $SCRATCH
 STAGING=$(mktemp -d)
 trap 'rm -rf "$STAGING"' EXIT
 "$PYTHON" -m fairseq_floater args "$CONFIG" settings "${RUN_OPTIONS[@]}" --data "$DATA/bin" \
-    --work "$WORK" --donor "$DONOR" "${MACHINES[@]}" --write-all "$STAGING" >/dev/null || exit $?
+    --work "$WORK" "${SHARED_DONOR[@]}" "${MACHINES[@]}" --write-all "$STAGING" >/dev/null || exit $?
 declare -A SETTING
 while IFS='=' read -r key value; do SETTING[$key]=$value; done <"$STAGING/settings.args"
 RUN_DIR=$WORK/${SETTING[name]}

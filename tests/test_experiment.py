@@ -71,6 +71,14 @@ def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu
 
 
+def test_a_donor_has_the_seed_of_its_run_unless_it_is_shared():
+    experiment = Experiment(CONFIGS[0])
+    for donor, seed in ((None, "3"), ("shared", str(experiment.seed))):
+        words = experiment.arguments("donor", Run("floater"), work="w", seed=3, donor=donor)
+        assert words[words.index("--seed") + 1] == seed
+        assert words[words.index("--save-dir") + 1] == f"{donor or 'w/plain'}/checkpoints"
+
+
 @pytest.mark.parametrize("processes", [0, 1, 2, 4, 8, 32])
 def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     experiment = Experiment(ROOT / "configs" / "text_base.yaml")

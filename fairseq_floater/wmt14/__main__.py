@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.cli_common import exit_code
 from fairseq_floater.files import write_text
-from fairseq_floater.parallel_text import TextDataError, file_hash
-from fairseq_floater.wmt14.archive import Archive, DownloadError
+from fairseq_floater.parallel_text import file_hash
+from fairseq_floater.wmt14.archive import Archive
 from fairseq_floater.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.wmt14.download import fetch
 from fairseq_floater.wmt14.sources import RECIPES, Recipe
@@ -118,24 +119,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--valid", choices=VALID, default=VALID[0])
     parser.add_argument("--rehearsal", action="store_true", help="archives are not the published")
     args = parser.parse_args(argv)
-    try:
-        if args.command == "corpus":
-            options = {name: getattr(args, name) for name in ("mirror", "valid", "rehearsal")}
-            make_corpus(args.pair, args.out, **options)
-        else:
-            found = report(args.pair, args.out)
-            write_text(args.out / "wmt14.json", json.dumps(found, indent=2) + "\n")
-            print(report_text(found))
-    except (TextDataError, DownloadError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"{error.filename or args.out}: {error.strerror}.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(lambda: _run(args), args.out)
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.command == "corpus":
+        options = {name: getattr(args, name) for name in ("mirror", "valid", "rehearsal")}
+        make_corpus(args.pair, args.out, **options)
+    else:
+        found = report(args.pair, args.out)
+        write_text(args.out / "wmt14.json", json.dumps(found, indent=2) + "\n")
+        print(report_text(found))
 
 
 if __name__ == "__main__":
