@@ -225,15 +225,19 @@ subset_of() {
 
 # Data and donor are shared: a system started beside this one waits for them. locked FILE COMMAND...
 locked() {
-    local lock=$1
+    local lock=$1 name=${1##*/}
     shift
     if dry || ! command -v flock >/dev/null; then
         "$@"
         return
     fi
+    # What is started holds the lock too: a training that outlives a killed script is not begun twice.
     {
-        flock 8
-        "$@" 8>&-
+        if ! flock --nonblock 8; then
+            say "Another run is making what this one needs ($name): waiting for it."
+            flock 8
+        fi
+        "$@"
     } 8>"$lock"
 }
 
@@ -253,7 +257,7 @@ if ! dry; then
         exit 75
     fi
     trap leave EXIT
-    rm -f "$RUN_DIR/failed"
+    rm -f "$RUN_DIR/failed" "$RUN_DIR/done"
     mkdir -p "$WORK" "$(dirname "$DONOR")"
 fi
 export FLOATER_SAVE_ON_SIGTERM=1
