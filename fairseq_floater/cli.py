@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
     args.extra = extra
     # The models that tools build need not announce themselves; warnings still come.
-    logging.getLogger("fairseq_floater").setLevel(logging.WARNING)
+    for package in ("fairseq_floater", "fairseq"):
+        logging.getLogger(package).setLevel(logging.WARNING)
     try:
         result = args.run(args)
         if result is not None:
