@@ -205,6 +205,8 @@ class Experiment:
             f"vocab={self.config['data']['vocab']}",
             f"torchrun={'yes' if machines.torchrun else 'no'}",
             f"processes={machines}",
+            f"world={machines.world}",
+            f"configured_tokens={self.config['budget']['tokens-per-update']}",
             f"tests={' '.join(self.tests)}",
             f"update_frequency={frequency}",
             f"tokens_per_update={tokens}",

@@ -34,7 +34,7 @@ PACKAGES = {
 }
 
 
-OLDEST_BASH = (4, 3)  # `wait -n`
+OLDEST_BASH = (4, 4)  # empty arrays under `set -u`
 
 
 # Command -> what its absence means, and what to do.

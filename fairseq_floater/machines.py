@@ -54,6 +54,9 @@ class Machines:
     def training_options(self) -> list[str]:
         """fairseq-train's options of this hardware, without the rank."""
         options = ["--cpu"] if self.on_cpu else []
+        if not self.torchrun and not self.on_cpu:
+            # Else fairseq takes every GPU that it sees.
+            options += ["--distributed-world-size", str(self.world)]
         if self.world > 1:
             # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
             options.append("--load-checkpoint-on-all-dp-ranks")

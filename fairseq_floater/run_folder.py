@@ -43,17 +43,69 @@ def field(path: str, *keys: str) -> str:
         raise ReportError(f"{path} holds no {' '.join(keys)}.") from None
 
 
+def check_data(folder: str, settings: str, *, rehearsal: bool) -> None:
+    """Make sure that ready data are what a configuration describes.
+
+    Args:
+        folder: what prepare_text.sh or prepare_wmt14.sh made.
+        settings: the configuration's ``settings.args``.
+        rehearsal: whether WMT14's archives may be a stand-in's.
+
+    Raises:
+        ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
+    """
+    lines = Path(settings).read_text(encoding="utf-8").splitlines()
+    wanted = dict(line.split("=", 1) for line in lines if "=" in line)
+    made = read_json(Path(folder) / "summary.json").get("parameters", {})
+    names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
+    for ours, key in names:
+        # A vocabulary of None is that of a ready model, as short-to-long has it.
+        if made.get(ours) is not None and str(made[ours]) != wanted[key]:
+            raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {wanted[key]}.")
+    if wanted["wmt14"]:
+        found = read_json(Path(folder) / "wmt14.json")
+        if found["pair"] != wanted["wmt14"] or found["rehearsal"] != rehearsal:
+            of = "a rehearsal's" if found["rehearsal"] else "WMT14's"
+            raise ReportError(f"{folder} holds {of} {found['pair']}, not what is asked for.")
+
+
+def resume(folder: str, world: int) -> str:
+    """Make sure that ``folder/checkpoints`` can be gone on from by ``world`` processes; says from where.
+
+    fairseq counts its place in an epoch in batches of each process. Within an epoch another number of
+    processes would train parts of it twice, or leave them out.
+
+    Raises:
+        CheckpointError: the last checkpoint lies within an epoch and was saved by another number.
+    """
+    from fairseq_floater.checkpoints import CheckpointError, load_checkpoint, repair_last
+
+    sentence = repair_last(Path(folder) / "checkpoints")
+    noted = Path(folder) / "world"
+    before = int(noted.read_text(encoding="utf-8")) if noted.is_file() else world
+    last = Path(folder) / "checkpoints" / "checkpoint_last.pt"
+    if before != world and last.is_file():
+        place = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
+        if place.get("iterations_in_epoch", 0):
+            raise CheckpointError(
+                f"{last} lies within epoch {place['epoch']} and was saved by {before} processes: go on "
+                f"with {before}, or put the checkpoint of a whole epoch in its place."
+            )
+    write_text(noted, f"{world}\n")
+    return sentence
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m fairseq_floater.run_folder repair|validation|field ...`; returns the exit code."""
+    """`python -m fairseq_floater.run_folder resume|data|validation|field ...`; returns the exit code."""
     command, *words = sys.argv[1:] if argv is None else argv
     return exit_code(lambda: _run(command, words), Path(words[0]))
 
 
 def _run(command: str, words: list[str]) -> None:
-    if command == "repair":
-        from fairseq_floater.checkpoints import repair_last  # brings torch
-
-        print(repair_last(*words))
+    if command == "resume":
+        print(resume(words[0], int(words[1])))
+    elif command == "data":
+        check_data(words[0], words[1], rehearsal="--rehearsal" in words[2:])
     elif command == "validation":
         write_validation(*words)
     else:

@@ -93,26 +93,33 @@ def progress_of(folder: Path) -> Progress:
     """Look at a run's folder, from any machine that shares it."""
     if not folder.is_dir():
         return Progress("not begun", "")
-    if _is_locked(folder / ".lock"):
+    # Whoever trains a donor holds the lock beside it.
+    beside = [folder.parent / ".donor.lock"] if folder.name == PLAIN else []
+    if any(_is_locked(lock) for lock in (folder / ".lock", *beside)):
         return Progress("running", _last_update(folder))
     if (folder / "done").is_file():
         return Progress("done", "")
     if (folder / "failed").is_file():
         reason = (folder / "failed").read_text(encoding="utf-8", errors="replace").strip()
         return Progress("failed", reason)
+    if folder.name == PLAIN and (folder / "trained").is_file():
+        return Progress("trained", "")
     return Progress("broken off", _last_update(folder))
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a protocol.sh holds the lock of its run's folder."""
+    """Whether a protocol.sh holds a lock; shared, so that looking never keeps one from starting."""
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        # For writing: file systems that make flock of fcntl's locks (NFS) ask for it.
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:
+        return False  # a file system without locks
     finally:
         os.close(handle)  # gives the lock back
     return False

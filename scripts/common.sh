@@ -50,7 +50,7 @@ run() {
     return
   fi
   say "+ $(quoted "$@")"
-  "$@"
+  stoppable "$@"
 }
 
 # aside COMMAND...: run, for a command whose results are mere progress here.
@@ -61,13 +61,13 @@ aside() {
 dry() { [[ $DRY_RUN == 1 ]]; }
 
 # stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want
-# to save first, and its end is awaited.
+# to save first; when it has ended the script ends with 143. Bash by itself would leave the command running.
 stoppable() {
-  local child status
+  local child status stopped=""
   "$@" &
   child=$!
   # SIGINT too becomes SIGTERM: a command behind & ignores SIGINT.
-  trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+  trap 'stopped=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
   while true; do
     status=0
     wait "$child" || status=$?
@@ -75,6 +75,10 @@ stoppable() {
     kill -0 "$child" 2>/dev/null || break
   done
   trap - TERM INT
+  if [[ -n $stopped ]]; then
+    say "Told to stop: run the same command to go on."
+    exit 143
+  fi
   return "$status"
 }
 
@@ -134,8 +138,25 @@ side_by_side() {
   return "$failed"
 }
 
-count_gpus() {
-  if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi
+# The GPUs that a program started here would see, one a line.
+visible_gpus() {
+  if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+    tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | sed '/^ *$/d'
+  elif command -v nvidia-smi >/dev/null; then
+    nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep '^[0-9]' || true
+  fi
+}
+
+count_gpus() { visible_gpus | wc -l; }
+
+# use_gpus N: what is started from here on sees the first N GPUs alone. fairseq takes all that it sees, and with
+# --cpu starts a process for each: the tokens of an update would not be those that are recorded.
+use_gpus() {
+  local there
+  there=$(count_gpus)
+  (($1 <= there)) || die "--processes $1, but this machine shows $there GPUs; --cpu is for processes without one."
+  CUDA_VISIBLE_DEVICES=$(visible_gpus | head -n "$1" | paste -sd, -)
+  export CUDA_VISIBLE_DEVICES
 }
 
 # Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls.

@@ -42,7 +42,7 @@ while (($#)); do
 done
 ensure_setup
 
-system() { bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK" "${PASS_ON[@]}" "$@"; }
+system() { stoppable bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK" "${PASS_ON[@]}" "$@"; }
 
 # Two systems side by side, one thread each: the models are too small to share one among cores.
 export OMP_NUM_THREADS=1

@@ -123,7 +123,11 @@ if dry; then
     tests=$("${encode[@]}" --dry-run)
     run "${encode[@]}"
 else
-    tests=$(run "${encode[@]}")
+    # By a file: a signal would not reach what runs inside $( ).
+    listed=$(mktemp)
+    trap 'rm -f "$listed"' EXIT
+    run "${encode[@]}" >"$listed"
+    tests=$(<"$listed")
 fi
 
 binarise=("$PYTHON" -m fairseq_cli.preprocess --source-lang "$src" --target-lang "$tgt"
@@ -142,7 +146,7 @@ elif dry; then
     run "${binarise[@]}"
 else
     say "+ $(quoted "${binarise[@]}")"
-    "${binarise[@]}" >"$out_dir/binarise.log" 2>&1 ||
+    stoppable "${binarise[@]}" >"$out_dir/binarise.log" 2>&1 ||
         die "Binarising failed; see the end of $out_dir/binarise.log."
     rm -f "$out_dir/binarise.log"
 fi

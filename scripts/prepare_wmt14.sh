@@ -68,6 +68,9 @@ done
 [[ $PAIR == en-de || $PAIR == en-fr ]] || usage_error "the language pair must be en-de or en-fr, but is '$PAIR'."
 [[ -n $OUT ]] || usage_error "--out is needed."
 [[ $VALID == held-out || $VALID == newstest2013 ]] || usage_error "--valid must be held-out or newstest2013, but is $VALID."
+[[ $BPE == subword-nmt || $BPE == sentencepiece ]] || usage_error "--bpe must be subword-nmt or sentencepiece, but is $BPE."
+[[ $VOCAB =~ ^[1-9][0-9]*$ ]] || usage_error "--vocab must be a number of at least 1, but is $VOCAB."
+[[ -z $WORKERS || $WORKERS =~ ^[1-9][0-9]*$ ]] || usage_error "--workers must be a number of at least 1, but is $WORKERS."
 if [[ -z $WORKERS ]]; then
     WORKERS=$(nproc 2>/dev/null || echo 1)
     ((WORKERS <= 16)) || WORKERS=16
@@ -88,8 +91,10 @@ if ! dry; then
     exec 9>"$OUT/.lock"
     if command -v flock >/dev/null && ! flock --nonblock 9; then
         say "Another prepare_wmt14.sh is at work on $OUT: waiting for it."
-        flock 9
+        stoppable flock 9
     fi
+    # Written last: where it is, all is there.
+    rm -f "$OUT/wmt14.json"
 fi
 run "${tool[@]}" corpus "$PAIR" "$OUT" "${sources[@]}"
 # A dry run has no text to look at: the command itself is shown.

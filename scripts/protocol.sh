@@ -86,6 +86,9 @@ ensure_setup
 
 WORK=${WORK:-work/$(basename "$CONFIG" .yaml)}
 PROCESSES=${PROCESSES:-$(count_gpus)}
+if ! dry; then
+    if [[ " ${MACHINES[*]:-} " == *" --cpu "* ]]; then use_gpus 0; else use_gpus "$PROCESSES"; fi
+fi
 MACHINES+=(--processes "$PROCESSES" --nodes "$NODES")
 READY_DATA=$DATA
 DATA=${DATA:-$WORK/data}
@@ -146,12 +149,11 @@ prepare_data() {
     run bash "$ROOT/scripts/prepare_text.sh" "$raw" "$DATA" "${ARGS[@]}"
 }
 
-# check_data: ready data are whole, and cut into the subwords that CONFIG names.
+# check_data: ready data are whole, and what CONFIG describes.
 check_data() {
     [[ -d $DATA/bin ]] || die "$DATA holds no binarised data (bin)."
-    local bpe
-    bpe=$(field "$DATA/summary.json" parameters bpe) || die "$DATA/summary.json cannot be read; make the data anew."
-    [[ $bpe == "${SETTING[bpe]}" ]] || die "$DATA is cut by $bpe, but $CONFIG is for ${SETTING[bpe]} (\`data: bpe\`)."
+    "$PYTHON" -m fairseq_floater.run_folder data "$DATA" "$STAGING/settings.args" "${REHEARSAL[@]}" ||
+        die "$DATA is not for $CONFIG."
 }
 
 # field FILE KEY...: a value of a JSON file.
@@ -161,7 +163,10 @@ field() {
 
 average_checkpoints() {
     local folder=$1
-    if [[ -f $folder/average.json ]]; then return; fi
+    if [[ -f $folder/average.json ]]; then
+        same_settings "$folder" average average_of
+        return
+    fi
     local which=(--last "${SETTING[average]}")
     if [[ ${SETTING[average_of]} == updates ]]; then which+=(--updates); fi
     say "$(basename "$folder"): averaging the last ${SETTING[average]} checkpoints"
@@ -194,6 +199,7 @@ generate() {
     local stage=$1 test=$2 output=$3 subset=$2 log=${3%.txt}.log
     dry || same_arguments "$stage" "$RUN_DIR"
     if [[ -f $output ]]; then return; fi
+    dry || keep_arguments "$stage" "$RUN_DIR"
     arguments "$stage"
     dry || subset=$(subset_of "$test")
     local command=("$PYTHON" -m fairseq_cli.generate "${ARGS[@]}" --path "$RUN_DIR/average.pt" --gen-subset "$subset")
@@ -202,7 +208,7 @@ generate() {
         run "${command[@]}"
         return
     fi
-    "${command[@]}" >"$output.part" 2>"$log" ||
+    stoppable "${command[@]}" >"$output.part" 2>"$log" ||
         die "${SETTING[name]}: fairseq-generate failed on $test; see the end of $log."
     mv "$output.part" "$output"
 }
@@ -235,7 +241,7 @@ locked() {
     {
         if ! flock --nonblock 8; then
             say "Another run is making what this one needs ($name): waiting for it."
-            flock 8
+            stoppable flock 8 9>&-
         fi
         "$@"
     } 8>"$lock"
@@ -252,7 +258,8 @@ leave() {
 if ! dry; then
     mkdir -p "$RUN_DIR" 2>/dev/null || die "The folder $RUN_DIR cannot be made."
     exec 9>"$RUN_DIR/.lock"
-    if command -v flock >/dev/null && ! flock --nonblock 9; then
+    # A moment: `table2.sh --status` may just be looking.
+    if command -v flock >/dev/null && ! flock --timeout 2 9; then
         say "Another protocol.sh is at work on $RUN_DIR."
         exit 75
     fi
@@ -272,7 +279,8 @@ finetune)
     ;;
 scratch) train scratch "$RUN_DIR" ;;
 esac
-dry || cp "$STAGING/settings.args" "$RUN_DIR/settings.args"
+# What was trained with is said when it was trained: a later look from another machine changes nothing.
+if ! dry && [[ ! -f $RUN_DIR/settings.args ]]; then cp "$STAGING/settings.args" "$RUN_DIR/settings.args"; fi
 average_checkpoints "$RUN_DIR"
 for test in "${TESTS[@]}"; do translate_and_score "$test"; done
 if dry; then exit 0; fi

@@ -99,7 +99,7 @@ one_system() {
   local seed=$1 options=(--processes "$PROCESSES" --losses)
   shift
   if dry; then options+=(--dry-run); fi
-  bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK/seed-$seed" --data "$DATA" --seed "$seed" \
+  stoppable bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK/seed-$seed" --data "$DATA" --seed "$seed" \
     "${options[@]}" "$@"
 }
 

@@ -106,5 +106,11 @@ done
 if ((${#busy[@]})); then say "Left to others that are at work on them: ${busy[*]}"; fi
 if ((${#failed[@]})); then die "Failed: ${failed[*]} (bash scripts/table2.sh --status says why)."; fi
 if dry; then exit 0; fi
-"$PYTHON" -m fairseq_floater table "$WORK" --paper --json "$WORK/table2.json" | tee "$WORK/table2.md.part"
-mv "$WORK/table2.md.part" "$WORK/table2.md"
+if ! compgen -G "$WORK/*/*/settings.args" >/dev/null && ! compgen -G "$WORK/*/*/*/settings.args" >/dev/null; then
+    say "Nothing is trained yet: no table."
+    exit 0
+fi
+part=$(mktemp "$WORK/.table2.XXXXXX")
+"$PYTHON" -m fairseq_floater table "$WORK" --paper --json "$WORK/table2.json" | tee "$part"
+chmod 644 "$part"
+mv "$part" "$WORK/table2.md"

@@ -26,4 +26,4 @@ select=(-m "not slow")
 for word in "$@"; do
     if [[ $word == -m ]]; then select=(); fi
 done
-exec "$PYTHON" -m pytest -n "$workers" --dist loadfile "${select[@]}" "$@"
+exec "$PYTHON" -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "${select[@]}" "$@"

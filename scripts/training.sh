@@ -15,7 +15,16 @@ train() {
         return
     fi
     if ! dry; then
-        say "$(basename "$folder"): $(repair_last "$folder/checkpoints")"
+        local found
+        found=$("$PYTHON" -m fairseq_floater.run_folder resume "$folder" "${SETTING[world]}") ||
+            die "$(basename "$folder"): cannot go on with ${SETTING[processes]}."
+        say "$(basename "$folder"): $found"
+        keep_arguments "$stage" "$folder"
+        printf '%s\n' "${SETTING[configured_tokens]}" >"$folder/$stage.tokens"
+        # The settings of a run that trains on are not the donor's.
+        if [[ $folder == "$RUN_DIR" ]]; then cp "$STAGING/settings.args" "$folder/settings.args"; fi
+        # Left by an earlier stop: a failure before the first update must not be taken for one.
+        rm -f "$folder/checkpoints/stopped"
     fi
     say "$(basename "$folder"): training, ${SETTING[tokens_per_update]} tokens an update" \
         "(--update-freq ${SETTING[update_frequency]}, ${SETTING[processes]}); log in $folder/train.log"
@@ -39,7 +48,8 @@ launcher() {
     [[ ${SETTING[torchrun]} == yes ]] || return 0
     # shellcheck disable=SC2153  # LAUNCH is a setting, LAUNCHER made of it
     read -r -a LAUNCHER <<<"$LAUNCH"
-    if ((NODES > 1)); then LAUNCHER+=(env FLOATER_SAVE_ON_SIGTERM=1); fi
+    # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big checkpoint.
+    LAUNCHER+=(env FLOATER_SAVE_ON_SIGTERM=1 TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280)
     LAUNCHER+=("$PYTHON" -m torch.distributed.run --nnodes "$NODES" --nproc_per_node "$((PROCESSES > 0 ? PROCESSES : 1))")
     if ((NODES > 1)); then
         LAUNCHER+=(--rdzv_backend c10d --rdzv_endpoint "$RENDEZVOUS" --rdzv_id "$1-$$")
@@ -53,20 +63,33 @@ launcher() {
 # same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
 same_arguments() {
     local now=$STAGING/$1.args before=$2/$1.args
-    if [[ -f $before ]]; then
-        diff <(whatever_the_gpus "$before") <(whatever_the_gpus "$now") >&2 ||
-            die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."
+    [[ -f $before ]] || return 0
+    diff <(whatever_the_gpus "$before") <(whatever_the_gpus "$now") >&2 ||
+        die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."
+    if [[ -f $2/$1.tokens && $(<"$2/$1.tokens") != "${SETTING[configured_tokens]}" ]]; then
+        die "$2 was started for $(<"$2/$1.tokens") tokens an update, not ${SETTING[configured_tokens]}; use another --work or remove it."
     fi
-    cp "$now" "$before.part"
-    mv "$before.part" "$before"
+}
+
+# keep_arguments STAGE FOLDER: writes down what a stage is about to run with.
+keep_arguments() {
+    cp "$STAGING/$1.args" "$2/$1.args.part"
+    mv "$2/$1.args.part" "$2/$1.args"
+}
+
+# same_settings FOLDER KEY...: what was made there was made under the same settings.
+same_settings() {
+    local folder=$1 key before
+    shift
+    for key in "$@"; do
+        before=$(sed -n "s/^$key=//p" "$folder/settings.args" 2>/dev/null || true)
+        [[ -z $before || $before == "${SETTING[$key]}" ]] ||
+            die "$folder was made with $key $before, not ${SETTING[$key]}; use another --work, or remove average.json, generate.* and scores.* there."
+    done
 }
 
 # whatever_the_gpus FILE: the arguments that do not depend on how many GPUs there are.
 whatever_the_gpus() {
     sed -E -e '/^--(update-freq|ddp-backend|distributed-(world-size|init-method|backend))$/ { N; d; }' \
         -e '/^--(cpu|fp16|load-checkpoint-on-all-dp-ranks|distributed-no-spawn)$/d' "$1"
-}
-
-repair_last() {
-    "$PYTHON" -m fairseq_floater.run_folder repair "$1"
 }

@@ -1,9 +1,22 @@
 """One thread a process: small matrices gain nothing from more, and sums keep their order."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# The files that take minutes, longest first: begun last, one of them would run alone at the end.
+LONGEST = (
+    *("test_scripts", "test_integration", "test_distributed", "test_preemption"),
+    *("test_integration_training", "test_table2", "test_s2l_script", "test_wmt14"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(Path(item.path).stem, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

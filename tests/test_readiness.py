@@ -128,7 +128,7 @@ def test_commands_are_looked_for_in_path(tmp_path, monkeypatch, checked):
     assert missing == ["bash", "tee", "diff"]
 
 
-@pytest.mark.parametrize(("version", "code"), [("3.2", 1), ("4.2", 1), ("4.3", 0), ("10.0", 0)])
+@pytest.mark.parametrize(("version", "code"), [("3.2", 1), ("4.3", 1), ("4.4", 0), ("10.0", 0)])
 def test_an_old_bash_is_refused(tmp_path, monkeypatch, checked, version, code):
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -138,7 +138,7 @@ def test_an_old_bash_is_refused(tmp_path, monkeypatch, checked, version, code):
     found, result = checked()
     assert found == code
     bash = line(result, "bash")
-    assert (bash["found"], bash["needed"]) == (f"{version} ({folder}/bash)", "4.3 or later")
+    assert (bash["found"], bash["needed"]) == (f"{version} ({folder}/bash)", "4.4 or later")
 
 
 def test_more_processes_than_gpus_are_missing(tmp_path, checked):

@@ -72,6 +72,10 @@ def test_progress(tmp_path):
     assert progress_of(tmp_path).detail == "plain: the command failed."
     (tmp_path / "done").touch()
     assert progress_of(tmp_path).state == "done"
+    donor = tmp_path / "plain"
+    donor.mkdir()
+    (donor / "trained").touch()
+    assert progress_of(donor).state == "trained"
     hold = 'exec 9>"$1"; flock 9; echo held; read -r'
     holder = subprocess.Popen(
         ["bash", "-c", hold, "hold", tmp_path / ".lock"],
@@ -240,7 +244,8 @@ def test_a_cell_stopped_and_restarted(miniature):
     command = words_of(miniature, work, "base-en-fr-floater-all")
     code, output = stopped_by_sigterm(command, work / "wmt14_en_fr_base" / "plain" / "train.log")
     assert code == 143, output
-    assert "told to stop, and saved; run the same command to go on." in output
+    assert "Told to stop: run the same command to go on." in output
+    assert (work / "wmt14_en_fr_base" / "plain" / "checkpoints" / "stopped").is_file()
     status = run([*command, "--status"]).stdout
     assert re.search(r"^base-en-fr-floater-all seed 1 +broken off", status, re.MULTILINE)
 
@@ -268,10 +273,10 @@ def test_a_cell_stopped_and_restarted(miniature):
     config = miniature / "configs" / "wmt14_en_fr_base.yaml"
     other = config.with_name("other.yaml")
     other.write_text(config.read_text().replace("subword-nmt", "sentencepiece"))
-    words = ("--encoder", "plain", "--data", work / "data" / "en-fr", "--processes", 0)
+    words = ("--encoder", "plain", "--data", work / "data" / "en-fr", "--rehearsal")
     protocol = ROOT / "scripts" / "protocol.sh"
     refused = run(["bash", protocol, other, *words, "--work", work / "other"], code=1)
-    assert "is cut by subword-nmt, but" in refused.stderr
+    assert "was made with bpe subword-nmt, not sentencepiece." in refused.stderr
 
 
 @pytest.mark.slow

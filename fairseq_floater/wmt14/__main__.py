@@ -68,8 +68,9 @@ def report(pair: str, out: Path) -> dict[str, Any]:
     summary = _read(out / "summary.json")
     published = recipe.published_lines
     train = summary["splits"]["train"]
+    made_of = _read(out / "corpus.json")
     return {
-        "pair": pair,
+        **{key: made_of[key] for key in ("pair", "valid", "rehearsal")},
         "lines": {n: {"found": k, "published": published[n]} for n, k in counts["lines"].items()},
         "repaired": counts["repaired"],
         "splits": {
