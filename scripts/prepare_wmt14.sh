@@ -93,8 +93,6 @@ if ! dry; then
         say "Another prepare_wmt14.sh is at work on $OUT: waiting for it."
         stoppable flock 9
     fi
-    # Written last: where it is, all is there.
-    rm -f "$OUT/wmt14.json"
 fi
 run "${tool[@]}" corpus "$PAIR" "$OUT" "${sources[@]}"
 # A dry run has no text to look at: the command itself is shown.

@@ -124,7 +124,7 @@ prepare_data() {
     if [[ -n $READY_DATA ]]; then
         [[ -z $RAW ]] || usage_error "--data is for data that are made, --raw for text to make them of."
         # WMT14's data are made where they are wanted, if they are not there.
-        if [[ -z ${SETTING[wmt14]} || -f $DATA/wmt14.json ]]; then
+        if [[ -z ${SETTING[wmt14]} || (-f $DATA/wmt14.json && -d $DATA/bin) ]]; then
             dry || check_data
             return
         fi
