@@ -6,7 +6,6 @@ went in. Fewer checkpoints than asked for is an error, never a shorter average.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from fairseq_floater.checkpoints import (
     position_parameters,
     save_checkpoint,
 )
+from fairseq_floater.files import file_hash
 
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
@@ -233,6 +233,8 @@ def _equal_pair(model: dict[str, Tensor], first: str, second: str) -> bool:
 
 def _record(path: Path, state: dict[str, Any]) -> dict[str, Any]:
     history = state.get("optimizer_history") or [{}]
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"path": str(path), "sha256": digest, "num_updates": history[-1].get("num_updates")}
+    return {
+        "path": str(path),
+        "sha256": file_hash(path),
+        "num_updates": history[-1].get("num_updates"),
+    }

@@ -28,7 +28,7 @@ import num2words
 from tqdm import tqdm
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.files import write_text
+from fairseq_floater.files import file_hash, write_text
 
 LANGUAGES = ("de", "en", "fr")
 MANIFEST = "numbers.json"
@@ -221,7 +221,7 @@ def _write_split(
             for file, language in zip((source, target), languages):
                 file.write(SEPARATOR.join(phrase(n, language) for n in numbers) + "\n")
     return {
-        path.name: {"lines": size, "bytes": path.stat().st_size, "sha256": _sha256(path)}
+        path.name: {"lines": size, "bytes": path.stat().st_size, "sha256": file_hash(path)}
         for path in paths
     }
 
@@ -260,7 +260,7 @@ def _check_nothing_in_the_way(
     """Refuse to replace what differs; files equal to what would be written are no obstacle."""
     for name in [*files, *(old or {}).get("files", {})]:
         path = out_dir / name
-        if path.exists() and (name not in files or _sha256(path) != files[name]["sha256"]):
+        if path.exists() and (name not in files or file_hash(path) != files[name]["sha256"]):
             raise CorpusError(
                 f"{path} is there with other content; choose another folder or add --force."
             )
@@ -281,11 +281,6 @@ def _read_manifest(out_dir: Path) -> dict[str, Any] | None:
 
 def _whole(out_dir: Path, files: dict[str, dict[str, Any]]) -> bool:
     return all(
-        (out_dir / name).is_file() and _sha256(out_dir / name) == facts.get("sha256")
+        (out_dir / name).is_file() and file_hash(out_dir / name) == facts.get("sha256")
         for name, facts in files.items()
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,8 @@
-"""Writing files so that they are there whole or not at all; and where the plugin is."""
+"""Files: written whole or not at all, told apart by checksums; and where the plugin is."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -34,3 +35,9 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> N
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text so that it is there whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def file_hash(path: Path, kind: str = "sha256") -> str:
+    """The checksum of a file's bytes, in hexadecimal; ``kind`` is a name of hashlib's."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()

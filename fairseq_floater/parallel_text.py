@@ -7,7 +7,6 @@ A line is what ends in "\\n". Other characters at which some tool breaks lines (
 from __future__ import annotations
 
 import gzip
-import hashlib
 import itertools
 import re
 import zlib
@@ -54,12 +53,6 @@ def text_file(raw_dir: Path, split: str, lang: str) -> Path:
     if not plain.is_file() and not zipped.is_file():
         raise TextDataError(f"{plain} is missing (so is {zipped.name}).")
     return plain if plain.is_file() else zipped
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.cli_common import exit_code, positive, share
-from fairseq_floater.files import write_text, write_whole
+from fairseq_floater.files import file_hash, write_text, write_whole
 from fairseq_floater.parallel_text import (
     TextDataError,
     check_parallel,
-    file_hash,
     find_splits,
     progress,
     read_pairs,

@@ -464,13 +464,13 @@ def test_a_file_is_hashed_again_only_when_touched(
 ) -> None:
     get(archive(server), folder)
     hashed: list[Path] = []
-    digest = archive_module._digest
+    digest = archive_module.file_hash
 
-    def noted(path: Path, kind: str) -> str:
+    def noted(path: Path, kind: str = "sha256") -> str:
         hashed.append(path)
         return digest(path, kind)
 
-    monkeypatch.setattr(archive_module, "_digest", noted)
+    monkeypatch.setattr(archive_module, "file_hash", noted)
     get(archive(server), folder)
     assert hashed == []
     os.utime(folder / NAME, (1, 1))
@@ -665,7 +665,7 @@ def test_two_runs_at_once_download_once(server: Server, folder: Path) -> None:
             waits.set()
 
     def late() -> None:
-        vars(download)["_digest"] = None  # what the first run has checked is not read again
+        vars(archive_module)["file_hash"] = None  # what the first run has checked is not read again
         get(archive(server), folder, say=note)
 
     server.faults = [Fault(after=1_000, then=hold, goes_on=True)]

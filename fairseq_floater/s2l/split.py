@@ -19,13 +19,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.files import write_text
+from fairseq_floater.files import file_hash, write_text
 from fairseq_floater.hypotheses import join_pieces
 from fairseq_floater.parallel_text import (
     TextDataError,
     batched,
     check_parallel,
-    file_hash,
     find_splits,
     progress,
     read_lines,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.files import write_text
+from fairseq_floater.files import file_hash, write_text
 
 RECORDS = "checksums.json"
 
@@ -77,9 +76,9 @@ class Place:
     def verify(self, file: Path, origin: Path | str, *, set_aside: bool = True) -> None:
         """Check all of ``file`` and record it; a wrong one is removed, or set aside."""
         stat, record = file.stat(), self.record()
-        got = {"size": stat.st_size, "sha256": _digest(file, "sha256")}
+        got = {"size": stat.st_size, "sha256": file_hash(file)}
         if "md5" in self.published:
-            got["md5"] = _digest(file, "md5")
+            got["md5"] = file_hash(file, "md5")
         known = dict(self.published)
         if record and not self.has_checksum:
             known = {"sha256": record["sha256"], "size": record["size"], **known}
@@ -139,11 +138,6 @@ class Place:
 
 def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _digest(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def _read_records(path: Path) -> dict[str, dict[str, Any]]:
