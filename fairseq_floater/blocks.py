@@ -85,7 +85,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
         position_table: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Shapes: x [T, B, C]; encoder_padding_mask [B, T]; positions [B or 1, T] -> [T, B, C]."""
+        """Shapes: x [T, B, C]; encoder_padding_mask [B, T]; positions [T, B or 1] -> [T, B, C]."""
         normed = self._prepared(x, self.self_attn_layer_norm)
         q_bias, k_bias, v_bias = gather_streams(position_table, positions, 3)
         attended, _ = self.self_attn(
@@ -149,8 +149,8 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         source_table: Tensor | None = None,
         source_positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [B or 1, T]; source_positions
-        [B or 1, S] -> output [T, B, C], attention weights or None, None (as fairseq's)."""
+        """Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [T, B or 1]; source_positions
+        [S, B or 1] -> output [T, B, C], attention weights or None, None (as fairseq's)."""
         q_bias, k_bias, v_bias, cross_q_bias = gather_streams(position_table, positions, 4)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
@@ -200,13 +200,13 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
 def gather_streams(
     table: Tensor | None, positions: Tensor | None, num_streams: int
 ) -> list[Tensor | None]:
-    """Table [N, S, C] by positions [B or 1, T] -> a bias [T, B or 1, C] for each stream, or None.
+    """Table [N, S, C] by positions [T, B or 1] -> a bias [T, B or 1, C] for each stream, or None.
 
     A stream that the table lacks (cross-attention's q without cross-attention) is None.
     """
     if table is None or positions is None:
         return [None] * num_streams
-    present = [gather_rows(table[:, s], positions) for s in range(table.size(1))]
+    present = [gather_rows(stream, positions) for stream in table.unbind(1)]
     return [*present, *[None] * (num_streams - len(present))]
 
 

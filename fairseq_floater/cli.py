@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = build_parser(words[0] if words else None)
     args, extra = parser.parse_known_args(words)
-    if extra and args.verb != "warm-start":
+    if extra and args.verb not in ("warm-start", "benchmark"):  # these pass on options of models
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
     args.extra = extra
     # The models that tools build need not announce themselves; warnings still come.

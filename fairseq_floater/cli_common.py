@@ -47,6 +47,10 @@ VERBS = {
         "cli_analysis",
     ),
     "plot": Verb("figures of models", "cli_plot"),
+    "benchmark": Verb(
+        "update, translation, memory and solve beside fairseq's own Transformer, in one run",
+        "cli_benchmark",
+    ),
 }
 
 

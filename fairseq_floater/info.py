@@ -93,7 +93,7 @@ def collect(arch: str = "floater_transformer") -> Info:
                 "source": encoder.source,
             }
         )
-    return Info(arch, _versions(), _device(), rows)
+    return Info(arch, versions(), _device(), rows)
 
 
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
@@ -112,14 +112,15 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
     return position_parameters(dict(model.named_parameters()))
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that are installed, by name."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 def _device() -> str:

@@ -41,10 +41,10 @@ def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
         if test in row.scores
     }
     names = [row.name for row in results.rows]
-    with _figure(path, 1, len(names) * len(results.tests)) as (figure, (axes,)):
-        _grouped_bars(axes, results.tests, names, bars)
+    with new_figure(path, 1, len(names) * len(results.tests)) as (figure, (axes,)):
+        grouped_bars(axes, results.tests, names, bars)
         axes.set_ylabel("BLEU (95 % bootstrap interval)")
-        _legend(figure, axes)
+        legend(figure, axes)
 
 
 def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
@@ -57,7 +57,7 @@ def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
     if not any(f.loss for found in scores.scores.values() for f in found.values()):
         del panels["loss, bits a token"]
     groups = {name: f"{name}\n{scores.sentences[name]:,} sentences" for name in scores.bins}
-    with _figure(path, len(panels), len(scores.systems) * len(groups)) as (figure, panel_axes):
+    with new_figure(path, len(panels), len(scores.systems) * len(groups)) as (figure, panel_axes):
         for axes, (title, attribute) in zip(panel_axes, panels.items()):
             bars = {
                 (groups[name], system): _bar_of(getattr(found, attribute))
@@ -65,10 +65,10 @@ def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
                 for system, found in by_system.items()
                 if getattr(found, attribute) is not None
             }
-            _grouped_bars(axes, list(groups.values()), scores.systems, bars)
+            grouped_bars(axes, list(groups.values()), scores.systems, bars)
             axes.set_ylabel(title)
         panel_axes[-1].set_xlabel(f"{scores.length}\n{scores.signature}", fontsize=8)
-        _legend(figure, panel_axes[0])
+        legend(figure, panel_axes[0])
 
 
 def quieten_matplotlib() -> None:
@@ -85,7 +85,7 @@ def checked_format(path: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def _figure(
+def new_figure(
     path: str | os.PathLike[str], panels: int, bars: int
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
     """A figure of panels above each other, written to ``path`` at the end, whole or not at all."""
@@ -106,7 +106,7 @@ def _figure(
         pyplot.close(figure)
 
 
-def _grouped_bars(
+def grouped_bars(
     axes: Any, groups: Sequence[str], series: Sequence[str], bars: dict[tuple[str, str], Bar]
 ) -> None:
     """Draw ``bars[group, series]`` side by side in each group; a missing one leaves its place empty."""
@@ -141,7 +141,7 @@ def _grouped_bars(
     axes.set_axisbelow(True)
 
 
-def _legend(figure: Any, axes: Any) -> None:
+def legend(figure: Any, axes: Any) -> None:
     # Below the axes: any place inside would cover a bar in some experiment.
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

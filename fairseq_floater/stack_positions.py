@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq.logging import metrics
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
@@ -102,6 +103,13 @@ class Stretch:
         return rows, math.ceil((num_positions - 1) * self.highest * ROWS_PER_TOKEN) + 2
 
 
+def _log(statistics: dict[str, Any]) -> None:
+    """Into fairseq's training log: means over the signals and updates, but fallbacks are added up."""
+    for name, value in statistics.items():
+        log = metrics.log_scalar_sum if name == "fallbacks" else metrics.log_scalar
+        log(f"flow_{name}", value, priority=1500, round=8)
+
+
 def all_blocks(stack: Any) -> list[nn.Module]:
     """Every block; iterating ``stack.layers`` itself skips some under layerdrop."""
     return list(stack.layers.children())
@@ -138,14 +146,20 @@ class BlockRows:
         if stretch is not None:
             positions, num_positions = stretch.rows(positions, num_positions)
             rows_per_token = ROWS_PER_TOKEN
-        self.positions = positions
+        #: [T, B or 1], as blocks hold their tokens: gathered rows need no transposing
+        self.positions = positions.T.contiguous()
         self._slots = {id(block): slot for slot, block in enumerate(owners)}
-        self._table = signal(num_positions, parts, dtype, rows_per_token) if parts else None
+        # One backward pass joins what flows into all blocks' tables.
+        self._tables = (
+            signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()
+        )
+        if signal.training:
+            _log(signal.statistics())
 
     def table(self, block: nn.Module) -> Tensor | None:
         """[N, S, C] for target ``qkv``; None where ``block`` receives no positions."""
         slot = self._slots.get(id(block))
-        return None if slot is None or self._table is None else self._table[:, :, slot]
+        return None if slot is None else self._tables[slot]
 
     def add_to(self, x: Tensor, block: nn.Module) -> Tensor:
         """Target ``hidden``: ``x`` [T, B, C] plus the rows of ``block``."""

@@ -33,7 +33,7 @@ from helpers import (
 from toy import PACKAGE, UPDATES_AN_EPOCH, largest_difference, losses
 
 from fairseq_floater.ode import solve
-from fairseq_floater.position_encoders import POSITION_ENCODERS, floater
+from fairseq_floater.position_encoders import POSITION_ENCODERS, floater, flow_solver
 
 # Rows between two solves.
 
@@ -128,14 +128,14 @@ def test_between_two_solves_the_flow_is_solved_for_longer_sentences_only(monkeyp
         lengths.append(len(times))
         return solve(dynamics, p0, times, **options)
 
-    monkeypatch.setattr(floater, "solve", counted)
+    monkeypatch.setattr(flow_solver, "solve", counted)
     train_on(flow(), 5, 5, 30, 9, 5, 5)
     assert lengths == [n for n in (5, 30, 5) for _ in range(3)]
 
 
 def test_without_an_interval_nothing_is_copied(monkeypatch):
     model = flow(floater_update_interval=1)
-    monkeypatch.setattr(copy, "deepcopy", None)
+    monkeypatch.setattr(floater, "_LastSolve", None)
     train_on(model, 5, 30)
 
 

@@ -12,7 +12,6 @@ are two large products a chunk instead of four small ones a step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
+from fairseq_floater.ode.hermite import HermiteGrid
 
 Slope = Callable[[float, Tensor], Tensor]
 
@@ -28,82 +28,24 @@ Slope = Callable[[float, Tensor], Tensor]
 STEPS_PER_CHUNK = 64
 
 
-class HermiteGrid:
-    """Where each requested time lies on the uniform grid t0, t0 + step, t0 + 2 step, ...
-
-    Args:
-        times: [N] float64, increasing, on any device.
-        step: grid spacing in units of time.
-        like: gives dtype and device of the interpolation weights.
-    """
-
-    def __init__(self, times: Tensor, step: float, like: Tensor):
-        self.start = float(times[0])
-        self.step = step
-        # Positions on the grid in float64: in float32, t = 1000 is known to 6e-5 only.
-        location = (times.double().cpu() - self.start) / step
-        left = location.floor()
-        # A time that rounding put just before its grid point belongs to that point.
-        left = torch.where(location - left > 1 - 1e-9, left + 1, left)
-        fraction = (location - left).clamp(min=0.0)
-        self.num_steps = int(math.ceil(float(location[-1]) - 1e-9))
-        self.left = left.long().clamp(max=max(self.num_steps - 1, 0)).to(like.device)
-        s = torch.where(left > self.left.cpu(), torch.ones_like(fraction), fraction)
-        weights = (
-            (1 + 2 * s) * (1 - s) ** 2,  # value at the left grid point
-            s * (1 - s) ** 2 * step,  # slope there
-            s**2 * (3 - 2 * s),  # value at the right grid point
-            s**2 * (s - 1) * step,  # slope there
-        )
-        self.weights = tuple(w.to(like) for w in weights)
-
-    def interpolate(self, values: Tensor, slopes: Tensor) -> Tensor:
-        """[K + 1, ..., C] values and slopes on the grid -> [N, ..., C] at the requested times."""
-        if self.num_steps == 0:
-            return values[self.left]
-        left, right = self.left, self.left + 1
-        w_value_left, w_slope_left, w_value_right, w_slope_right = self._weights_for(values)
-        return (
-            w_value_left * values[left]
-            + w_slope_left * slopes[left]
-            + w_value_right * values[right]
-            + w_slope_right * slopes[right]
-        )
-
-    def transpose(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of :meth:`interpolate`: [N, ..., C] -> gradients of values and slopes."""
-        grad_values = grad.new_zeros(self.num_steps + 1, *grad.shape[1:])
-        grad_slopes = torch.zeros_like(grad_values)
-        if self.num_steps == 0:
-            return grad_values.index_add_(0, self.left, grad), grad_slopes
-        left, right = self.left, self.left + 1
-        w_value_left, w_slope_left, w_value_right, w_slope_right = self._weights_for(grad)
-        grad_values.index_add_(0, left, w_value_left * grad)
-        grad_values.index_add_(0, right, w_value_right * grad)
-        grad_slopes.index_add_(0, left, w_slope_left * grad)
-        grad_slopes.index_add_(0, right, w_slope_right * grad)
-        return grad_values, grad_slopes
-
-    def _weights_for(self, tensor: Tensor) -> list[Tensor]:
-        """The weights, shaped to multiply a tensor [N, ..., C]."""
-        return [w.view(-1, *[1] * (tensor.dim() - 1)) for w in self.weights]
-
-
 def integrate_on_grid(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
     """RK4 from ``p0`` [..., C]: values and slopes [K + 1, ..., C] at the K + 1 grid points."""
-    p, step = p0, grid.step
+    p = p0
     values, slopes = [p0], []
     for k in range(grid.num_steps):
-        t = grid.start + k * step
-        f1 = slope(t, p)
-        f2 = slope(t + step / 2, p + step / 2 * f1)
-        f3 = slope(t + step / 2, p + step / 2 * f2)
-        f4 = slope(t + step, p + step * f3)
-        p = p + step / 6 * (f1 + 2 * (f2 + f3) + f4)
+        slopes.append(slope(grid.time(k), p))
+        p = rk4_step(slope, grid.time(k), p, slopes[k], grid.step)
         values.append(p)
-        slopes.append(f1)
-    slopes.append(slope(grid.start + grid.num_steps * step, p))
+    slopes.append(slope(grid.time(grid.num_steps), p))
     return torch.stack(values), torch.stack(slopes)
+
+
+def rk4_step(slope: Slope, t: float, p: Tensor, f1: Tensor, step: float) -> Tensor:
+    """One step of the classic method from ``p``, whose slope ``f1`` is known."""
+    f2 = slope(t + step / 2, p + step / 2 * f1)
+    f3 = slope(t + step / 2, p + step / 2 * f2)
+    f4 = slope(t + step, p + step * f3)
+    return p + step / 6 * (f1 + 2 * (f2 + f3) + f4)
 
 
 def solve_rk4_hermite(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor:
@@ -117,8 +59,14 @@ def solve_rk4_hermite(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> 
     """
     grid = HermiteGrid(times, step, p0)
     if isinstance(dynamics, PositionDynamics):
-        return _TwoLayerFlow.apply(p0, grid, *dynamics.coefficients())
+        return solve_two_layers(p0, grid, *dynamics.coefficients())
     return grid.interpolate(*integrate_on_grid(dynamics, p0, grid))
+
+
+def solve_two_layers(p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
+    """The solve for the coefficients of a :class:`PositionDynamics`, with the written-out gradient."""
+    solved: Tensor = _TwoLayerFlow.apply(p0, grid, *coefficients)
+    return solved
 
 
 class _TwoLayerFlow(torch.autograd.Function):
@@ -150,16 +98,15 @@ class _TwoLayerFlow(torch.autograd.Function):
         total = [torch.zeros_like(c) for c in coefficients]
 
         # The last grid point has a slope but no step.
-        end = grid.start + grid.num_steps * grid.step
-        final = _Stage(h, torch.tensor([end], dtype=torch.float64).to(values), values[-1:])
+        final = Stage(h, grid.times_like(values)[-1:], values[-1:])
         running = grad_values[-1] + final.pull_back(0, grad_slopes[-1])
         final.accumulate(total)
 
         for first in range(grid.num_steps, 0, -STEPS_PER_CHUNK):
             chunk = range(max(first - STEPS_PER_CHUNK, 0), first)
-            stages = _stages(h, grid, chunk, values, slopes)
+            stages = rk4_stages(h, grid, chunk, values, slopes)
             for k in reversed(chunk):
-                running = _step_back(
+                running = rk4_step_back(
                     stages, k - chunk.start, grid.step, running, grad_values[k], grad_slopes[k]
                 )
             for stage in stages:
@@ -167,7 +114,7 @@ class _TwoLayerFlow(torch.autograd.Function):
         return (running.reshape(grad_p0_shape), None, *total)
 
 
-class _Stage:
+class Stage:
     """One RK4 stage of a run of steps: its inputs, and what flowed back through it so far.
 
     Shapes: ``t`` [S], ``x`` [S, R, C] for S steps; the stage's output is ``slope()`` [S, R, C].
@@ -190,31 +137,41 @@ class _Stage:
         return self.grad_pre[s] @ self.h.w1
 
     def accumulate(self, total: list[Tensor]) -> None:
-        """Add the gradients of the coefficients, in the order of :class:`DynamicsCoefficients`."""
-        dim = self.x.shape[-1]
-        for offset, grad, inputs in ((0, self.grad_pre, self.x), (3, self.grad_out, self.hidden)):
-            total[offset].addmm_(grad.reshape(-1, dim).T, inputs.reshape(-1, dim))
-            per_step = grad.sum(1)
-            total[offset + 1].add_(self.t @ per_step)
-            total[offset + 2].add_(per_step.sum(0))
+        accumulate_coefficients(total, self.t, self.x, self.hidden, self.grad_pre, self.grad_out)
 
 
-def _stages(
+def accumulate_coefficients(
+    total: list[Tensor], t: Tensor, x: Tensor, hidden: Tensor, grad_pre: Tensor, grad_out: Tensor
+) -> None:
+    """Add the gradients of the coefficients, in the order of :class:`DynamicsCoefficients`.
+
+    Shapes: times ``t`` [S] of S evaluations of h; their inputs ``x`` and hidden layers, and the
+    gradients before the ReLU and of the result, [S, R, C] each.
+    """
+    dim = x.shape[-1]
+    for offset, grad, inputs in ((0, grad_pre, x), (3, grad_out, hidden)):
+        total[offset].addmm_(grad.reshape(-1, dim).T, inputs.reshape(-1, dim))
+        per_step = grad.sum(1)
+        total[offset + 1].add_(t @ per_step)
+        total[offset + 2].add_(per_step.sum(0))
+
+
+def rk4_stages(
     h: DynamicsCoefficients, grid: HermiteGrid, chunk: range, values: Tensor, slopes: Tensor
-) -> list[_Stage]:
+) -> list[Stage]:
     """The four stages of the steps in ``chunk``, recomputed side by side from the grid values."""
     step = grid.step
-    t = torch.tensor([grid.start + k * step for k in chunk], dtype=torch.float64).to(values)
+    t = grid.times_like(values)[chunk.start : chunk.stop]
     p, f1 = values[chunk.start : chunk.stop], slopes[chunk.start : chunk.stop]
-    first = _Stage(h, t, p)
-    second = _Stage(h, t + step / 2, p + step / 2 * f1)
-    third = _Stage(h, t + step / 2, p + step / 2 * second.slope())
-    fourth = _Stage(h, t + step, p + step * third.slope())
+    first = Stage(h, t, p)
+    second = Stage(h, t + step / 2, p + step / 2 * f1)
+    third = Stage(h, t + step / 2, p + step / 2 * second.slope())
+    fourth = Stage(h, t + step, p + step * third.slope())
     return [first, second, third, fourth]
 
 
-def _step_back(
-    stages: list[_Stage],
+def rk4_step_back(
+    stages: list[Stage],
     s: int,
     step: float,
     running: Tensor,

@@ -3,12 +3,23 @@
 =============  =====================================================  ==========================
 solver         method                                                 default step
 =============  =====================================================  ==========================
-rk4_hermite    RK4 on its own grid, cubic Hermite interpolation,      0.2 (units of time)
-               written-out gradient (`rk4_hermite.py`)
+adams          Adams-Bashforth 4 on its own grid: one evaluation      0.1 (units of time)
+               of h a step; what a CPU wants (`adams.py`)
+collocation    all grid points of a segment at once, few rounds       0.2
+               of h in a row; what a GPU wants (`collocation.py`)
+rk4_hermite    RK4 on its own grid; stands the strongest flows        0.2
+               (`rk4_hermite.py`)
 rk4            torchdiffeq's RK4 (3/8 rule), the paper's solver       0.02 = 0.1 / 5, the paper's
 midpoint       torchdiffeq's midpoint                                 0.02
 dopri5         torchdiffeq's adaptive Dormand-Prince 5(4)             adaptive, rtol = atol = 1e-5
 =============  =====================================================  ==========================
+
+The first three interpolate from their grid (`hermite.py`) and have a written-out gradient of the
+discrete solution; `choice.py` picks one, and its step, by measured error.
+
+How exact they are: relative errors of values and of the gradient at steps 0.4, 0.2 and 0.1 stand in
+docs/benchmarks.md, for flows from nearly still to oscillating. Where no ReLU bends, all three are of
+fourth order; bends leave errors of second order in the values and of first order in the gradient.
 
 Gradients: ``direct`` differentiates the discrete solution and is the default; ``adjoint`` solves
 the continuous adjoint backwards in time (torchdiffeq only). The adjoint is approximate and, with a
@@ -17,25 +28,40 @@ value wanted at every token, the slower of the two: it solves once between each 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_floater.ode.adams import STARTING_STEPS, solve_adams
+from fairseq_floater.ode.collocation import COARSEST_STEP, solve_collocation
+from fairseq_floater.ode.dynamics import PositionDynamics
+from fairseq_floater.ode.record import SolveRecord
 from fairseq_floater.ode.rk4_hermite import solve_rk4_hermite
 
 DEFAULT_STEP_SIZES: dict[str, float | None] = {
+    "adams": 0.1,
+    "collocation": 0.2,
     "rk4_hermite": 0.2,
     "rk4": 0.02,
     "midpoint": 0.02,
     "dopri5": None,
 }
 SOLVERS = tuple(DEFAULT_STEP_SIZES)
+TORCHDIFFEQ_SOLVERS = ("rk4", "midpoint", "dopri5")
 GRADIENTS = ("direct", "adjoint")
 DOPRI5_TOLERANCE = 1e-5
 # Where dopri5 gives up: a stiff dynamics would otherwise run for ever.
 DOPRI5_MAX_STEPS = 100_000
+
+
+ADVICE = (
+    "Lower --floater-lr-scale or --floater-init-scale, raise --floater-time-scale (bounded time for "
+    "long input), or take a smaller --floater-step-size."
+)
 
 
 class NonFiniteTrajectoryError(FloatingPointError):
@@ -50,6 +76,7 @@ def solve(
     solver: str = "rk4_hermite",
     step_size: float | None = None,
     gradient: str = "direct",
+    record: SolveRecord | None = None,
 ) -> Tensor:
     """Solve dp/dt = dynamics(t, p), p(times[0]) = p0 (FLOATER, equation 8).
 
@@ -61,26 +88,35 @@ def solve(
         solver: one of :data:`SOLVERS`.
         step_size: in units of time; None for the default of the table above.
         gradient: one of :data:`GRADIENTS`.
+        record: counts evaluations, residuals and fallbacks. With one, nothing is read off a GPU
+            while gradients are wanted: a failure is then reported at the next solve.
 
     Returns:
         [N, ..., C]; row 0 is ``p0``. A row does not depend on how many rows follow it.
 
     Raises:
-        ValueError: an unknown solver or gradient, times out of order, a dtype of low precision.
+        ValueError: an unknown solver or gradient, times out of order, a dtype of low precision,
+            collocation of anything but a :class:`PositionDynamics`.
         NonFiniteTrajectoryError: a value of the result is not finite.
     """
     step_size = checked_step_size(solver, step_size, gradient)
     times = _checked_times(times)
     if p0.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"`p0` must be float32 or float64, but is {p0.dtype} instead.")
+    deferred = record is not None and p0.is_cuda and torch.is_grad_enabled()
+    record = SolveRecord() if record is None else record
+    record.checks.run()
     if len(times) == 1:
         trajectory = p0.unsqueeze(0)
-    elif solver == "rk4_hermite":
-        assert step_size is not None
-        trajectory = solve_rk4_hermite(dynamics, p0, times, step_size)
+    elif solver in TORCHDIFFEQ_SOLVERS:
+        trajectory = _solve_torchdiffeq(dynamics, p0, times, solver, step_size, gradient, record)
     else:
-        trajectory = _solve_torchdiffeq(dynamics, p0, times, solver, step_size, gradient)
-    _check_finite(trajectory.detach(), times)
+        assert step_size is not None
+        trajectory = _solve_on_grid(dynamics, p0, times, solver, step_size, record)
+    if deferred:
+        record.checks.add(trajectory.detach().sum(), partial(_refuse_overflow, times))
+    else:
+        _check_finite(trajectory.detach(), times)
     return trajectory
 
 
@@ -94,10 +130,10 @@ def checked_step_size(solver: str, step_size: float | None, gradient: str) -> fl
         raise ValueError(
             f"`gradient` must be one of {', '.join(GRADIENTS)}, but is {gradient!r} instead."
         )
-    if gradient == "adjoint" and solver == "rk4_hermite":
+    if gradient == "adjoint" and solver not in TORCHDIFFEQ_SOLVERS:
         raise ValueError(
-            "`gradient` adjoint needs a solver of torchdiffeq (rk4, midpoint, dopri5), but "
-            "`solver` is 'rk4_hermite', which has its own exact discrete gradient."
+            f"`gradient` adjoint needs a solver of torchdiffeq ({', '.join(TORCHDIFFEQ_SOLVERS)}), "
+            f"but `solver` is {solver!r}, which has its own exact discrete gradient."
         )
     if step_size is None:
         return DEFAULT_STEP_SIZES[solver]
@@ -105,6 +141,10 @@ def checked_step_size(solver: str, step_size: float | None, gradient: str) -> fl
         raise ValueError("`step_size` has no meaning for dopri5, which chooses its own steps.")
     if not 0 < step_size < float("inf"):
         raise ValueError(f"`step_size` must be positive, but is {step_size} instead.")
+    if solver == "collocation" and step_size > COARSEST_STEP:
+        raise ValueError(
+            f"`step_size` must be at most {COARSEST_STEP} for collocation, but is {step_size} instead."
+        )
     return step_size
 
 
@@ -129,6 +169,29 @@ def step_halving_error(
         return float(4 / 3 * (coarse - fine).abs().max() / scale)
 
 
+def _solve_on_grid(
+    dynamics: Callable[[Any, Tensor], Tensor],
+    p0: Tensor,
+    times: Tensor,
+    solver: str,
+    step_size: float,
+    record: SolveRecord,
+) -> Tensor:
+    if solver == "collocation":
+        if not isinstance(dynamics, PositionDynamics):
+            raise ValueError(
+                "`solver` collocation needs a PositionDynamics, but `dynamics` is a "
+                f"{type(dynamics).__name__} instead."
+            )
+        return solve_collocation(dynamics, p0, times, step_size, record)
+    steps = math.ceil(float(times[-1] - times[0]) / step_size - 1e-9)
+    if solver == "adams":
+        record.add(steps + 1 + 3 * min(steps, STARTING_STEPS))
+        return solve_adams(dynamics, p0, times, step_size)
+    record.add(4 * steps + 1)
+    return solve_rk4_hermite(dynamics, p0, times, step_size)
+
+
 def _solve_torchdiffeq(
     dynamics: Callable[[Any, Tensor], Tensor],
     p0: Tensor,
@@ -136,9 +199,11 @@ def _solve_torchdiffeq(
     solver: str,
     step_size: float | None,
     gradient: str,
+    record: SolveRecord,
 ) -> Tensor:
     import torchdiffeq
 
+    counted = _Counted(dynamics) if gradient == "direct" else dynamics
     options: dict[str, Any] = {}
     if step_size is None:
         options["max_num_steps"] = DOPRI5_MAX_STEPS
@@ -146,7 +211,7 @@ def _solve_torchdiffeq(
         options["step_size"] = step_size
     odeint = torchdiffeq.odeint_adjoint if gradient == "adjoint" else torchdiffeq.odeint
     trajectory: Tensor = odeint(
-        dynamics,
+        counted,
         p0,
         times.to(p0.device),
         method=solver,
@@ -154,7 +219,20 @@ def _solve_torchdiffeq(
         atol=DOPRI5_TOLERANCE,
         options=options,
     )
+    record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
     return trajectory
+
+
+class _Counted:
+    """A dynamics that counts its evaluations. (The adjoint wants a Module, and goes uncounted.)"""
+
+    def __init__(self, dynamics: Callable[[Any, Tensor], Tensor]):
+        self.dynamics = dynamics
+        self.evaluations = 0
+
+    def __call__(self, t: Tensor, p: Tensor) -> Tensor:
+        self.evaluations += 1
+        return self.dynamics(t, p)
 
 
 def _checked_times(times: Tensor) -> Tensor:
@@ -175,6 +253,14 @@ def _checked_times(times: Tensor) -> Tensor:
     return times
 
 
+def _refuse_overflow(times: Tensor, total: float) -> None:
+    """The check of a GPU's solve, one update late: the rows themselves are gone."""
+    if not math.isfinite(total):
+        raise NonFiniteTrajectoryError(
+            f"The position flow is not finite before t = {float(times[-1]):.4g}. {ADVICE}"
+        )
+
+
 def _check_finite(trajectory: Tensor, times: Tensor) -> None:
     # One reduction and one transfer; an infinity or a NaN anywhere makes the sum non-finite.
     # (A finite sum of finite values can overflow float32, hence the second look.)
@@ -185,6 +271,5 @@ def _check_finite(trajectory: Tensor, times: Tensor) -> None:
     last = float(norms[bad - 1]) if bad else float("nan")
     raise NonFiniteTrajectoryError(
         f"The position flow is not finite from t = {float(times[bad]):.4g} (row {bad}) on; the norm "
-        f"of the row before is {last:.4g}. Lower --floater-lr-scale or --floater-init-scale, raise "
-        "--floater-time-scale (bounded time for long input), or take a smaller --floater-step-size."
+        f"of the row before is {last:.4g}. {ADVICE}"
     )

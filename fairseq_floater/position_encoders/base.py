@@ -177,6 +177,10 @@ class PositionSignal(nn.Module, ABC):
         """
         raise NotImplementedError(f"{self.name} has no positions between two tokens.")
 
+    def statistics(self) -> dict[str, Any]:
+        """What the training log should hear of since the last call; numbers by name."""
+        return {}
+
     @property
     def max_positions(self) -> int:
         """Longest input in tokens, end symbol included."""
@@ -271,5 +275,5 @@ def token_positions(is_padding: Tensor) -> Tensor:
 
 
 def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
-    """Rows [N, C] by positions [B or 1, T], time first: [T, B or 1, C]."""
-    return F.embedding(positions, table).transpose(0, 1)
+    """Rows [N, C] by time-first positions [T, B or 1]: [T, B or 1, C]."""
+    return F.embedding(positions, table)

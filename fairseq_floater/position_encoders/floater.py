@@ -7,7 +7,6 @@ equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -15,24 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.ode import (
-    GRADIENTS,
-    SOLVERS,
     PositionDynamics,
     RescaledModule,
-    checked_step_size,
-    solve,
-    step_halving_error,
 )
 from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
-
-logger = logging.getLogger(__name__)
+from fairseq_floater.position_encoders.flow_solver import (
+    SOLVER_OPTIONS,
+    FlowSolver,
+    check_solver_options,
+    describe_solver,
+)
 
 # Where `--floater-init-scale` is not given. The qkv form starts close to the model it is added to;
 # the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
 QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
-# Above this estimated relative error of the solve, the log warns.
-ERROR_WORTH_A_WARNING = 1e-3
 
 
 class InitialValues(RescaledModule):
@@ -71,13 +67,8 @@ class FloaterPositions(PositionSignal):
     parameter_efficient = True
     continuous = True
     options = (
-        Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
+        *SOLVER_OPTIONS,
         Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
-        Option("--floater-solver", "rk4_hermite", "engine, see ode/solve.py", str, SOLVERS),
-        Option("--floater-step-size", None, "solver step in units of time", float),
-        Option(
-            "--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS
-        ),
         Option(
             "--floater-init-scale",
             None,
@@ -111,19 +102,12 @@ class FloaterPositions(PositionSignal):
                 "`--floater-update-interval` must be at least 1, "
                 f"but is {options['floater_update_interval']} instead."
             )
-        checked_step_size(
-            options["floater_solver"], options["floater_step_size"], options["floater_gradient"]
-        )
+        check_solver_options(options)
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        solver, gradient = options["floater_solver"], options["floater_gradient"]
-        step = checked_step_size(solver, options["floater_step_size"], gradient)
-        return (
-            f"delta {options['floater_delta']}, solver {solver}, "
-            f"step {'adaptive' if step is None else step}, gradient {gradient}, "
-            f"update interval {options['floater_update_interval']}"
-        )
+        interval = options["floater_update_interval"]
+        return f"{describe_solver(options)}, update interval {interval}"
 
     def __init__(self, spec: SignalSpec):
         super().__init__(spec)
@@ -136,15 +120,10 @@ class FloaterPositions(PositionSignal):
             scale = QKV_INIT_SCALE
         self.dynamics.reset_parameters(scale)
         self.delta: float = options["floater_delta"]
-        self.solver = {
-            "solver": options["floater_solver"],
-            "step_size": options["floater_step_size"],
-            "gradient": options["floater_gradient"],
-        }
+        self.solver = FlowSolver(options, f"{'/'.join(spec.streams)} ({spec.side} positions)")
         self.update_interval: int = options["floater_update_interval"]
         self.num_updates = 0
         self._last_solve: _LastSolve | None = None
-        self._error_reported = False
         self.dynamics.requires_grad_(not options["floater_freeze"])
 
     def build_block(self, block_index: int) -> nn.Module:
@@ -159,26 +138,30 @@ class FloaterPositions(PositionSignal):
     ) -> Tensor:
         # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
         times = self.times(max(num_rows, 2)) / rows_per_token
-        if not self.training:
-            return self._solved(times, blocks)[:num_rows]
-        if not self._error_reported:
-            self._report_error(times, blocks)
-        if self.update_interval == 1:
-            return self._solved(times, blocks)[:num_rows]
-        return self._solved_at_intervals(times, blocks)[:num_rows]
+        if self.training and self.update_interval > 1:
+            return self._solved_at_intervals(times, blocks)[:num_rows]
+        p0 = self._initial_values(blocks)
+        return self.solver.solve(self.dynamics, p0, times, **self._engine(p0))[:num_rows]
+
+    def _engine(self, p0: Tensor) -> dict[str, Any]:
+        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates)
+
+    def statistics(self) -> dict[str, Any]:
+        return self.solver.statistics()
 
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
         """Solved with a gradient at every K-th update; in between reused, with gradients of zero."""
         solve_now = self.num_updates % self.update_interval == 0
         if solve_now or self._last_solve is None:  # a resumed run may start in between
             p0 = self._initial_values(blocks)
-            self._last_solve = _LastSolve(self.dynamics, p0)
+            engine = self._engine(p0)
+            self._last_solve = _LastSolve(self.dynamics, p0, self.solver, engine)
             if solve_now:
-                table = solve(self.dynamics, p0, times, **self.solver)
+                table = self.solver.solve(self.dynamics, p0, times, **engine)
                 self._last_solve.rows = table.detach()
                 return table
         parameters = [*self.dynamics.parameters(), *(block.values for block in blocks)]
-        return _ZeroGradient.apply(self._last_solve.table(times, self.solver), *parameters)
+        return _ZeroGradient.apply(self._last_solve.table(times), *parameters)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq's trainer before every update."""
@@ -188,16 +171,20 @@ class FloaterPositions(PositionSignal):
         # fairseq says train() before every update, so only a change counts. After validation the
         # flow is solved at once, as in a run resumed from the checkpoint saved there.
         if mode != self.training:
-            self._last_solve = None
+            self._forget()
         return super().train(mode)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._last_solve = None
+        self._forget()
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
-        self._last_solve = None
+        self._forget()
         return super()._apply(*args, **kwargs)
+
+    def _forget(self) -> None:
+        self._last_solve = None
+        self.solver.forget()
 
     def times(self, num_positions: int) -> Tensor:
         """t_i = delta i, [N] float64 on the CPU (exact at 10,000 tokens, where float32 is not)."""
@@ -205,28 +192,6 @@ class FloaterPositions(PositionSignal):
 
     def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
         return torch.stack([block.initial() for block in blocks], dim=1)  # [S, L, C]
-
-    def _solved(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
-        return solve(self.dynamics, self._initial_values(blocks), times, **self.solver)
-
-    def _report_error(self, times: Tensor, blocks: Sequence[InitialValues]) -> None:
-        """Say once how exact the solve is; the error of a step size depends on the flow."""
-        self._error_reported = True
-        error = step_halving_error(
-            self.dynamics, self._initial_values(blocks), times, **self.solver
-        )
-        level = logging.WARNING if error > ERROR_WORTH_A_WARNING else logging.INFO
-        advice = "; a smaller --floater-step-size lowers it" if level == logging.WARNING else ""
-        logger.log(
-            level,
-            "position flow of %s (%s positions): estimated relative error of the solve %.1e over "
-            "%d tokens%s",
-            "/".join(self.spec.streams),
-            self.spec.side,
-            error,
-            round(float(times[-1]) / self.delta) + 1,
-            advice,
-        )
 
 
 class _LastSolve:
@@ -237,15 +202,19 @@ class _LastSolve:
     two processes would train with different tables.
     """
 
-    def __init__(self, dynamics: PositionDynamics, p0: Tensor):
+    def __init__(
+        self, dynamics: PositionDynamics, p0: Tensor, solver: FlowSolver, engine: dict[str, Any]
+    ):
+        self.solver, self.engine = solver, engine
         self.dynamics = copy.deepcopy(dynamics).requires_grad_(False)
         self.p0 = p0.detach()  # stacked: shares no memory with the parameters
         self.rows = self.p0[:0]  # none yet
 
-    def table(self, times: Tensor, solver: dict[str, Any]) -> Tensor:
+    def table(self, times: Tensor) -> Tensor:
         """The rows at ``times`` [N]: [N, S, L, C]."""
         if len(self.rows) < len(times):
-            self.rows = solve(self.dynamics, self.p0, times, **solver)
+            with torch.no_grad():
+                self.rows = self.solver.solve(self.dynamics, self.p0, times, **self.engine)
         return self.rows[: len(times)]
 
 

@@ -1,0 +1,198 @@
+"""The models that are compared, each built as fairseq-train and fairseq-generate would build it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq import options as fairseq_options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models.transformer import TransformerModel
+from fairseq.tasks.translation import TranslationTask
+from fairseq.trainer import Trainer
+
+from fairseq_floater import architectures as _architectures  # noqa: F401  registers ours
+from fairseq_floater import position_encoders
+from fairseq_floater.benchmark.batches import Batch
+from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.shapes import ARCHITECTURES
+
+BASELINE = "fairseq"
+# The paper's protocol (configs/wmt14_en_de_base.yaml), but for the rate: nothing should be learned
+# that changes the work, and nothing may grow.
+TRAINING = (
+    *("--task", "translation", "--share-all-embeddings"),
+    *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "1e-8"),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
+    *("--clip-norm", "0.0", "--weight-decay", "0.0", "--distributed-world-size", "1"),
+)
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model by fairseq-train's options.
+
+    Attributes:
+        name: for people.
+        cfg: what fairseq makes of the options: a DictConfig of a FairseqConfig.
+    """
+
+    name: str
+    cfg: Any
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.name == BASELINE
+
+    @property
+    def interval(self) -> int:
+        """Updates from one solve of the flow to the next; 1 where there is no flow."""
+        model = self.cfg.model
+        if getattr(model, "position_encoder", None) != "floater":
+            return 1
+        return int(model.floater_update_interval)
+
+
+def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
+    """The baseline and what is compared with it.
+
+    Options of a position encoder make one contestant in the place of the default ones; other
+    options of the model are given to all, the baseline included.
+
+    Args:
+        settings: ``model_options`` among them.
+        save_dir: where fairseq's trainer may write, which it does when an update fails.
+
+    Raises:
+        UsageError: an option that fairseq-train refuses, or one that is not of the model.
+    """
+    own, shared = _split(settings.model_options)
+    lines = {BASELINE: (ARCHITECTURES[settings.arch], shared)}
+    if own:
+        lines[" ".join(word.removeprefix("--") for word in own)] = (settings.arch, own + shared)
+    else:
+        lines["floater"] = (settings.arch, shared)
+        lines["floater K=8"] = (settings.arch, ["--floater-update-interval", "8", *shared])
+    return [
+        Contestant(name, _configuration(arch, options, settings, save_dir))
+        for name, (arch, options) in lines.items()
+    ]
+
+
+def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
+    """Those that differ by more than their interval of solves, which matters in training alone."""
+    others = [contestant for contestant in found if contestant.interval == 1]
+    return others if len(others) > 1 else list(found)
+
+
+def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
+    """fairseq's trainer with a fresh model, criterion and optimiser."""
+    cfg = contestant.cfg
+    task = TranslationTask(cfg.task, words, words)
+    return Trainer(cfg, task, fresh_model(contestant, task), task.build_criterion(cfg.criterion))
+
+
+def update(trained: Trainer, batch: Batch, name: str) -> None:
+    """One update; raises UserError where fairseq skipped it."""
+    before = trained.get_num_updates()
+    trained.train_step([batch])
+    if trained.get_num_updates() == before:
+        raise UserError(
+            f"fairseq skipped an update of {name} (out of memory, or an overflow in float16): take "
+            "fewer `--tokens` or another `--dtype`."
+        )
+
+
+class Translator:
+    """A model as fairseq-generate has it, ready to translate batches."""
+
+    def __init__(self, contestant: Contestant, words: Dictionary, settings: Settings):
+        cfg = contestant.cfg
+        self.name, self.settings = contestant.name, settings
+        self.task = TranslationTask(cfg.task, words, words)
+        self.model = fresh_model(contestant, self.task)
+        self.model.to(device=settings.device, dtype=DTYPES[settings.dtype])
+        self.model.prepare_for_inference_(cfg)
+        self.generator = self.task.build_generator([self.model], cfg.generation)
+
+    def translate(self, batch: Batch) -> None:
+        """Translate, and see to it that every hypothesis took exactly ``settings.steps`` steps."""
+        found = self.task.inference_step(self.generator, [self.model], batch)
+        steps = {len(one["tokens"]) for hypotheses in found for one in hypotheses}
+        if steps != {self.settings.steps}:
+            raise UserError(
+                f"{self.name} made hypotheses of {sorted(steps)} tokens where all must have "
+                f"{self.settings.steps}: its scores are not finite in {self.settings.dtype}."
+            )
+
+
+def fresh_model(contestant: Contestant, task: TranslationTask) -> Any:
+    """The contestant's model, its parameters drawn from the seed as in fairseq-train."""
+    torch.manual_seed(contestant.cfg.common.seed)
+    return task.build_model(contestant.cfg.model)
+
+
+def _configuration(arch: str, options: list[str], settings: Settings, save_dir: str) -> Any:
+    positions = str(settings.most_positions)
+    words = ["no data", "--arch", arch, *TRAINING, "--seed", str(settings.seed)]
+    words += ["--save-dir", save_dir, "--max-tokens", str(settings.tokens)]
+    words += ["--max-source-positions", positions, "--max-target-positions", positions]
+    words += ["--cpu"] if settings.device == "cpu" else []
+    words += ["--fp16"] if settings.dtype == "float16" else []
+    with _refusals():
+        parser = fairseq_options.get_training_parser()
+        args = fairseq_options.parse_args_and_arch(parser, [*words, *options])
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # else it tells how it composes
+    cfg = convert_namespace_to_omegaconf(args)
+    # `--bf16` would mean a TPU; set as Hydra sets it, it is what a GPU trains with.
+    cfg.common.bf16 = settings.dtype == "bfloat16"
+    generation = cfg.generation
+    generation.beam = settings.beam
+    # The last step is the end symbol's; before it nobody may end.
+    generation.max_len_a, generation.max_len_b = 0.0, settings.steps - 1
+    generation.min_len = settings.steps - 1
+    return cfg
+
+
+def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options of position encoders, and those that fairseq's own model has too."""
+    own_names = {option.name for option in position_encoders.all_options()}
+    # Not an encoder's, but of no use to a model that has no other positions.
+    own_names.add("--no-token-positional-embeddings")
+    own: list[str] = []
+    shared: list[str] = []
+    chosen = shared
+    for word in options:
+        if word.startswith("--"):
+            chosen = own if word.partition("=")[0] in own_names else shared
+        chosen.append(word)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    TransformerModel.add_args(parser)
+    with _refusals():
+        strange = parser.parse_known_args(shared)[1]
+    if strange:
+        raise UsageError(
+            f"`{strange[0]}` is an option neither of `floater benchmark` nor of the model."
+        )
+    return own, shared
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """argparse's message and exit as an error in one sentence."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            yield
+    except SystemExit:
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise UsageError(f"fairseq-train refuses the model's options: {reason}.") from None

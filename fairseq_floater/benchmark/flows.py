@@ -1,0 +1,123 @@
+"""Flows on which engines are tried: from nearly still to oscillating, and those of trained models.
+
+Engines differ by how strong a flow is and by how often its ReLUs bend, and training changes both.
+Letters: R rows (streams times blocks), C channels, N positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.checkpoints import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.ode import PositionDynamics
+from fairseq_floater.position_encoders.floater import FloaterPositions
+from fairseq_floater.position_tables import STACKS, build_model
+from fairseq_floater.stack_positions import all_blocks
+
+# Positions on which the flows of a known motion are fitted, and their noisy copies.
+FITTED_POSITIONS = 256
+NOISY_COPIES = 4
+NOISE = 0.3
+RIDGE = 1e-4
+
+
+class Flow(NamedTuple):
+    """A dynamics and its initial values ``p0`` [R, C]; ``delta``: time of one token."""
+
+    name: str
+    dynamics: PositionDynamics
+    p0: Tensor
+    delta: float = 0.1
+
+
+def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
+    """The regimes in which flows were found, weak to strong; made when asked for.
+
+    ``small`` and ``linear``: the two initialisations (weights normal with deviation 0.01;
+    ``nn.Linear``'s own), p(0) normal with deviation 0.1. ``attracted``: fitted to run beside a
+    sinusoid and back to it. ``oscillating``: fitted to turn by up to 0.1 radians a token. ``fast``: 1
+    radian a token, beyond what any engine resolves at these steps; with no goal.
+    """
+    makers: dict[str, Callable[[int, int], tuple[PositionDynamics, Tensor]]] = {
+        "small": lambda d, r: _initialised(d, r, 0.01),
+        "linear": lambda d, r: _initialised(d, r, None),
+        "attracted": lambda d, r: _fitted(d, r, frequency=1.0, attraction=0.5),
+        "oscillating": lambda d, r: _fitted(d, r, frequency=1.0, attraction=None),
+        "fast": lambda d, r: _fitted(d, r, frequency=10.0, attraction=None),
+    }
+    for name, make in makers.items():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            dynamics, p0 = make(dim, rows)
+        yield Flow(name, dynamics, p0)
+
+
+def _initialised(dim: int, rows: int, std: float | None) -> tuple[PositionDynamics, Tensor]:
+    dynamics = PositionDynamics(dim)
+    dynamics.reset_parameters(std)
+    return dynamics, 0.1 * torch.randn(rows, dim)
+
+
+def _fitted(
+    dim: int, rows: int, frequency: float, attraction: float | None
+) -> tuple[PositionDynamics, Tensor]:
+    """h whose second layer is fitted by ridge regression, on a random first layer, to slopes around
+    sinusoids of random phase: with ``attraction`` a those of the sinusoid less a times the distance
+    from it, without those of the turning itself. ``frequency``: the largest, radians a unit of time.
+    """
+    half = dim // 2
+    frequencies = frequency * 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
+    phases = 2 * math.pi * torch.rand(rows, half, dtype=torch.float64)
+    times = 0.1 * torch.arange(FITTED_POSITIONS, dtype=torch.float64)
+    angles = times[:, None, None] * frequencies + phases
+    truth = torch.cat([angles.sin(), angles.cos()], dim=-1)
+    noise = NOISE * torch.randn(NOISY_COPIES, *truth.shape, dtype=torch.float64)
+    points = truth + noise
+    turned = truth if attraction is not None else points
+    sines, cosines = turned.split(half, dim=-1)
+    slopes = torch.cat([frequencies * cosines, -frequencies * sines], dim=-1)
+    if attraction is not None:
+        slopes = slopes - attraction * noise
+    w1 = torch.randn(dim, dim, dtype=torch.float64) / math.sqrt(dim)
+    bias1 = torch.randn(dim, dtype=torch.float64)
+    features = torch.relu(points.reshape(-1, dim) @ w1.T + bias1)
+    features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+    gram = features.T @ features
+    gram.diagonal().add_(RIDGE * len(features))
+    solution = torch.linalg.solve(gram, features.T @ slopes.expand_as(points).reshape(-1, dim))
+
+    dynamics = PositionDynamics(dim)
+    nothing = w1.new_zeros(dim, 1)  # the motion does not depend on time itself
+    with torch.no_grad():
+        dynamics.weight1.copy_(torch.cat([w1, nothing], dim=1))
+        dynamics.bias1.copy_(bias1)
+        dynamics.weight2.copy_(torch.cat([solution[:-1].T, nothing], dim=1))
+        dynamics.bias2.copy_(solution[-1])
+    return dynamics, truth[0].float()
+
+
+def trained_flows(checkpoint: str) -> list[Flow]:
+    """The flows of a model of the plugin, with its own initial values.
+
+    Raises:
+        UserError: a file that is no checkpoint, or a model without a flow.
+    """
+    state = load_checkpoint(checkpoint)
+    model = build_model(state, model_args(state, checkpoint), checkpoint)
+    found = []
+    for stack_name in STACKS:
+        stack = getattr(model, stack_name)
+        for attribute, signal in stack.named_children():
+            if isinstance(signal, FloaterPositions):
+                parts = [getattr(block, attribute) for block in all_blocks(stack)]
+                p0 = torch.cat([part.initial() for part in parts if part is not None]).detach()
+                name = f"trained: {stack_name} {'/'.join(signal.spec.streams)}"
+                found.append(Flow(name, signal.dynamics.float(), p0, signal.delta))
+    if not found:
+        raise CheckpointError(f"{checkpoint} has no position flow: its encoder is not floater.")
+    return found

@@ -1,0 +1,58 @@
+"""The most memory that tensors take at one moment of a piece of work."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+Subject = TypeVar("Subject")
+_MEASURED = "floater benchmark: measured"
+
+
+def peak_bytes(
+    prepare: Callable[[], Subject], work: Callable[[Subject], object], device: str
+) -> int:
+    """Largest number of bytes in tensors during ``work(prepare())``.
+
+    Counted is what was allocated since ``prepare`` began and is not freed: on a GPU by torch's
+    caching allocator, on the CPU exactly, from each call of its allocator (memory that libraries
+    take past it, for packed matrices say, is not seen).
+    """
+    gc.collect()
+    return (_cuda_peak if device == "cuda" else _cpu_peak)(prepare, work)
+
+
+def _cuda_peak(prepare: Callable[[], Subject], work: Callable[[Subject], object]) -> int:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    subject = prepare()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    work(subject)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _cpu_peak(prepare: Callable[[], Subject], work: Callable[[Subject], object]) -> int:
+    # The profiler knows only blocks allocated while it runs: what is freed must be born there too.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        subject = prepare()
+        with record_function(_MEASURED):
+            work(subject)
+        del subject
+        gc.collect()
+    results: Any = profiler.profiler
+    return _peak(results.kineto_results.events())
+
+
+def _peak(events: Any) -> int:
+    start, end = next((e.start_ns(), e.end_ns()) for e in events if e.name() == _MEASURED)
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    held = peak = sum(change for time, change in changes if time < start)
+    for _, change in sorted((c for c in changes if start <= c[0] <= end), key=lambda c: c[0]):
+        held += change
+        peak = max(peak, held)
+    return peak

@@ -1,0 +1,112 @@
+"""A uniform grid in time, and cubic Hermite interpolation from it onto any times.
+
+The grid starts at the first time and never depends on the last one, so a row of the result does not
+depend on how many rows were asked for. The interpolant uses values and slopes at the grid points,
+which every engine has anyway; its error is of fourth order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_floater.ode.deferred import constant_like
+
+
+class HermiteGrid:
+    """Where each requested time lies on the uniform grid t0, t0 + step, t0 + 2 step, ...
+
+    Interpolation and its transpose are weighted sums of few rows, one kernel each (`embedding_bag`).
+
+    Args:
+        times: [N] float64, increasing, on any device.
+        step: grid spacing in units of time.
+        like: gives dtype and device of the interpolation weights.
+        multiple: the number of steps is rounded up to a multiple of this.
+    """
+
+    def __init__(self, times: Tensor, step: float, like: Tensor, multiple: int = 1):
+        self.start = float(times[0])
+        self.step = step
+        # Positions on the grid in float64: in float32, t = 1000 is known to 6e-5 only.
+        location = (times.double().cpu() - self.start) / step
+        left = location.floor()
+        # A time that rounding put just before its grid point belongs to that point.
+        left = torch.where(location - left > 1 - 1e-9, left + 1, left)
+        s = (location - left).clamp(min=0.0)
+        needed = math.ceil(float(location[-1]) - 1e-9)
+        self.num_steps = math.ceil(needed / multiple) * multiple
+        points = self.num_steps + 1
+        # The last time may be the last grid point, which has nothing to its right.
+        right = (left + 1).clamp(max=self.num_steps)
+        rows = torch.stack([left, right, points + left, points + right], dim=1).long()
+        weights = (
+            (1 + 2 * s) * (1 - s) ** 2,  # value at the left grid point
+            s**2 * (3 - 2 * s),  # value at the right grid point
+            s * (1 - s) ** 2 * step,  # slope at the left one
+            s**2 * (s - 1) * step,  # slope at the right one
+        )
+        self._forward = _WeightedSums(rows, torch.stack(weights, dim=1), like)
+        self._transposed = self._forward.transposed(2 * points)
+
+    def time(self, k: int) -> float:
+        """Of grid point ``k``."""
+        return self.start + k * self.step
+
+    def times_like(self, like: Tensor) -> Tensor:
+        """Of all K + 1 grid points, in dtype and on device of ``like``."""
+        times = self.start + self.step * torch.arange(self.num_steps + 1, dtype=torch.float64)
+        return constant_like(times, like)
+
+    def interpolate(self, values: Tensor, slopes: Tensor) -> Tensor:
+        """[K + 1, ..., C] values and slopes on the grid -> [N, ..., C] at the requested times."""
+        return self._forward(torch.cat([values, slopes]))
+
+    def transpose(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient of :meth:`interpolate`: [N, ..., C] -> gradients of values and slopes."""
+        grad_values, grad_slopes = self._transposed(grad).chunk(2)
+        return grad_values, grad_slopes
+
+
+class _WeightedSums:
+    """Row n of the result is the sum of ``weights[n]`` times ``rows[n]`` of a tensor.
+
+    Shapes: ``rows`` and ``weights`` [N, J] on the CPU, or both flat with the ``offsets`` [N] at
+    which each result begins. Terms of weight zero are left out.
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor, like: Tensor, offsets: Tensor | None = None):
+        if offsets is None:
+            used = weights != 0
+            ends = used.sum(1).cumsum(0)
+            offsets = torch.cat([ends.new_zeros(1), ends[:-1]])
+            rows, weights = rows[used], weights[used]
+        self._cpu = (rows, weights, offsets)
+        self._like = like
+        self.rows = constant_like(rows, like, torch.int64)
+        self.offsets = constant_like(offsets, like, torch.int64)
+        self.weights = constant_like(weights, like)
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """[M, ..., C] -> [N, ..., C]."""
+        flat = F.embedding_bag(
+            self.rows,
+            tensor.flatten(1),
+            self.offsets,
+            mode="sum",
+            per_sample_weights=self.weights,
+        )
+        return flat.view(-1, *tensor.shape[1:])
+
+    def transposed(self, num_rows: int) -> _WeightedSums:
+        """The sums that carry a gradient back to a tensor of ``num_rows`` rows."""
+        rows, weights, offsets = self._cpu
+        terms = torch.diff(offsets, append=offsets.new_tensor([len(rows)]))
+        results = torch.repeat_interleave(torch.arange(len(offsets)), terms)
+        order = rows.argsort(stable=True)
+        ends = torch.bincount(rows, minlength=num_rows).cumsum(0)
+        begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+        return _WeightedSums(results[order], weights[order], self._like, begins)

@@ -1,0 +1,59 @@
+"""What the solves of one flow cost and how they ended: for the training log, and for the next solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.ode.deferred import DeferredChecks
+
+# Iterations of the parallel engine where nothing is known of the flow yet.
+FIRST_ITERATIONS = 8
+
+
+@dataclass
+class SolveRecord:
+    """Kept by the owner of a flow and handed to each `solve`; :meth:`take` starts the counts anew.
+
+    Attributes:
+        solves: how many.
+        evaluations: rounds of h that had to wait for one another, forward passes only.
+        fallbacks: solves or gradients in which RK4 stood in for the parallel engine.
+        residual: largest relative residual of the parallel engine, [] on its device, or None.
+        iterations: of the parallel engine in each segment, where it may not look in between.
+        distrusted: the parallel engine failed; the next solve is RK4's.
+        checks: numbers on their way from a GPU.
+    """
+
+    solves: int = 0
+    evaluations: int = 0
+    fallbacks: int = 0
+    residual: Tensor | None = None
+    iterations: int = FIRST_ITERATIONS
+    distrusted: bool = False
+    checks: DeferredChecks = field(default_factory=DeferredChecks)
+
+    def add(self, evaluations: int) -> None:
+        self.solves += 1
+        self.evaluations += evaluations
+
+    def add_residual(self, residual: Tensor) -> None:
+        residual = residual.detach()
+        kept = self.residual
+        self.residual = residual if kept is None else torch.maximum(kept, residual)
+
+    def take(self) -> dict[str, Any]:
+        """The counts so far, by name; a residual stays on its device."""
+        counts: dict[str, Any] = {
+            "solves": self.solves,
+            "evaluations": self.evaluations,
+            "fallbacks": self.fallbacks,
+        }
+        if self.residual is not None:
+            counts["residual"] = self.residual
+        self.solves = self.evaluations = self.fallbacks = 0
+        self.residual = None
+        return counts

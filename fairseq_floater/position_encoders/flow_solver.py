@@ -1,0 +1,191 @@
+"""How FLOATER's options become a solve: engine and step, measured errors, and what the log hears of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.ode import (
+    COARSEST_STEP,
+    GRADIENTS,
+    SOLVERS,
+    TORCHDIFFEQ_SOLVERS,
+    Choice,
+    PositionDynamics,
+    SolveRecord,
+    checked_step_size,
+    choose,
+    solve,
+    step_halving_error,
+)
+from fairseq_floater.position_encoders.base import Option
+
+logger = logging.getLogger(__name__)
+
+# The engine and step that the measured error asks for.
+AUTO = "auto"
+# Errors are estimated over this many tokens, whatever the batch: the choice is every process's.
+TOKENS_MEASURED = 256
+# And again when this many updates have changed the flow. (After each validation as well.)
+UPDATES_BETWEEN_MEASUREMENTS = 1000
+
+SOLVER_OPTIONS = (
+    Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
+    Option(
+        "--floater-solver",
+        AUTO,
+        "engine, see ode/solve.py; auto: by device and measured error",
+        str,
+        (AUTO, *SOLVERS),
+    ),
+    Option("--floater-step-size", None, "solver step in units of time", float),
+    Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
+)
+
+
+def check_solver_options(options: dict[str, Any]) -> None:
+    """Raise ValueError where solver, step and gradient do not go together; ``options`` by ``dest``."""
+    if options["floater_solver"] == AUTO and options["floater_gradient"] == "adjoint":
+        raise ValueError(
+            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
+            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
+        )
+    for device in ("cpu", "cuda"):
+        solver, step = _engine(options, device)
+        checked_step_size(solver, step, options["floater_gradient"])
+
+
+def describe_solver(options: dict[str, Any]) -> str:
+    """For the log at start."""
+    solver, step = options["floater_solver"], options["floater_step_size"]
+    if solver != AUTO:
+        step = checked_step_size(solver, step, options["floater_gradient"])
+    described = {None: "by measured error" if solver == AUTO else "adaptive"}.get(step, step)
+    return (
+        f"delta {options['floater_delta']}, solver {solver}, step {described}, "
+        f"gradient {options['floater_gradient']}"
+    )
+
+
+def _engine(options: dict[str, Any], device: str) -> tuple[str, float | None]:
+    """The engine that stands for ``auto`` where the user gives the step, else the one asked for."""
+    solver, step = options["floater_solver"], options["floater_step_size"]
+    if solver != AUTO:
+        return solver, step
+    if device == "cpu":
+        return "adams", step
+    return ("rk4_hermite" if step is not None and step > COARSEST_STEP else "collocation"), step
+
+
+class FlowSolver:
+    """Solves one flow, by the user's engine or by the one that the measured error asks for.
+
+    Args:
+        options: the encoder's, by ``dest``.
+        label: what the flow is for, in messages.
+    """
+
+    def __init__(self, options: dict[str, Any], label: str):
+        self.delta: float = options["floater_delta"]
+        self.label = label
+        self.record = SolveRecord()
+        self._options = options
+        self._chosen: dict[str, Any] | None = None
+        self._period = -1
+        self._reported = ""
+        #: estimated relative error of the values, where it was measured
+        self.error: float | None = None
+
+    def forget(self) -> None:
+        """The flow may be another from now on: measure before the next solve."""
+        self._chosen = None
+
+    def engine(
+        self, dynamics: PositionDynamics, p0: Tensor, gradients: bool, num_updates: int
+    ) -> dict[str, Any]:
+        """What to call `solve` with: solver, step_size and gradient.
+
+        Args:
+            dynamics: the flow.
+            p0: [..., C].
+            gradients: whether errors of the gradient count, and the log is told: in training.
+            num_updates: so far; decides when to measure again.
+        """
+        period = num_updates // UPDATES_BETWEEN_MEASUREMENTS
+        if self._chosen is None or (gradients and period != self._period):
+            first = self._period < 0
+            self._period = period
+            self._chosen = self._measured(dynamics, p0, gradients, first)
+        return self._chosen
+
+    def solve(self, dynamics: PositionDynamics, p0: Tensor, times: Tensor, **engine: Any) -> Tensor:
+        """[N, ..., C], counted in :attr:`record`; a parallel solve that RK4 had to do is logged."""
+        fallbacks = self.record.fallbacks
+        trajectory = solve(dynamics, p0, times, record=self.record, **engine)
+        if self.record.fallbacks > fallbacks:
+            logger.info(
+                "position flow of %s: the parallel solve did not converge; RK4 stands in for "
+                "this update",
+                self.label,
+            )
+        return trajectory
+
+    def statistics(self) -> dict[str, Any]:
+        """For the training log, since the last call; empty without a solve."""
+        counts = self.record.take()
+        solves = counts.pop("solves")
+        if not solves:
+            return {}
+        counts["evaluations"] /= solves
+        if self.error is not None:
+            counts["error"] = self.error
+        return counts
+
+    def _measured(
+        self, dynamics: PositionDynamics, p0: Tensor, gradients: bool, first: bool
+    ) -> dict[str, Any]:
+        times = self.delta * torch.arange(TOKENS_MEASURED, dtype=torch.float64)
+        solver, step = _engine(self._options, p0.device.type)
+        gradient = self._options["floater_gradient"]
+        if self._options["floater_solver"] == AUTO and step is None:
+            choice = choose(dynamics, p0, times, gradients)
+            self._report(choice, gradients)
+            return {**choice.options, "gradient": gradient}
+        step = checked_step_size(solver, step, gradient)
+        engine = {"solver": solver, "step_size": step, "gradient": gradient}
+        # torchdiffeq's solves cost as much as many updates.
+        if gradients and (first or solver not in TORCHDIFFEQ_SOLVERS):
+            record = SolveRecord()
+            error = step_halving_error(dynamics, p0, times, **engine, record=record)
+            # Where RK4 stood in, it was RK4's error.
+            error = float("inf") if record.fallbacks else error
+            self._report(Choice(solver, step, error, None, len(times)), gradients)
+        return engine
+
+    def _report(self, choice: Choice, in_training: bool) -> None:
+        """Tell the log, where the engine is new or the errors are too large."""
+        self.error = choice.value_error
+        too_large = not choice.good_enough
+        engine = f"{choice.solver}, step {choice.step_size or 'adaptive'}"
+        if not too_large and (engine == self._reported or not in_training):
+            return
+        self._reported = engine
+        gradient = ""
+        if choice.gradient_error is not None:
+            gradient = f" (of its gradient {choice.gradient_error:.1e})"
+        advice = ""
+        if too_large:
+            advice = "; a smaller --floater-step-size or a larger --floater-time-scale lowers it"
+        logger.log(
+            logging.WARNING if too_large else logging.INFO,
+            "position flow of %s: %s, estimated relative error of the solve %.1e%s over %d tokens%s",
+            self.label,
+            engine,
+            choice.value_error,
+            gradient,
+            choice.num_times,
+            advice,
+        )

@@ -1,0 +1,386 @@
+import gc
+import itertools
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import helpers
+import pytest
+import torch
+
+from fairseq_floater.benchmark import batches, contestants, growth, memory, parts
+from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
+from fairseq_floater.benchmark.tables import seconds
+from fairseq_floater.benchmark.timing import Spread, comparison, exponent, side_by_side
+from fairseq_floater.cli import main
+from fairseq_floater.errors import UserError
+
+# What fairseq and Hydra say of each other; the command keeps it from its users.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+TINY = Settings(**QUICK)
+NAMES = ["fairseq", "floater", "floater K=8"]
+
+
+def settings(*options, **changes):
+    return Settings(**{**QUICK, "model_options": options, **changes})
+
+
+def found(*options, **changes):
+    return contestants.contestants(settings(*options, **changes), "nowhere")
+
+
+@pytest.fixture(scope="module")
+def three():
+    return found()
+
+
+def bench(chosen, three):
+    return parts.Bench(chosen, three, progress=lambda message: None)
+
+
+class Race:
+    """Contestants on a clock of their own, each taking as long as it is told to."""
+
+    def __init__(self, costs):
+        self.now, self.turns, self.collecting = 0.0, [], []
+        self.contestants = {name: self.contestant(name, cost) for name, cost in costs.items()}
+
+    def contestant(self, name, cost):
+        def turn(number):
+            self.turns.append((name, number))
+            self.collecting.append(gc.isenabled())
+            self.now += cost(number)
+
+        return turn
+
+    def run(self, rounds=6, warm_up=2, seed=1):
+        return side_by_side(
+            self.contestants, rounds, warm_up=warm_up, seed=seed, clock=lambda: self.now
+        )
+
+
+def costs():
+    return {"a": lambda number: 1.0 + number, "b": lambda number: 3.0, "c": lambda number: 0.5}
+
+
+def test_every_contestant_has_one_turn_a_round_in_an_order_drawn_anew():
+    race = Race(costs())
+    times = race.run()
+    assert times == {"a": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "b": [3.0] * 6, "c": [0.5] * 6}
+    rounds = [race.turns[i : i + 3] for i in range(0, len(race.turns), 3)]
+    assert [{number for _, number in turns} for turns in rounds] == [{0}, {1}] + [
+        {number} for number in range(6)
+    ]
+    orders = ["".join(name for name, _ in turns) for turns in rounds]
+    assert {"".join(sorted(order)) for order in orders} == {"abc"}
+    assert len(set(orders)) > 2
+    again, other = Race(costs()), Race(costs())
+    again.run()
+    other.run(seed=2)
+    assert again.turns == race.turns != other.turns
+
+
+def test_garbage_is_not_collected_during_a_turn():
+    race = Race(costs())
+    race.run(rounds=1)
+    assert not any(race.collecting)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_the_device_is_waited_for_before_and_after_each_turn():
+    events = []
+    side_by_side(
+        {"a": lambda number: events.append("work")},
+        2,
+        warm_up=1,
+        seed=1,
+        synchronize=lambda: events.append("wait"),
+    )
+    assert events == ["wait", "work", "wait"] * 3
+
+
+def test_a_ratio_is_of_the_same_round():
+    compared = comparison([2.0, 6.0, 3.0, 40.0], [1.0, 2.0, 3.0, 10.0])
+    assert compared["ratio"] == pytest.approx(2.5)  # of 2, 3, 1, 4
+    assert (compared["ratio_low"], compared["ratio_high"]) == pytest.approx((1.75, 3.25))
+    assert compared["ratio_of_totals"] == pytest.approx(51 / 16)
+    assert compared["seconds"] == pytest.approx(4.5)
+    assert (compared["rounds"], compared["block"]) == (4, 1)
+    assert comparison([3.0], [2.0])["ratio_low"] == 1.5
+    assert Spread.of([5.0, 1.0, 3.0]) == Spread(3.0, 2.0, 4.0)
+
+
+def test_a_cycle_is_compared_as_a_whole():
+    """One solve of 9 in four updates of 1, beside 2: (9 + 3) / 8, whichever round it falls on."""
+    for start in range(4):
+        own = [9.0 if (i + start) % 4 == 0 else 1.0 for i in range(12)]
+        compared = comparison(own, [2.0] * 12, block=4)
+        assert compared["ratio"] == compared["ratio_low"] == compared["ratio_high"] == 1.5
+        assert compared["seconds"] == 3.0
+    with pytest.raises(ValueError, match="10 rounds are no whole blocks of 4"):
+        comparison([1.0] * 10, [1.0] * 10, block=4)
+
+
+def test_the_exponent_is_the_slope_of_the_logarithms():
+    assert exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
+    assert seconds(0.01234) == "12.3 ms"
+    assert seconds(12.34) == "12.3 s"
+
+
+def test_batches_are_fairseqs_of_similar_lengths():
+    chosen = settings(tokens=200, length=(5, 40))
+    words = batches.dictionary(chosen.vocabulary)
+    assert len(words) == chosen.vocabulary
+    made = batches.training_batches(chosen, words, chosen.tokens)
+    sizes = [batches.size(batch) for batch in made]
+    assert max(sizes[0]["source_length"], sizes[0]["target_length"]) == 40
+    for batch, size in zip(made, sizes):
+        longest = max(size["source_length"], size["target_length"])
+        assert size["sentences"] * longest <= 200 < 2 * 8 * longest + size["sentences"] * longest
+        source, target = batch["net_input"]["src_tokens"], batch["target"]
+        assert (source[:, -1] == helpers.EOS).all()  # padded on the left
+        assert (target[:, 0] > helpers.EOS).all()
+        lengths = target.ne(helpers.PAD).sum(1)
+        assert lengths.min() >= 5
+        assert size["tokens"] == lengths.sum()
+        assert size["tokens"] > 0.8 * size["padded_tokens"]
+    targets = [size["target_length"] for size in sizes]
+    assert targets == sorted(targets, reverse=True)
+    assert len(set(targets)) == len(batches.PLACES)
+    again = batches.training_batches(chosen, words, chosen.tokens)
+    assert all(torch.equal(a["target"], b["target"]) for a, b in zip(made, again))
+    for sentences in (1, 3):
+        sources = [
+            batch["net_input"]["src_tokens"]
+            for batch in batches.generation_batches(chosen, words, sentences)
+        ]
+        assert {len(source) for source in sources} == {sentences}
+        assert sources[0].size(1) == 40
+
+
+def test_contestants_are_what_fairseq_train_builds(three):
+    assert [c.name for c in three] == NAMES
+    assert [c.interval for c in three] == [1, 1, 8]
+    words = batches.dictionary(helpers.VOCABULARY)
+    trainers = [contestants.trainer(c, words) for c in three]
+    counts = [sum(p.numel() for p in t.model.parameters()) for t in trainers]
+    plain = helpers.plain(share_all_embeddings=True)
+    ours = helpers.build("floater", target="qkv", share_all_embeddings=True)
+    assert counts[0] == sum(p.numel() for p in plain.parameters())
+    assert counts[1] == counts[2] == sum(p.numel() for p in ours.parameters())
+    assert type(trainers[0].model) is type(plain)
+    assert {type(t.optimizer).__name__ for t in trainers} == {"FairseqAdam"}
+    assert {t.criterion.eps for t in trainers} == {0.1}
+    dropouts = {t.model.encoder.dropout_module.p for t in trainers}
+    assert dropouts == {plain.encoder.dropout_module.p}
+
+
+def test_options_of_an_encoder_make_one_contestant_and_others_are_shared():
+    options = ("--position-encoder", "rnn", "--encoder-layers", "3", "--rnn-layers=2")
+    baseline, other = found(*options)
+    assert (baseline.name, other.name) == ("fairseq", "position-encoder rnn rnn-layers=2")
+    assert baseline.cfg.model.encoder_layers == other.cfg.model.encoder_layers == 3
+    assert (other.cfg.model.position_encoder, other.cfg.model.rnn_layers) == ("rnn", "2")
+    assert not hasattr(baseline.cfg.model, "position_encoder")
+    assert [c.cfg.model.dropout for c in found("--dropout", "0.25")] == [0.25] * 3
+    both = found("--floater-update-interval", "4")
+    assert [c.interval for c in both] == [1, 4]
+    assert [c.name for c in contestants.without_intervals(both)] == [c.name for c in both]
+
+
+@pytest.mark.parametrize("interval", [1, 3, 8])
+def test_everyone_trains_on_the_same_batches_and_solves_meet_all(monkeypatch, interval):
+    pair = found("--floater-update-interval", str(interval))
+    seen, updates = {c.name: [] for c in pair}, itertools.count()
+
+    def record(trained, batch, name):
+        seen[name].append(tuple(batch["target"].shape))
+        next(updates)
+
+    fake = SimpleNamespace(model=torch.nn.Linear(2, 3))
+    monkeypatch.setattr(parts, "trainer", lambda contestant, words: fake)
+    monkeypatch.setattr(parts, "update", record)
+    rows = parts.update_rows(bench(TINY, pair), 128, rounds=4 * interval)
+    assert seen["fairseq"] == seen[pair[1].name]
+    warm_up, block = parts.WARM_UP["cpu"], rows[1]["block"]
+    assert rows[0]["block"] == 1
+    assert block == (1 if interval == 1 else math.lcm(interval, 4))
+    rounds = rows[0]["rounds"]
+    assert rounds == rows[1]["rounds"] >= 4 * interval
+    assert rounds % block == 0
+    assert next(updates) == 2 * (warm_up + rounds)
+    counted = seen["fairseq"][warm_up:]
+    every = {(size["sentences"], size["target_length"]) for size in rows[0]["batches"]}
+    assert set(counted) == every
+    solves = [
+        shape for i, shape in enumerate(seen["fairseq"]) if i % interval == 0 and i >= warm_up
+    ]
+    assert set(solves) == every
+    assert [row["parameters"] for row in rows] == [9, 9]
+
+
+def test_updates_are_fairseqs_and_a_skipped_one_is_an_error(three):
+    words = batches.dictionary(TINY.vocabulary)
+    [batch, *_] = batches.training_batches(TINY, words, TINY.tokens)
+    trained = contestants.trainer(three[2], words)
+    before = [p.detach().clone() for p in trained.model.parameters()]
+    contestants.update(trained, batch, "floater K=8")
+    contestants.update(trained, batch, "floater K=8")
+    assert trained.get_num_updates() == 2
+    assert trained.model.encoder.positions.num_updates == 1  # told before each update
+    moved = max(float((a - b).abs().max()) for a, b in zip(before, trained.model.parameters()))
+    assert 0 < moved < 1e-6
+    trained.train_step = lambda samples: None
+    with pytest.raises(UserError, match="fairseq skipped an update of floater K=8"):
+        contestants.update(trained, batch, "floater K=8")
+
+
+def count_calls(monkeypatch, owner, name):
+    """A list that grows with every call of a method, which is called all the same."""
+    calls, method = [], getattr(owner, name)
+
+    def counted(*args):
+        calls.append(args)
+        return method(*args)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def test_translations_take_the_same_steps_and_keep_the_table(three, monkeypatch):
+    chosen = settings(steps=7, length=(4, 30))
+    words = batches.dictionary(chosen.vocabulary)
+    chosen_three = found(steps=7, length=(4, 30))
+    assert [c.name for c in contestants.without_intervals(chosen_three)] == NAMES[:2]
+    steps = {}
+    for contestant in contestants.without_intervals(chosen_three):
+        translator = contestants.Translator(contestant, words, chosen)
+        counted = count_calls(monkeypatch, translator.generator.search, "step")
+        computed = [
+            count_calls(monkeypatch, signal, "compute")
+            for _, _, signal in helpers.signals(translator.model)
+        ]
+        made = batches.generation_batches(chosen, words, 3)
+        for batch in made:
+            translator.translate(batch)
+        steps[contestant.name] = len(counted)
+        assert [len(calls) for calls in computed] == [1] * len(computed)  # for all batches
+        assert not translator.model.training
+    assert steps == {"fairseq": 7 * len(made), "floater": 7 * len(made)}
+    monkeypatch.setattr(
+        translator.task, "inference_step", lambda *args: [[{"tokens": torch.zeros(6)}]]
+    )
+    with pytest.raises(UserError, match=r"hypotheses of \[6\] tokens where all must have 7"):
+        translator.translate(made[0])
+
+
+def test_the_peak_of_memory_is_exact():
+    outside = torch.ones(5000)
+    kept = []
+
+    def prepare():
+        torch.empty(1_000_000)  # freed at once
+        return torch.empty(250)
+
+    def work(held):
+        first = torch.empty(1000)
+        second = torch.empty(3000)
+        del first
+        kept.append(torch.empty(500))
+        del second
+        outside.zero_()
+
+    assert memory.peak_bytes(prepare, work, "cpu") == 4 * (250 + 1000 + 3000)
+    kept.clear()
+    assert memory.peak_bytes(prepare, lambda held: torch.empty(10), "cpu") == 4 * 260
+
+
+def test_memory_counts_parameters_gradients_moments_and_the_solve(three):
+    rows = {row["contestant"]: row for row in parts.memory_rows(bench(TINY, three))}
+    assert rows["fairseq"]["ratio"] == 1
+    plain = contestants.trainer(three[0], batches.dictionary(TINY.vocabulary)).model
+    parameters = sum(p.numel() for p in plain.parameters())
+    assert rows["fairseq"]["bytes"] > 4 * 4 * parameters
+    assert rows["fairseq"]["bytes"] < rows["floater"]["bytes"] < rows["floater K=8"]["bytes"]
+
+
+def test_growth_is_of_tables_that_learn(three):
+    quick = settings(rounds=1, growth_lengths=(8, 1100), growth_from=1)
+    rows = growth.table_rows(bench(quick, three))
+    assert [(row["contestant"], row["positions"]) for row in rows] == [
+        ("floater", 8),
+        ("floater", 1100),
+    ]
+    assert set(growth.exponents(rows, quick)) == {"floater"}
+    learned = found("--position-encoder", "learned")
+    assert [row["positions"] for row in growth.table_rows(bench(quick, learned))] == [8]
+    for encoder in ("sinusoidal", "none"):
+        assert growth.table_rows(bench(quick, found("--position-encoder", encoder))) == []
+
+
+def test_the_command_measures_draws_and_writes(tmp_path, capsys):
+    figure, as_json = tmp_path / "figure.png", tmp_path / "benchmark.json"
+    words = ["benchmark", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
+    threads = torch.get_num_threads()
+    assert main([*words, "--plot", str(figure), "--json", str(as_json)]) == 0
+    assert torch.get_num_threads() == threads
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr()
+    assert "update, 128 tokens, round 8 of 8" in said.err
+    result = json.loads(as_json.read_text())
+    assert result["settings"]["parts"] == list(PARTS)
+    assert result["machine"]["threads"] == 1
+    assert {"python", "torch", "torchdiffeq"} <= set(result["machine"]["versions"])
+    assert [row["contestant"] for row in result["update"]] == NAMES
+    generated = [(row["sentences"], row["contestant"]) for row in result["generation"]]
+    assert generated == [(n, name) for n in (1, 4) for name in NAMES[:2]]
+    for row in (*result["update"], *result["generation"], *result["growth"]["updates"]):
+        assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"] < math.inf
+        assert row["seconds"] > 0
+        assert row["rounds"] % row["block"] == 0
+    assert [row["contestant"] for row in result["memory"]] == NAMES
+    assert {row["max_tokens"] for row in result["growth"]["updates"]} == {32, 64, 128}
+    assert [row["positions"] for row in result["growth"]["tables"]] == [32, 64, 128]
+    assert set(result["growth"]["exponents"]) == {"floater"}
+    assert f"| `floater K=8` | {result['update'][2]['parameters']:,} | " in said.out
+    heads = [line for line in said.out.splitlines() if line.startswith("#")]
+    assert heads[0].startswith("## Benchmark, 20")
+    assert len(heads) >= 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tokens", "255"], r"`--tokens` must hold the longest sentence \(256 tokens\)"),
+        (["--vocabulary", "11"], "`--vocabulary` must be at least 12, but is 11"),
+        (["--dtype", "float16"], "`--dtype` float16 needs `--device cuda`"),
+        (["--dtype", "bfloat16"], "`--dtype` bfloat16 needs `--device cuda`"),
+        (["--plot", "x.jpg"], "`x.jpg` must end in one of png, svg, pdf"),
+        (["--parts", "solve", "--plot", "x.png"], "`--plot` draws one of the parts update"),
+        (
+            ["--quick", "--", "--lr", "1"],
+            "`--lr` is an option neither of `floater benchmark` nor of",
+        ),
+        (["--quick", "word"], "`word` is an option neither of"),
+        (["--quick", "--", "--position-encoder", "x"], "refuses the model's options: argument "),
+        (["--quick", "--", "--encoder-layers", "x"], "argument --encoder-layers: invalid int"),
+    ],
+)
+def test_bad_usage_is_refused_in_a_sentence(words, message, capsys):
+    assert main(["benchmark", "--device", "cpu", *words]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.startswith("floater benchmark: ")
+    assert said.err.count("\n") == 1
+    assert re.search(message, said.err)
+
+
+@pytest.mark.parametrize("length", ["16", "9:4", "1:4", "a:b", "4:9:16"])
+def test_a_range_of_lengths_is_low_and_high(length, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["benchmark", "--length", length])
+    assert end.value.code == 2
+    assert "must be LOW:HIGH with 2 <= LOW <= HIGH" in capsys.readouterr().err

@@ -1,0 +1,306 @@
+"""The engines written for speed, and the choice between them: against autograd, the truth and each other."""
+
+import copy
+import math
+
+import pytest
+import torch
+from test_ode import AsModule, Sinusoid, flow, relative, values_and_gradients
+
+from fairseq_floater.benchmark.flows import standard_flows
+from fairseq_floater.ode import PositionDynamics, SolveRecord, choose, solve
+from fairseq_floater.ode import choice as choice_module
+from fairseq_floater.ode.collocation import (
+    MAX_ITERATIONS,
+    TOLERANCE,
+    _quadrature,
+    solve_collocation,
+)
+from fairseq_floater.ode.hermite import HermiteGrid
+
+TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
+UNEVEN = torch.tensor([0.0, 0.03, 0.5, 0.77, 0.8, 1.9, 3.3, 3.4, 7.0], dtype=torch.float64)
+FLOWS = ("small", "linear", "attracted", "oscillating")
+
+
+def named_flow(name, dim=32, rows=6, seed=0):
+    found = next(f for f in standard_flows(dim, rows, seed) if f.name == name)
+    return found.dynamics, found.p0.requires_grad_()
+
+
+def values_and_gradient(dynamics, p0, weights, **options):
+    """Of <weights, values>, with respect to everything, as one vector."""
+    values = solve(dynamics, p0, TIMES, **options)
+    inputs = [p0, *dynamics.parameters()]
+    gradients = torch.autograd.grad(values, inputs, weights.to(values))
+    return values.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def weak_flow(dim=6, rows=(3, 2)):
+    dynamics, p0 = flow(dim=dim, rows=rows)
+    with torch.no_grad():
+        for parameter in dynamics.parameters():
+            parameter.mul_(0.5)
+    return dynamics, p0
+
+
+# Adams-Bashforth
+
+
+@pytest.mark.parametrize("positions", [2, 3, 5, 9, 40])
+@pytest.mark.parametrize("step", [0.1, 0.2, 0.4])
+def test_adams_written_out_gradient_is_the_gradient_of_the_steps(positions, step):
+    dynamics, p0 = flow()
+    options = {"solver": "adams", "step_size": step}
+    values, gradients = values_and_gradients(dynamics, p0, TIMES[:positions], **options)
+    expected, references = values_and_gradients(
+        AsModule(dynamics), p0, TIMES[:positions], **options
+    )
+    assert relative(values, expected) < 1e-13
+    for gradient, reference in zip(gradients, references, strict=True):
+        assert relative(gradient, reference) < 1e-12
+
+
+def test_adams_is_of_fourth_order():
+    p0 = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    angle = UNEVEN[:, None] * torch.tensor([1.0, 0.3], dtype=torch.float64)
+    truth = torch.cat([angle.sin(), angle.cos()], dim=1)
+    errors = [
+        float(
+            (solve(Sinusoid(), p0, UNEVEN, solver="adams", step_size=0.4 / 2**i) - truth)
+            .abs()
+            .max()
+        )
+        for i in range(4)
+    ]
+    slope = math.log(errors[0] / errors[-1]) / (3 * math.log(2))
+    assert 3.7 < slope < 4.5, errors
+
+
+# Collocation
+
+
+@pytest.mark.parametrize("steps", [8, 16, 64])
+def test_quadrature_is_exact_for_cubics(steps):
+    first, powers = _quadrature(steps)
+    nodes = torch.arange(steps + 1, dtype=torch.float64)
+    for degree in range(4):
+        slopes = nodes**degree
+        integral = first * slopes[0] + powers[0] @ slopes[1:]
+        torch.testing.assert_close(integral, nodes[1:] ** (degree + 1) / (degree + 1))
+    torch.testing.assert_close(powers[1], powers[0] @ powers[0])
+
+
+def by_plain_iteration(dynamics, p0, times, step):
+    """The same equations, segment by segment, solved by Picard's iteration under autograd."""
+    steps = round(6.4 / step)
+    first, powers = _quadrature(steps)
+    x0, values, slopes = p0, [p0[None]], []
+    count = math.ceil((float(times[-1]) - 1e-9) / step / steps)
+    for segment in range(count):
+        t = step * (segment * steps + torch.arange(steps + 1, dtype=torch.float64))
+        x = x0.expand(steps, *x0.shape)
+        slope0 = dynamics(t[0], x0)
+        for _ in range(120):
+            inner = torch.stack([dynamics(time, point) for time, point in zip(t[1:], x)])
+            shape = (steps, *[1] * x0.dim())
+            x = x0 + step * (first.view(shape) * slope0 + torch.tensordot(powers[0], inner, dims=1))
+        values.append(x)
+        slopes += [slope0[None], inner[:-1]]
+        x0 = x[-1]
+    slopes.append(dynamics(t[-1], x0)[None])
+    grid = HermiteGrid(times, step, p0, multiple=steps)
+    return grid.interpolate(torch.cat(values), torch.cat(slopes))
+
+
+@pytest.mark.parametrize("times", [TIMES[:70], UNEVEN], ids=["equidistant", "uneven"])
+def test_collocation_solves_its_equations_and_their_gradient(times):
+    dynamics, p0 = weak_flow(dim=4, rows=(2,))
+    record = SolveRecord()
+    values = solve_collocation(dynamics, p0, times, 0.4, record)
+    expected = by_plain_iteration(dynamics, p0, times, 0.4)
+    weights = torch.sin(torch.arange(values.numel(), dtype=values.dtype)).view_as(values)
+    inputs = [p0, *dynamics.parameters()]
+    gradients = torch.autograd.grad((values * weights).sum(), inputs)
+    references = torch.autograd.grad((expected * weights).sum(), inputs)
+    assert record.fallbacks == 0 and record.residual <= TOLERANCE
+    assert relative(values, expected) < 1e-5
+    for gradient, reference in zip(gradients, references, strict=True):
+        assert relative(gradient, reference) < 1e-4
+
+
+def test_a_flow_too_strong_for_the_iteration_is_rk4s():
+    dynamics, p0 = named_flow("fast")
+    record = SolveRecord()
+    options = {"solver": "collocation", "step_size": 0.2}
+    values, gradients = values_and_gradients(dynamics, p0, TIMES, record=record, **options)
+    expected, references = values_and_gradients(dynamics, p0, TIMES, step_size=0.1)
+    assert record.fallbacks == 1
+    assert torch.equal(values, expected)
+    for gradient, reference in zip(gradients, references, strict=True):
+        torch.testing.assert_close(gradient, reference)
+
+
+def test_a_gradient_that_does_not_converge_is_rk4s(monkeypatch):
+    dynamics, p0 = named_flow("attracted")
+    record = SolveRecord()
+    values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.2, record=record)
+    assert record.fallbacks == 0
+    monkeypatch.setattr("fairseq_floater.ode.collocation.MAX_ITERATIONS", 0)
+    (gradient,) = torch.autograd.grad(values.sum(), p0)
+    (expected,) = torch.autograd.grad(solve(dynamics, p0, TIMES, step_size=0.1).sum(), p0)
+    assert record.fallbacks == 1
+    torch.testing.assert_close(gradient, expected)
+
+
+# Without looking, as on a GPU
+
+
+def test_enough_blind_iterations_give_what_looking_gives():
+    dynamics, p0 = named_flow("linear")
+    seeing = solve_collocation(dynamics, p0, TIMES, 0.2, SolveRecord(), blind=False)
+    record = SolveRecord(iterations=12)
+    blind = solve_collocation(dynamics, p0, TIMES, 0.2, record, blind=True)
+    assert relative(blind, seeing) < 1e-4
+    inputs = [p0, *dynamics.parameters()]
+    for gradient, reference in zip(
+        torch.autograd.grad(blind.sum(), inputs), torch.autograd.grad(seeing.sum(), inputs)
+    ):
+        assert relative(gradient, reference) < 1e-3
+    assert record.fallbacks == 0 and not record.distrusted
+
+
+def test_too_few_blind_iterations_give_no_gradient_more_iterations_and_one_solve_by_rk4():
+    dynamics, p0 = named_flow("attracted")
+    record = SolveRecord(iterations=1)
+    values = solve_collocation(dynamics, p0, TIMES, 0.2, record, blind=True)
+    gradients = torch.autograd.grad(values.sum(), [p0, *dynamics.parameters()])
+    assert not any(gradient.any() for gradient in gradients)
+    assert record.distrusted and record.iterations > 1 and record.fallbacks >= 1
+    again = solve_collocation(dynamics, p0, TIMES, 0.2, record, blind=True)
+    assert torch.equal(again, solve(dynamics, p0, TIMES, step_size=0.1))
+    assert not record.distrusted
+    assert record.iterations <= MAX_ITERATIONS
+
+
+def test_blind_iterations_that_overflow_give_gradients_of_zero():
+    dynamics, p0 = named_flow("fast")
+    record = SolveRecord(iterations=20)
+    values = solve_collocation(dynamics, p0, TIMES, 0.4, record, blind=True)
+    gradients = torch.autograd.grad(values.nan_to_num().sum(), [p0, *dynamics.parameters()])
+    assert not any(gradient.any() for gradient in gradients)
+
+
+# All of them
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("solver", ["adams", "collocation", "rk4_hermite"])
+def test_default_steps_are_exact_enough(solver, name):
+    dynamics, p0 = named_flow(name, dim=128)
+    exact = copy.deepcopy(dynamics).double()
+    p0_exact = p0.detach().double().requires_grad_()
+    weights = torch.randn(len(TIMES), *p0.shape, generator=torch.Generator().manual_seed(1))
+    truth, reference = values_and_gradient(exact, p0_exact, weights, step_size=0.0125)
+    values, gradient = values_and_gradient(dynamics, p0, weights, solver=solver)
+    assert float((values - truth).abs().max() / truth.abs().max()) < 1e-3
+    assert relative(gradient, reference) < 1e-2
+
+
+@pytest.mark.parametrize("solver", ["adams", "collocation"])
+def test_a_row_does_not_depend_on_how_many_were_asked_for(solver):
+    dynamics, p0 = named_flow("attracted")
+    long = solve(dynamics, p0, TIMES, solver=solver)
+    for n in (1, 2, 3, 17, 65, 95):
+        assert torch.equal(solve(dynamics, p0, TIMES[:n], solver=solver), long[:n])
+
+
+@pytest.mark.parametrize("solver", ["adams", "collocation", "rk4_hermite", "rk4", "midpoint"])
+def test_evaluations_in_a_row_are_counted(solver):
+    dynamics, p0 = weak_flow()
+    record = SolveRecord()
+    solve(dynamics, p0, TIMES[:65], solver=solver, record=record)
+    expected = {"adams": 74, "rk4_hermite": 129, "rk4": 1280, "midpoint": 640}
+    counts = record.take()
+    assert counts["solves"] == 1
+    if solver == "collocation":
+        assert 3 <= counts["evaluations"] <= MAX_ITERATIONS + 3
+        assert 0 <= float(counts["residual"]) <= TOLERANCE
+    else:
+        assert counts["evaluations"] == expected[solver]
+    assert record.take() == {"solves": 0, "evaluations": 0, "fallbacks": 0}
+
+
+def test_collocation_of_another_dynamics_is_refused():
+    with pytest.raises(ValueError, match="needs a PositionDynamics, but `dynamics` is a Sinusoid"):
+        solve(Sinusoid(), torch.ones(4), TIMES, solver="collocation")
+
+
+def test_collocation_with_a_step_of_a_whole_segment_is_refused():
+    dynamics, p0 = weak_flow()
+    with pytest.raises(ValueError, match="at most 0.8 for collocation, but is 1.6"):
+        solve(dynamics, p0, TIMES, solver="collocation", step_size=1.6)
+
+
+# The choice
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_choice_is_good_enough_and_the_coarsest_that_is(name, device, monkeypatch):
+    candidates = choice_module.CANDIDATES[device]
+    monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": candidates})
+    dynamics, p0 = named_flow(name, dim=64)
+    choice = choose(dynamics, p0, TIMES)
+    assert choice.good_enough
+    exact = copy.deepcopy(dynamics).double()
+    truth = solve(exact, p0.detach().double(), TIMES, step_size=0.0125).detach()
+    values = solve(dynamics, p0, TIMES, **choice.options).detach()
+    assert float((values - truth).abs().max() / truth.abs().max()) < 1e-3
+    coarser = candidates[: candidates.index((choice.solver, choice.step_size))]
+    for solver, step in coarser:
+        monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": ((solver, step),)})
+        assert not choose(dynamics, p0, TIMES).good_enough
+
+
+def test_the_choice_depends_on_the_flow():
+    chosen = {name: choose(*named_flow(name, dim=64), TIMES) for name in ("small", "oscillating")}
+    assert chosen["small"].step_size > chosen["oscillating"].step_size
+
+
+def test_without_gradients_only_values_count():
+    dynamics, p0 = named_flow("linear")
+    with torch.no_grad():
+        choice = choose(dynamics, p0, TIMES, gradients=False)
+    assert choice.gradient_error is None
+    assert choose(dynamics.requires_grad_(False), p0.detach(), TIMES).gradient_error is None
+    assert all(p.grad is None for p in dynamics.parameters())
+
+
+def test_a_choice_leaves_gradients_and_random_numbers_alone():
+    dynamics, p0 = named_flow("small")
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    choose(dynamics, p0, TIMES)
+    assert torch.equal(torch.rand(1), expected)
+    assert p0.grad is None and all(p.grad is None for p in dynamics.parameters())
+
+
+def test_a_flow_in_half_precision_is_measured_in_float32():
+    dynamics, p0 = named_flow("small", dim=64)
+    choice = choose(dynamics.half(), p0, TIMES)
+    assert choice.good_enough and choice.gradient_error is not None
+
+
+def test_a_flow_that_leaves_the_range_is_measured_as_far_as_it_goes():
+    dynamics = PositionDynamics(4)
+    with torch.no_grad():
+        for parameter in dynamics.parameters():
+            parameter.zero_()
+        dynamics.weight1[:, :4] = dynamics.weight2[:, :4] = 10 * torch.eye(
+            4
+        )  # p grows as e^(100 t)
+    choice = choose(dynamics, torch.ones(1, 4), 0.1 * torch.arange(128, dtype=torch.float64))
+    assert choice.num_times < 128
+    assert choice.solver == "rk4_hermite"
