@@ -4,26 +4,48 @@ fairseq's attention hands its projections to torch's fused function, which has n
 that differs from token to token. This is the same attention with the projections called by
 themselves; caches, masks, beam sharing and returned weights follow fairseq's `MultiheadAttention`.
 
-Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D.
+Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D,
+N rows of a table of positions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import gather_rows
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+class PositionBias(NamedTuple):
+    """What each token's projection gets: row ``positions`` [T, B or 1] of ``table`` [N, C]."""
+
+    table: Tensor
+    positions: Tensor
+
+    def one_per_sentence(self, beam_size: int) -> PositionBias:
+        """Of B * beam_size copies the first of each sentence."""
+        return PositionBias(self.table, _one_per_sentence(self.positions, 1, beam_size))
+
+    def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
+        """The biases of this one's tokens, then of ``other``'s: for keys that are joined in time."""
+        positions = [self.positions, other.positions + len(self.table)]
+        return PositionBias(
+            torch.cat([self.table, other.table]),
+            torch.cat([p.expand(-1, batch) for p in positions]),
+        )
 
 
 class PositionBiasedAttention(MultiheadAttention):
     """fairseq's attention plus ``q_bias``, ``k_bias``, ``v_bias``.
 
-    Biases are [T or S, B or 1, C], added after the projection and, for the query, before it is
-    scaled: b_q stands beside W_q x in the paper. Keys that come from the cache already hold theirs.
+    They are added after the projection and, for the query, before it is scaled: b_q stands beside
+    W_q x in the paper. Keys that come from the cache already hold theirs.
 
     Raises:
         ValueError: xformers attention, bias_kv or zero_attn, which have no place for biases.
@@ -53,27 +75,33 @@ class PositionBiasedAttention(MultiheadAttention):
         attn_mask: Tensor | None = None,
         before_softmax: bool = False,
         need_head_weights: bool = False,
-        q_bias: Tensor | None = None,
-        k_bias: Tensor | None = None,
-        v_bias: Tensor | None = None,
+        q_bias: PositionBias | None = None,
+        k_bias: PositionBias | None = None,
+        v_bias: PositionBias | None = None,
+        beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None]:
         """Shapes: query [T, B, C], key and value [S, B, C] -> output [T, B, C], weights [B, T, S]
-        (``need_head_weights``: [H, B, T, S]). Other arguments as in fairseq's class."""
+        (``need_head_weights``: [H, B, T, S]). Other arguments as in fairseq's class.
+
+        With ``beam_size`` > 1 the keys hold each sentence that many times in a row; the cache then
+        keeps it once.
+        """
         need_weights = need_weights or need_head_weights
         saved = self._get_input_buffer(incremental_state) if incremental_state is not None else None
         if saved and "prev_key" in saved and static_kv:
             key = value = None
-        if saved is not None and key is not None and self._shares_beams(query, key):
-            key, value, k_bias, v_bias, key_padding_mask = (
-                self._one_per_sentence(key, 1),
-                None if value is None else self._one_per_sentence(value, 1),
-                self._one_per_sentence(k_bias, 1),
-                self._one_per_sentence(v_bias, 1),
-                self._one_per_sentence(key_padding_mask, 0),
+        if saved is not None and key is not None and beam_size > 1:
+            key = _one_per_sentence(key, 1, beam_size)
+            value = None if value is None else _one_per_sentence(value, 1, beam_size)
+            if key_padding_mask is not None:
+                key_padding_mask = _one_per_sentence(key_padding_mask, 0, beam_size)
+            k_bias, v_bias = (
+                bias and bias.one_per_sentence(beam_size) for bias in (k_bias, v_bias)
             )
-        q = self._heads(_biased(self.q_proj(query), q_bias))  # [B, H, T, D]
-        k = None if key is None else self._heads(_biased(self.k_proj(key), k_bias))
-        v = None if value is None else self._heads(_biased(self.v_proj(value), v_bias))
+            self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
+        q = self._heads(_projected(self.q_proj, query, q_bias))  # [B, H, T, D]
+        k = None if key is None else self._heads(_projected(self.k_proj, key, k_bias))
+        v = None if value is None else self._heads(_projected(self.v_proj, value, v_bias))
         if saved is not None:
             k, v, key_padding_mask = self._joined(saved, k, v, key_padding_mask, static_kv)
             self._set_input_buffer(
@@ -95,21 +123,26 @@ class PositionBiasedAttention(MultiheadAttention):
         per_head = weights.view(q.size(0), self.num_heads, q.size(2), -1).transpose(1, 0)
         return output, per_head if need_head_weights else per_head.mean(dim=0)
 
-    def _shares_beams(self, query: Tensor, key: Tensor) -> bool:
-        """Whether ``key`` repeats each sentence for every beam, so that one in beam_size suffices.
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState:
+        """As fairseq's; keys kept once a sentence stay, unless a sentence leaves."""
+        beam = self.get_incremental_state(incremental_state, "beam")
+        saved = self._get_input_buffer(incremental_state)
+        if beam is None or not saved:
+            reordered: IncrementalState = super().reorder_incremental_state(
+                incremental_state, new_order
+            )
+            return reordered
+        size: int = beam["size"]
+        if len(saved["prev_key"]) * size != len(new_order):
+            sentences = new_order.view(-1, size)[:, 0] // size
+            kept = {k: v if v is None else v.index_select(0, sentences) for k, v in saved.items()}
+            self._set_input_buffer(incremental_state, kept)
+        return incremental_state
 
-        Asked while decoding step by step only: a beam size outlives the generator that set it, and
-        a teacher-forced batch that follows holds sentences, not beams.
-        """
-        return bool(
-            self.encoder_decoder_attention and self.beam_size > 1 and query.size(1) == key.size(1)
-        )
-
-    def _one_per_sentence(self, x: Tensor | None, batch_dim: int) -> Tensor | None:
-        if x is None or x.size(batch_dim) == 1:
-            return x
-        index = torch.arange(0, x.size(batch_dim), self.beam_size, device=x.device)
-        return x.index_select(batch_dim, index)
+    def set_beam_size(self, beam_size: int) -> None:
+        """Nothing: a beam size left in the module would outlive its search. See `beam_size` above."""
 
     def _heads(self, x: Tensor) -> Tensor:
         """[T, B, C] -> [B, H, T, D]."""
@@ -188,5 +221,23 @@ class PositionBiasedAttention(MultiheadAttention):
         return torch.einsum("bxhts,bhsd->bxhtd", probabilities, v).flatten(0, 1)
 
 
-def _biased(projected: Tensor, bias: Tensor | None) -> Tensor:
-    return projected if bias is None else projected + bias
+def _projected(projection: nn.Module, x: Tensor, bias: PositionBias | None) -> Tensor:
+    """``x`` [T, B, C] projected, plus its tokens' rows."""
+    if bias is None:
+        projected: Tensor = projection(x)
+        return projected
+    hooked = projection._forward_pre_hooks or projection._forward_hooks
+    if type(projection) is not nn.Linear or projection.bias is None or hooked:
+        return projection(x) + gather_rows(bias.table, bias.positions)
+    # The rows take the place of the projection's own bias in its product: no pass over the tokens
+    # more than without positions, and the gradient of that bias is a sum over rows, not over tokens.
+    rows = gather_rows(bias.table + projection.bias, bias.positions).expand(*x.shape[:2], -1)
+    flat = torch.addmm(rows.reshape(-1, rows.size(-1)), x.flatten(0, 1), projection.weight.T)
+    return flat.view(*x.shape[:2], -1)
+
+
+def _one_per_sentence(x: Tensor, batch_dim: int, beam_size: int) -> Tensor:
+    if x.size(batch_dim) == 1:  # the same for all
+        return x
+    index = torch.arange(0, x.size(batch_dim), beam_size, device=x.device)
+    return x.index_select(batch_dim, index)

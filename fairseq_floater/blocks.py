@@ -19,8 +19,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from fairseq_floater.attention import IncrementalState, PositionBiasedAttention
-from fairseq_floater.position_encoders.base import gather_rows
+from fairseq_floater.attention import IncrementalState, PositionBias, PositionBiasedAttention
 
 
 class _BlockMixin(nn.Module):
@@ -87,7 +86,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
     ) -> Tensor:
         """Shapes: x [T, B, C]; encoder_padding_mask [B, T]; positions [T, B or 1] -> [T, B, C]."""
         normed = self._prepared(x, self.self_attn_layer_norm)
-        q_bias, k_bias, v_bias = gather_streams(position_table, positions, 3)
+        q_bias, k_bias, v_bias = stream_biases(position_table, positions, 3)
         attended, _ = self.self_attn(
             query=normed,
             key=normed,
@@ -148,15 +147,17 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         positions: Tensor | None = None,
         source_table: Tensor | None = None,
         source_positions: Tensor | None = None,
+        beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [T, B or 1]; source_positions
-        [S, B or 1] -> output [T, B, C], attention weights or None, None (as fairseq's)."""
-        q_bias, k_bias, v_bias, cross_q_bias = gather_streams(position_table, positions, 4)
+        [S, B or 1] -> output [T, B, C], attention weights or None, None (as fairseq's).
+        ``beam_size``: copies of each sentence in a row, of which cross-attention's cache needs one."""
+        q_bias, k_bias, v_bias, cross_q_bias = stream_biases(position_table, positions, 4)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query), dim=0)
-            source_k, source_v = gather_streams(source_table, source_positions, 2)
+            source_k, source_v = stream_biases(source_table, source_positions, 2)
             k_bias, v_bias = _join(source_k, k_bias, x), _join(source_v, v_bias, x)
             self_attn_mask, self_attn_padding_mask = _widen_masks(
                 encoder_out, encoder_padding_mask, self_attn_mask, self_attn_padding_mask
@@ -179,7 +180,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             # The cache of an earlier step holds the source's keys and values, biases included.
             cached = _holds_keys(self.encoder_attn, incremental_state)
             table = None if cached else source_table
-            cross_k_bias, cross_v_bias = gather_streams(table, source_positions, 2)
+            cross_k_bias, cross_v_bias = stream_biases(table, source_positions, 2)
             attended, weights = self.encoder_attn(
                 query=self._prepared(x, self.encoder_attn_layer_norm),
                 key=encoder_out,
@@ -192,21 +193,22 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
                 q_bias=cross_q_bias,
                 k_bias=cross_k_bias,
                 v_bias=cross_v_bias,
+                beam_size=beam_size,
             )
             x = self._residual(x, attended, self.encoder_attn_layer_norm)
         return self._feed_forward(x), weights, None
 
 
-def gather_streams(
+def stream_biases(
     table: Tensor | None, positions: Tensor | None, num_streams: int
-) -> list[Tensor | None]:
-    """Table [N, S, C] by positions [T, B or 1] -> a bias [T, B or 1, C] for each stream, or None.
+) -> list[PositionBias | None]:
+    """Table [N, S, C] and positions [T, B or 1] -> the bias of each stream, or None.
 
     A stream that the table lacks (cross-attention's q without cross-attention) is None.
     """
     if table is None or positions is None:
         return [None] * num_streams
-    present = [gather_rows(stream, positions) for stream in table.unbind(1)]
+    present = [PositionBias(stream, positions) for stream in table.unbind(1)]
     return [*present, *[None] * (num_streams - len(present))]
 
 
@@ -216,12 +218,21 @@ def _holds_keys(
     return "prev_key" in attention._get_input_buffer(incremental_state)
 
 
-def _join(source: Tensor | None, target: Tensor | None, x: Tensor) -> Tensor | None:
-    """Biases of the joint keys [S + T, B, C]; both are None where the block takes no positions."""
+def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:
+    """Whether ``block`` holds the source's keys from an earlier step, biases included."""
+    attention = getattr(block, "encoder_attn", None) or block.self_attn
+    return isinstance(attention, PositionBiasedAttention) and _holds_keys(
+        attention, incremental_state
+    )
+
+
+def _join(
+    source: PositionBias | None, target: PositionBias | None, x: Tensor
+) -> PositionBias | None:
+    """Of the joint keys, source before target; both are None where the block takes no positions."""
     if source is None or target is None:
         return None
-    batch = x.size(1)
-    return torch.cat([source.expand(-1, batch, -1), target.expand(-1, batch, -1)], dim=0)
+    return source.followed_by(target, batch=x.size(1))
 
 
 def _widen_masks(

@@ -153,8 +153,9 @@ class BlockRows:
         self._tables = (
             signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()
         )
+        statistics = signal.statistics()  # taken in evaluation too, and dropped
         if signal.training:
-            _log(signal.statistics())
+            _log(statistics)
 
     def table(self, block: nn.Module) -> Tensor | None:
         """[N, S, C] for target ``qkv``; None where ``block`` receives no positions."""

@@ -18,7 +18,11 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_floater.attention import IncrementalState
-from fairseq_floater.blocks import PositionBiasedDecoderBlock, PositionBiasedEncoderBlock
+from fairseq_floater.blocks import (
+    PositionBiasedDecoderBlock,
+    PositionBiasedEncoderBlock,
+    source_is_cached,
+)
 from fairseq_floater.position_encoders import POSITION_ENCODERS, stretch_range
 from fairseq_floater.position_encoders.base import (
     CROSS_QUERY_STREAMS,
@@ -33,6 +37,8 @@ from fairseq_floater.stack_positions import BlockRows, Stretch, all_blocks, atta
 
 # Where the encoder's output tells the decoder of `--position-stretch`.
 STRETCH = "position_stretch"
+# Where it says that each sentence stands there once for every beam.
+BEAM = "beam_size"
 
 
 class FloaterEncoder(TransformerEncoderBase):
@@ -125,6 +131,19 @@ class FloaterEncoder(TransformerEncoderBase):
             STRETCH: [] if stretch is None else [stretch],
         }
 
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Any]], new_order: Tensor
+    ) -> dict[str, list[Any]]:
+        """As fairseq's; notes when a search makes ``beam_size`` copies of each sentence."""
+        reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
+        reordered[BEAM] = []  # any other order may have mixed the copies
+        sentences = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
+        copies = len(new_order) // max(sentences, 1)
+        if copies > 1:
+            each = torch.arange(sentences, device=new_order.device).repeat_interleave(copies)
+            reordered[BEAM] = [copies] if torch.equal(new_order, each) else []
+        return reordered
+
     def embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> tuple[Tensor, Tensor]:
         """Scaled token embeddings with fairseq's base positions, and without: [B, S, C] each."""
         if token_embeddings is None:
@@ -200,6 +219,7 @@ class FloaterDecoder(TransformerDecoderBase):
             encoder_out["encoder_out"][0] if encoder_out and encoder_out["encoder_out"] else None
         )
         stretch = next(iter(encoder_out.get(STRETCH, ())), None) if encoder_out else None
+        beam_size = next(iter(encoder_out.get(BEAM, ())), 1) if encoder_out else 1
         source_mask = None
         if encoder_out and encoder_out["encoder_padding_mask"]:
             source_mask = encoder_out["encoder_padding_mask"][0]
@@ -222,7 +242,9 @@ class FloaterDecoder(TransformerDecoderBase):
             embedded.dtype,
             stretch,
         )
-        source_rows = self._source_rows(source, source_mask, blocks, embedded.dtype, stretch)
+        source_rows = None
+        if not source_is_cached(blocks[0], incremental_state):
+            source_rows = self._source_rows(source, source_mask, blocks, embedded.dtype, stretch)
         x = embedded.transpose(0, 1)  # [T, B, C]
         if self.hidden:
             x = rows.add_to(x, blocks[0])
@@ -237,6 +259,7 @@ class FloaterDecoder(TransformerDecoderBase):
             kwargs: dict[str, Any] = {}
             if not self.hidden:
                 kwargs = {"position_table": rows.table(layer), "positions": rows.positions}
+                kwargs["beam_size"] = beam_size
                 if source_rows is not None:
                     kwargs["source_table"] = source_rows.table(layer)
                     kwargs["source_positions"] = source_rows.positions

@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from fairseq_floater import position_encoders
-from fairseq_floater.attention import PositionBiasedAttention
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.stacks import FloaterDecoder, FloaterEncoder
 
@@ -63,16 +62,6 @@ class FloaterTransformerModel(TransformerModel):
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> FloaterDecoder:
         cfg = TransformerConfig.from_namespace(args)
         return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
-
-    def set_beam_size(self, beam_size: int) -> None:
-        """Called by fairseq's generator: cross-attention holds one key a sentence, not one a beam.
-
-        fairseq offers this to BART only. It concerns our attention alone: fairseq's would drop all but
-        one in ``beam_size`` sentences of a batch that is trained on afterwards.
-        """
-        for module in self.decoder.modules():
-            if isinstance(module, PositionBiasedAttention):
-                module.set_beam_size(beam_size)
 
 
 def _refuse_unsupported(args: Any) -> None:

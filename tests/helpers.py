@@ -154,9 +154,15 @@ def log_probs(model, source, target_in):
 
 
 @torch.no_grad()
-def stepwise_log_probs(model, source, target_in, orders=None):
-    """The same step by step with the cache; before step t, rows are taken in ``orders[t]``."""
+def stepwise_log_probs(model, source, target_in, orders=None, beam=1):
+    """The same step by step with the cache; before step t, rows are taken in ``orders[t]``.
+
+    With ``beam`` > 1 each sentence of ``source`` gets that many copies, as in a search.
+    """
     encoder_out = model.encoder(source, src_lengths=source.ne(PAD).sum(1))
+    if beam > 1:
+        copies = torch.arange(len(source)).repeat_interleave(beam)
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, copies)
     state, steps = {}, []
     for t in range(target_in.size(1)):
         if orders and t in orders:

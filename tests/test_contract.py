@@ -125,15 +125,16 @@ def test_step_by_step_equals_one_pass(encoder, blocks, target):
 def test_step_by_step_equals_one_pass_when_beams_are_reordered(encoder, blocks, target, beam):
     """Beams of one sentence change places; later a whole sentence is finished and leaves."""
     model = visible(encoder, blocks, target)
-    source = source_batch().repeat_interleave(2, dim=0)
+    sentences = source_batch()
+    source = sentences.repeat_interleave(2, dim=0)
     target_in = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
     orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
     surviving = torch.arange(6)
     for order in orders.values():
         surviving = surviving[torch.tensor(order)]
     full = log_probs(model, source[surviving], target_in[surviving])
-    model.decoder.set_beam_size(beam)
-    steps = stepwise_log_probs(model, source, target_in, orders)
+    sources = {1: source, 2: sentences}
+    steps = stepwise_log_probs(model, sources[beam], target_in, orders, beam)
     assert difference(full, steps) <= TOLERANCE
 
 

@@ -11,10 +11,12 @@ from fairseq.models import build_model
 from fairseq.models.ema.ema import EMA
 from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.optim.adam import Adam
+from fairseq.sequence_generator import SequenceGenerator
 from helpers import (
     PAD,
     TOLERANCE,
     build,
+    dictionary,
     difference,
     every_case,
     every_target,
@@ -145,13 +147,36 @@ def test_positions_enter_where_the_equations_say(encoder, blocks, target):
     assert difference(log_probs(model, *batch), log_probs(reference, *batch)) <= TOLERANCE
 
 
-def test_teacher_forcing_after_a_beam_search():
-    """A generator leaves its beam size in the model; a batch of sentences is no beam."""
+def test_searches_with_several_beam_sizes_do_not_disturb_each_other():
+    """Nor the teacher forcing that follows: a batch of sentences is no beam."""
     model = visible("floater", target="qkv")
-    batch = source_batch(lengths=(7, 11, 4, 5)), target_batch(lengths=(9, 5, 12, 3))
+    source = source_batch(lengths=(7, 11, 4, 5, 9))
+    batch = source, target_batch(lengths=(9, 5, 12, 3, 4))
     before = log_probs(model, *batch)
-    model.decoder.set_beam_size(2)
+    generators = {
+        n: SequenceGenerator([model], dictionary(), beam_size=n, max_len_b=25) for n in (1, 5, 3)
+    }
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}}
+    for size in (5, 1, 3, 5, 1):
+        with torch.no_grad():
+            together = generators[size].generate([model], sample)
+        for row, best in zip(source, together, strict=True):
+            alone = row[row.ne(PAD)][None]
+            scores = log_probs(model, alone, shifted(best[0]["tokens"][None]))
+            expected = scores.gather(2, best[0]["tokens"][None].unsqueeze(2)).mean()
+            assert abs(float(expected) - float(best[0]["score"])) <= TOLERANCE
     assert difference(log_probs(model, *batch), before) == 0
+
+
+def test_copies_in_another_order_are_not_taken_for_beams():
+    model = visible("floater", target="qkv")
+    source, target_in = source_batch(), target_batch()
+    encoder_out = model.encoder(source, src_lengths=source.ne(PAD).sum(1))
+    order = torch.arange(len(source)).repeat(2)  # sentence after sentence, twice
+    copied = model.encoder.reorder_encoder_out(encoder_out, order)
+    output = model.decoder(target_in[order][:, :1], encoder_out=copied, incremental_state={})
+    expected = model.decoder(target_in[:, :1], encoder_out=encoder_out, incremental_state={})
+    assert difference(output[0], expected[0][order]) <= TOLERANCE
 
 
 @every_case
@@ -170,6 +195,22 @@ def test_beams_and_ensembles(encoder, blocks, target):
     averaged = probabilities.logsumexp(0) - math.log(2)
     score = averaged.gather(2, best.unsqueeze(2)).mean()
     assert abs(float(score) - float(together[0]["score"])) <= TOLERANCE
+
+
+def test_a_search_adds_the_sources_biases_once_and_keeps_one_key_a_sentence(monkeypatch):
+    model = visible("floater", target="qkv")
+    calls = []
+    signal = model.decoder.source_positions
+    monkeypatch.setattr(
+        signal, "forward", lambda *args, inner=signal.forward: calls.append(1) or inner(*args)
+    )
+    keys = []
+    attention = model.decoder.layers[0].encoder_attn
+    attention.k_proj.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0].size(1)))
+    hypotheses = generated([model], source_batch(lengths=(7, 11, 4)))
+    assert max(len(h["tokens"]) for h in hypotheses) > 2  # several steps
+    assert calls == [1]
+    assert keys == [3]  # sentences, not beams
 
 
 # fairseq's options.

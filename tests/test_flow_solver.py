@@ -7,8 +7,8 @@ import torch
 from fairseq.logging import metrics
 from helpers import PAD, build, source_batch, target_batch
 
-from fairseq_floater.ode import SolveRecord, solve
 from fairseq_floater.ode import choice as choice_module
+from fairseq_floater.ode import solve
 from fairseq_floater.position_encoders import flow_solver
 
 LENGTHS = (7, 12, 5)
@@ -62,13 +62,18 @@ def test_a_flow_is_measured_again_after_validation_and_after_loading(measured):
     assert len(measured) == 12
 
 
-def test_the_engine_does_not_depend_on_the_batch():
-    chosen = []
-    for lengths in ((5,), (200, 3)):
-        trained = model()
-        step(trained, lengths)
-        chosen.append(trained.encoder.positions.solver._chosen)
-    assert chosen[0] == chosen[1]
+def test_the_engine_does_not_depend_on_the_batch(monkeypatch):
+    measured = []
+
+    def noted(dynamics, p0, times, gradients):
+        measured.append(times)
+        return choice_module.choose(dynamics, p0, times, gradients)
+
+    monkeypatch.setattr(flow_solver, "choose", noted)
+    for lengths in ((5,), (300, 3)):
+        step(model(), lengths)
+    assert len(measured) == 6
+    assert all(torch.equal(times, measured[0]) and len(times) == 256 for times in measured)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,9 @@ def test_the_table_is_the_solution_whatever_the_engine(solver):
     table = signal(40, parts, torch.float32)
     p0 = torch.stack([part.initial() for part in parts], dim=1)
     exact = solve(signal.dynamics, p0, signal.times(40), step_size=0.02)
-    torch.testing.assert_close(table, exact, rtol=2e-3, atol=2e-3 * float(exact.detach().abs().max()))
+    torch.testing.assert_close(
+        table, exact, rtol=2e-3, atol=2e-3 * float(exact.detach().abs().max())
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,13 +134,25 @@ def test_a_warning_where_no_engine_is_exact_enough(caplog, monkeypatch):
     assert all("rk4_hermite, step 0.05" in w and "--floater-time-scale" in w for w in warnings)
 
 
+def test_an_error_too_large_is_said_once(caplog, monkeypatch):
+    monkeypatch.setattr(choice_module, "VALUE_TOLERANCE", 1e-12)
+    trained = model()
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
+        for update in (0, 1000, 2000):
+            step(trained, update=update)
+    assert len(caplog.records) == 3
+
+
 def test_a_solve_that_rk4_did_over_is_said_in_the_log(caplog, monkeypatch):
     monkeypatch.setattr("fairseq_floater.ode.collocation.MAX_ITERATIONS", 0)
     trained = model(floater_solver="collocation")
     with caplog.at_level(logging.INFO, logger="fairseq_floater"):
         step(trained)
+        with metrics.aggregate() as found:
+            step(trained, update=1)
     said = [r.getMessage() for r in caplog.records if "RK4 stands in" in r.getMessage()]
-    assert len(said) == 3
+    assert len(said) == 3  # once a flow; then they are counted
+    assert found.get_smoothed_values()["flow_fallbacks"] == 3
 
 
 def test_statistics_are_in_fairseqs_training_log():
@@ -150,6 +169,7 @@ def test_statistics_are_in_fairseqs_training_log():
     with metrics.aggregate() as found, torch.no_grad():
         step(trained)
     assert not found.get_smoothed_values()
+    assert trained.encoder.positions.statistics() == {}  # nor with the first update after
 
 
 def test_residuals_of_the_parallel_engine_are_logged():
@@ -164,8 +184,9 @@ def test_encoders_without_a_flow_log_nothing():
     assert not found.get_smoothed_values()
 
 
-def test_a_frozen_flow_is_chosen_by_its_values():
+def test_a_frozen_flow_is_chosen_by_its_values(caplog):
     trained = model(floater_freeze=True)
-    step(trained)
-    chosen = trained.encoder.positions.solver
-    assert chosen.error is not None and isinstance(chosen.record, SolveRecord)
+    with caplog.at_level(logging.INFO, logger="fairseq_floater"):
+        step(trained)
+    said = [r.getMessage() for r in caplog.records if "estimated" in r.getMessage()]
+    assert len(said) == 3 and not any("gradient" in line for line in said)

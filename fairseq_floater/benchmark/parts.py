@@ -73,7 +73,7 @@ def update_rows(bench: Bench, tokens: int, rounds: int) -> list[Row]:
 
     The rounds go through :data:`batches.PLACES`' batches. A contestant that solves its flow every
     K updates is compared in blocks of rounds that hold each batch equally often and whole cycles of
-    K; from block to block the batches move on by one, so that the solves meet all of them.
+    K; from block to block the batches move on by one, so that the solves meet one after the other.
     """
     made = batches.training_batches(bench.settings, bench.words, tokens)
     cycles = {c.name: _cycle(c.interval, len(made)) for c in bench.contestants}

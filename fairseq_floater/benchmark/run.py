@@ -66,7 +66,7 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
     try:
         with tempfile.TemporaryDirectory() as save_dir, warnings.catch_warnings():
             # fairseq, Hydra and torch warn of what fairseq itself does in an old way.
-            warnings.filterwarnings("ignore", module=r"fairseq|hydra|torch\.nn")
+            warnings.filterwarnings("ignore", module=r"fairseq\.|hydra|torch\.nn")
             return _measure(settings, save_dir)
     finally:
         torch.set_num_threads(threads)

@@ -3,7 +3,6 @@
 from fairseq_floater.ode.choice import Choice as Choice
 from fairseq_floater.ode.choice import choose as choose
 from fairseq_floater.ode.collocation import COARSEST_STEP as COARSEST_STEP
-from fairseq_floater.ode.deferred import DeferredChecks as DeferredChecks
 from fairseq_floater.ode.dynamics import PositionDynamics as PositionDynamics
 from fairseq_floater.ode.record import SolveRecord as SolveRecord
 from fairseq_floater.ode.rescaled import RescaledModule as RescaledModule

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_floater.ode.deferred import constant_like
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
-from fairseq_floater.ode.hermite import HermiteGrid
+from fairseq_floater.ode.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.rk4_hermite import (
     Slope,
     Stage,

@@ -12,12 +12,12 @@ product, (1 - A)^-1 = (1 + A)(1 + A^2)(1 + A^4)..., and A^2 = (step Q)^2 (x) J^2
 nothing kept from earlier updates. The gradient solves the transposed equation in the same way.
 
 Segments are always solved whole and begin at the first time, so a row does not depend on how many
-rows were asked for, up to the tolerance of the iteration.
+rows were asked for, but for this: where the iteration fails on any segment, RK4 does the whole solve,
+and its rows differ by the error of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -25,19 +25,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_floater.ode.deferred import constant_like
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
-from fairseq_floater.ode.hermite import HermiteGrid
+from fairseq_floater.ode.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.record import SolveRecord
 from fairseq_floater.ode.rk4_hermite import (
     accumulate_coefficients,
-    solve_rk4_hermite,
     solve_two_layers,
 )
 
 # Units of time a segment; 64 tokens at the default delta.
 SEGMENT = 6.4
 COARSEST_STEP = SEGMENT / 8
+# The matrices over a segment's nodes are dense.
+FINEST_STEP = SEGMENT / 256
 # What the iteration may leave open, relative to the largest value (or gradient).
 TOLERANCE = 1e-5
 # Iterations in each segment, at most.
@@ -54,14 +54,14 @@ def solve_collocation(
     times: Tensor,
     step: float,
     record: SolveRecord,
-    blind: bool | None = None,
 ) -> Tensor:
     """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
 
-    On a CPU the iteration goes on until the residual is below :data:`TOLERANCE`, and where that
-    takes more than :data:`MAX_ITERATIONS` RK4 does the solve (or the gradient) instead. On a GPU
-    looking would stop the queue: there ``record.iterations`` are made, the flow's gradient is
-    set to zero on the device if the residual is too large, and the next solve is RK4's.
+    The iteration goes on until the residual is below :data:`TOLERANCE`; where that takes more than
+    :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. To look after each
+    iteration would hold up a GPU: there ``record.iterations`` are made and one look follows, at
+    the end of the solve, and none in the backward pass, whose equation converges like the forward
+    one and which makes two iterations more.
 
     Args:
         dynamics: two linear layers with a ReLU; others have no parallel solve.
@@ -69,17 +69,14 @@ def solve_collocation(
         times: [N] float64, increasing.
         step: grid spacing in units of time, at most :data:`COARSEST_STEP`.
         record: keeps residuals and fallbacks.
-        blind: whether to make ``record.iterations`` without looking; None: on a GPU.
     """
-    blind = p0.is_cuda if blind is None else blind
-    record.checks.run()
-    if record.distrusted:
-        record.distrusted = False
-        return solve_rk4_hermite(dynamics, p0, times, FALLBACK_STEP)
+    look = record.look
+    if look is None:
+        look = not (p0.is_cuda and torch.is_grad_enabled())
     steps = round(SEGMENT / step)
     grid = HermiteGrid(times, step, p0, multiple=steps)
     solved: Tensor = _ParallelFlow.apply(
-        p0, times, grid, steps, record, blind, *dynamics.coefficients()
+        p0, times, grid, steps, record, look, *dynamics.coefficients()
     )
     return solved
 
@@ -95,34 +92,36 @@ class _ParallelFlow(torch.autograd.Function):
         grid: HermiteGrid,
         steps: int,
         record: SolveRecord,
-        blind: bool,
+        look: bool,
         *coefficients: Tensor,
     ) -> Tensor:
         h = DynamicsCoefficients(*coefficients)
         rows = p0.reshape(-1, p0.shape[-1])
         t = grid.times_like(rows)
-        iterator = _Iterator(steps, grid.step, rows, record.iterations if blind else None)
+        iterator = _Iterator(steps, grid.step, rows, None if look else record.iterations)
         segments, values, slopes, rounds = [], [rows[None]], [], 0
         x0 = rows
         for first in range(0, grid.num_steps, steps):
             segment = _Segment(h, t[first : first + steps + 1], x0, iterator)
-            rounds += segment.rounds
+            rounds += segment.iterations + 3  # its first slope, the mask, and the last residual
             segments.append(segment)
             values.append(segment.x[1:])
             slopes.append(segment.slopes[:-1])
             x0 = segment.x[-1]
         residual = torch.stack([segment.residual for segment in segments]).max()
         slopes.append(segments[-1].slopes[-1:])
-        record.add_residual(residual)
-        ctx.fell_back = not blind and not float(residual) <= TOLERANCE
+        record.add(rounds)
         ctx.save_for_backward(p0, times, *coefficients)
+        ctx.fell_back = not float(residual) <= TOLERANCE  # NaN as well
         if ctx.fell_back:
             record.fallbacks += 1
+            record.iterations = min(record.iterations + 2, MAX_ITERATIONS)
             return _by_rk4(p0, times, coefficients)
-        if blind:
-            record.checks.add(residual, _judge(record))
-        record.add(rounds)
-        ctx.grid, ctx.segments, ctx.record, ctx.blind = grid, segments, record, blind
+        record.add_residual(residual)
+        if look:
+            needed = max(segment.iterations for segment in segments)
+            record.iterations_needed = max(record.iterations_needed, needed)
+        ctx.grid, ctx.segments, ctx.record, ctx.look = grid, segments, record, look
         solved = grid.interpolate(torch.cat(values), torch.cat(slopes))
         return solved.reshape(-1, *p0.shape)
 
@@ -149,14 +148,10 @@ class _ParallelFlow(torch.autograd.Function):
             running, residual = ctx.segments[index].pull_back(at_values, at_slopes, total)
             residuals.append(residual)
         residual = torch.stack(residuals).max()
-        ctx.record.add_residual(residual)
-        if ctx.blind:
-            ctx.record.checks.add(residual, _judge(ctx.record))
-            trusted = torch.stack([s.residual for s in ctx.segments] + residuals).max() <= TOLERANCE
-            # where, not a product: what did not converge may not be finite.
-            total = [torch.where(trusted, g, 0) for g in total]
-            running = torch.where(trusted, running, 0)
-        elif not float(residual) <= TOLERANCE:
+        if not ctx.look:
+            ctx.record.add_residual(residual)
+        # What comes in may not be finite, in half precision when the loss scale is too large.
+        elif not float(residual) <= TOLERANCE and bool(grad.isfinite().all()):
             ctx.record.fallbacks += 1
             grads = _gradient_by_rk4(p0, times, coefficients, grad)
             return (grads[0], *nothing, *grads[1:])
@@ -188,21 +183,24 @@ class _Iterator:
     def solve(
         self, equation: Any, x: Tensor, jacobians: list[Tensor], transposed: bool
     ) -> tuple[Tensor, Tensor, int]:
-        """Iterate ``x`` until ``equation(x)``, its residual, is small; also the relative residual
-        [] and the number of evaluations."""
-        limit = MAX_ITERATIONS if self.count is None else self.count
-        for evaluations in range(1, limit + 2):
+        """Iterate ``x`` until ``equation(x)``, its residual, is small.
+
+        Also returns the relative residual [] and the number of iterations; `equation` was last
+        called with the ``x`` that is returned.
+        """
+        limit = MAX_ITERATIONS if self.count is None else self.count + 2 * transposed
+        for iterations in range(limit + 1):
             residual = equation(x)
             # The maximum of NaN is NaN, which is not below the tolerance.
             relative = residual.abs().max() / x.abs().max().clamp(min=torch.finfo(x.dtype).tiny)
             done = self.count is None and float(relative) <= TOLERANCE
-            if done or evaluations > limit:
+            if done or iterations == limit:
                 break
             for q, jacobian in zip(self.powers, jacobians):
                 q, jacobian = (q.T, jacobian) if transposed else (q, jacobian.T)
                 residual = self.over_nodes(q, residual @ jacobian, residual)
             x = x + residual
-        return x, relative, evaluations
+        return x, relative, iterations
 
 
 class _Segment:
@@ -235,8 +233,7 @@ class _Segment:
         guess = x0 + iterator.since_start * slope0
         evaluate(guess)
         self.jacobians = _powers_of(h.w2 @ ((last["hidden"] > 0).to(x0).mean(0)[:, None] * h.w1))
-        x, self.residual, rounds = iterator.solve(equation, guess, self.jacobians, False)
-        self.rounds = rounds + 2
+        x, self.residual, self.iterations = iterator.solve(equation, guess, self.jacobians, False)
         self.x = torch.cat([x0[None], x])
         self.slopes = torch.cat([slope0[None], last["slopes"]])
         self.hidden = torch.cat([hidden0[None], last["hidden"].view_as(x)])
@@ -274,18 +271,6 @@ class _Segment:
         return at_values[0] + last["values"].sum(0) + before_relu0 @ h.w1, residual
 
 
-def _judge(record: SolveRecord) -> Callable[[float], None]:
-    """After a failure that is seen late: more iterations from now on, and RK4 for the next solve."""
-
-    def judge(residual: float) -> None:
-        if not residual <= TOLERANCE:  # NaN as well
-            record.fallbacks += 1
-            record.iterations = min(record.iterations + 2, MAX_ITERATIONS)
-            record.distrusted = True
-
-    return judge
-
-
 def _powers_of(matrix: Tensor) -> list[Tensor]:
     """matrix, matrix^2, matrix^4, ...: one for each factor of the product."""
     powers = [matrix]
@@ -303,8 +288,8 @@ def _quadrature(steps: int) -> tuple[Tensor, list[Tensor]]:
     """
     piece = torch.zeros(steps, steps + 1, dtype=torch.float64)  # of one interval each
     for i in range(1, steps - 1):
-        piece[i, i - 1 : i + 3] = torch.tensor([-1.0, 13.0, 13.0, -1.0]) / 24
-    piece[0, :4] = torch.tensor([9.0, 19.0, -5.0, 1.0]) / 24
+        piece[i, i - 1 : i + 3] = torch.tensor([-1, 13, 13, -1], dtype=torch.float64) / 24
+    piece[0, :4] = torch.tensor([9, 19, -5, 1], dtype=torch.float64) / 24
     piece[-1, -4:] = piece[0, :4].flip(0)
     whole = piece.cumsum(0)
     return whole[:, 0], _powers_of(whole[:, 1:])

@@ -13,7 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.ode.deferred import constant_like
+
+def constant_like(values: Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """``values`` of the CPU on the device of ``like``, in its dtype or ``dtype``.
+
+    An ordinary copy to a GPU makes the host wait until all work before it is done; this one does not.
+    """
+    values = values.to(like.dtype if dtype is None else dtype)
+    if like.is_cuda:
+        return values.pin_memory().to(like.device, non_blocking=True)
+    return values.to(like.device)
 
 
 class HermiteGrid:

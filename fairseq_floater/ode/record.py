@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from fairseq_floater.ode.deferred import DeferredChecks
 
 # Iterations of the parallel engine where nothing is known of the flow yet.
 FIRST_ITERATIONS = 8
@@ -23,9 +21,9 @@ class SolveRecord:
         evaluations: rounds of h that had to wait for one another, forward passes only.
         fallbacks: solves or gradients in which RK4 stood in for the parallel engine.
         residual: largest relative residual of the parallel engine, [] on its device, or None.
-        iterations: of the parallel engine in each segment, where it may not look in between.
-        distrusted: the parallel engine failed; the next solve is RK4's.
-        checks: numbers on their way from a GPU.
+        iterations: of the parallel engine in each segment, where looking after each costs time.
+        iterations_needed: the most that a segment needed where every iteration was looked at.
+        look: whether the parallel engine looks after each iteration; None: unless that costs time.
     """
 
     solves: int = 0
@@ -33,8 +31,8 @@ class SolveRecord:
     fallbacks: int = 0
     residual: Tensor | None = None
     iterations: int = FIRST_ITERATIONS
-    distrusted: bool = False
-    checks: DeferredChecks = field(default_factory=DeferredChecks)
+    iterations_needed: int = 0
+    look: bool | None = None
 
     def add(self, evaluations: int) -> None:
         self.solves += 1

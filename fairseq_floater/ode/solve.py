@@ -30,14 +30,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_floater.ode.adams import STARTING_STEPS, solve_adams
-from fairseq_floater.ode.collocation import COARSEST_STEP, solve_collocation
+from fairseq_floater.ode.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
 from fairseq_floater.ode.dynamics import PositionDynamics
 from fairseq_floater.ode.record import SolveRecord
 from fairseq_floater.ode.rk4_hermite import solve_rk4_hermite
@@ -88,8 +87,8 @@ def solve(
         solver: one of :data:`SOLVERS`.
         step_size: in units of time; None for the default of the table above.
         gradient: one of :data:`GRADIENTS`.
-        record: counts evaluations, residuals and fallbacks. With one, nothing is read off a GPU
-            while gradients are wanted: a failure is then reported at the next solve.
+        record: counts evaluations, residuals and fallbacks, and tells the parallel engine how many
+            iterations the flow needed before.
 
     Returns:
         [N, ..., C]; row 0 is ``p0``. A row does not depend on how many rows follow it.
@@ -103,9 +102,7 @@ def solve(
     times = _checked_times(times)
     if p0.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"`p0` must be float32 or float64, but is {p0.dtype} instead.")
-    deferred = record is not None and p0.is_cuda and torch.is_grad_enabled()
     record = SolveRecord() if record is None else record
-    record.checks.run()
     if len(times) == 1:
         trajectory = p0.unsqueeze(0)
     elif solver in TORCHDIFFEQ_SOLVERS:
@@ -113,10 +110,7 @@ def solve(
     else:
         assert step_size is not None
         trajectory = _solve_on_grid(dynamics, p0, times, solver, step_size, record)
-    if deferred:
-        record.checks.add(trajectory.detach().sum(), partial(_refuse_overflow, times))
-    else:
-        _check_finite(trajectory.detach(), times)
+    _check_finite(trajectory.detach(), times)
     return trajectory
 
 
@@ -141,9 +135,10 @@ def checked_step_size(solver: str, step_size: float | None, gradient: str) -> fl
         raise ValueError("`step_size` has no meaning for dopri5, which chooses its own steps.")
     if not 0 < step_size < float("inf"):
         raise ValueError(f"`step_size` must be positive, but is {step_size} instead.")
-    if solver == "collocation" and step_size > COARSEST_STEP:
+    if solver == "collocation" and not FINEST_STEP <= step_size <= COARSEST_STEP:
         raise ValueError(
-            f"`step_size` must be at most {COARSEST_STEP} for collocation, but is {step_size} instead."
+            f"`step_size` must be between {FINEST_STEP} and {COARSEST_STEP} for collocation, but is "
+            f"{step_size} instead."
         )
     return step_size
 
@@ -251,14 +246,6 @@ def _checked_times(times: Tensor) -> Tensor:
             f"times[{i + 1}] = {float(times[i + 1]):.6g} follows times[{i}] = {float(times[i]):.6g}."
         )
     return times
-
-
-def _refuse_overflow(times: Tensor, total: float) -> None:
-    """The check of a GPU's solve, one update late: the rows themselves are gone."""
-    if not math.isfinite(total):
-        raise NonFiniteTrajectoryError(
-            f"The position flow is not finite before t = {float(times[-1]):.4g}. {ADVICE}"
-        )
 
 
 def _check_finite(trajectory: Tensor, times: Tensor) -> None:

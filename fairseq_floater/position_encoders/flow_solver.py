@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # The engine and step that the measured error asks for.
 AUTO = "auto"
 # Errors are estimated over this many tokens, whatever the batch: the choice is every process's.
+# (Rows past these are solved with the same step, unmeasured.)
 TOKENS_MEASURED = 256
 # And again when this many updates have changed the flow. (After each validation as well.)
 UPDATES_BETWEEN_MEASUREMENTS = 1000
@@ -63,9 +64,10 @@ def describe_solver(options: dict[str, Any]) -> str:
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         step = checked_step_size(solver, step, options["floater_gradient"])
-    described = {None: "by measured error" if solver == AUTO else "adaptive"}.get(step, step)
+    if step is None:
+        step = "by measured error" if solver == AUTO else "adaptive"
     return (
-        f"delta {options['floater_delta']}, solver {solver}, step {described}, "
+        f"delta {options['floater_delta']}, solver {solver}, step {step}, "
         f"gradient {options['floater_gradient']}"
     )
 
@@ -75,7 +77,7 @@ def _engine(options: dict[str, Any], device: str) -> tuple[str, float | None]:
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         return solver, step
-    if device == "cpu":
+    if device != "cuda":
         return "adams", step
     return ("rk4_hermite" if step is not None and step > COARSEST_STEP else "collocation"), step
 
@@ -95,7 +97,8 @@ class FlowSolver:
         self._options = options
         self._chosen: dict[str, Any] | None = None
         self._period = -1
-        self._reported = ""
+        self._reported = ("", False)
+        self._fallback_said = False
         #: estimated relative error of the values, where it was measured
         self.error: float | None = None
 
@@ -116,19 +119,19 @@ class FlowSolver:
         """
         period = num_updates // UPDATES_BETWEEN_MEASUREMENTS
         if self._chosen is None or (gradients and period != self._period):
-            first = self._period < 0
             self._period = period
-            self._chosen = self._measured(dynamics, p0, gradients, first)
+            self._chosen = self._measured(dynamics, p0, gradients)
         return self._chosen
 
     def solve(self, dynamics: PositionDynamics, p0: Tensor, times: Tensor, **engine: Any) -> Tensor:
-        """[N, ..., C], counted in :attr:`record`; a parallel solve that RK4 had to do is logged."""
+        """[N, ..., C], counted in :attr:`record`; the first that RK4 had to stand in for is logged."""
         fallbacks = self.record.fallbacks
         trajectory = solve(dynamics, p0, times, record=self.record, **engine)
-        if self.record.fallbacks > fallbacks:
+        if self.record.fallbacks > fallbacks and not self._fallback_said:
+            self._fallback_said = True
             logger.info(
-                "position flow of %s: the parallel solve did not converge; RK4 stands in for "
-                "this update",
+                "position flow of %s: the parallel solve did not converge; RK4 stands in for this "
+                "update (further ones are counted as flow_fallbacks)",
                 self.label,
             )
         return trajectory
@@ -137,28 +140,27 @@ class FlowSolver:
         """For the training log, since the last call; empty without a solve."""
         counts = self.record.take()
         solves = counts.pop("solves")
-        if not solves:
+        if not solves:  # a table that is used again
             return {}
         counts["evaluations"] /= solves
         if self.error is not None:
             counts["error"] = self.error
         return counts
 
-    def _measured(
-        self, dynamics: PositionDynamics, p0: Tensor, gradients: bool, first: bool
-    ) -> dict[str, Any]:
+    def _measured(self, dynamics: PositionDynamics, p0: Tensor, gradients: bool) -> dict[str, Any]:
         times = self.delta * torch.arange(TOKENS_MEASURED, dtype=torch.float64)
         solver, step = _engine(self._options, p0.device.type)
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:
             choice = choose(dynamics, p0, times, gradients)
+            self.record.iterations = choice.iterations + 1
             self._report(choice, gradients)
             return {**choice.options, "gradient": gradient}
         step = checked_step_size(solver, step, gradient)
         engine = {"solver": solver, "step_size": step, "gradient": gradient}
         # torchdiffeq's solves cost as much as many updates.
-        if gradients and (first or solver not in TORCHDIFFEQ_SOLVERS):
-            record = SolveRecord()
+        if gradients and (self.error is None or solver not in TORCHDIFFEQ_SOLVERS):
+            record = SolveRecord(look=True)
             error = step_halving_error(dynamics, p0, times, **engine, record=record)
             # Where RK4 stood in, it was RK4's error.
             error = float("inf") if record.fallbacks else error
@@ -170,15 +172,15 @@ class FlowSolver:
         self.error = choice.value_error
         too_large = not choice.good_enough
         engine = f"{choice.solver}, step {choice.step_size or 'adaptive'}"
-        if not too_large and (engine == self._reported or not in_training):
+        if (engine, too_large) == self._reported or not (too_large or in_training):
             return
-        self._reported = engine
+        self._reported = (engine, too_large)
         gradient = ""
         if choice.gradient_error is not None:
             gradient = f" (of its gradient {choice.gradient_error:.1e})"
         advice = ""
         if too_large:
-            advice = "; a smaller --floater-step-size or a larger --floater-time-scale lowers it"
+            advice = "; a larger --floater-time-scale or smaller --floater-lr-scale tames the flow"
         logger.log(
             logging.WARNING if too_large else logging.INFO,
             "position flow of %s: %s, estimated relative error of the solve %.1e%s over %d tokens%s",
