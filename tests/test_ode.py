@@ -191,7 +191,10 @@ def test_bad_times_are_refused(times, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"solver": "euler"}, "adams, collocation, rk4_hermite, rk4, midpoint, dopri5, but is 'euler'"),
+        (
+            {"solver": "euler"},
+            "adams, collocation, rk4_hermite, rk4, midpoint, dopri5, but is 'euler'",
+        ),
         ({"gradient": "none"}, "direct, adjoint, but is 'none'"),
         ({"gradient": "adjoint"}, "needs a solver of torchdiffeq"),
         ({"step_size": 0.0}, "must be positive, but is 0.0"),

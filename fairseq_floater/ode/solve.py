@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from torch import Tensor
 
 from fairseq_floater.ode.adams import STARTING_STEPS, solve_adams
 from fairseq_floater.ode.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
-from fairseq_floater.ode.dynamics import PositionDynamics
+from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
 from fairseq_floater.ode.record import SolveRecord
 from fairseq_floater.ode.rk4_hermite import solve_rk4_hermite
 
@@ -219,10 +220,16 @@ def _solve_torchdiffeq(
 
 
 class _Counted:
-    """A dynamics that counts its evaluations. (The adjoint wants a Module, and goes uncounted.)"""
+    """A dynamics that counts its evaluations. (The adjoint wants a Module, and goes uncounted.)
+
+    The coefficients of a :class:`PositionDynamics` are put together once, not at every evaluation:
+    else thousands of copies of the weights would wait for the backward pass.
+    """
 
     def __init__(self, dynamics: Callable[[Any, Tensor], Tensor]):
         self.dynamics = dynamics
+        if isinstance(dynamics, PositionDynamics):
+            self.dynamics = partial(evaluate, dynamics.coefficients())
         self.evaluations = 0
 
     def __call__(self, t: Tensor, p: Tensor) -> Tensor:
