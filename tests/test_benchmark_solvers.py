@@ -86,7 +86,8 @@ def test_every_engine_has_its_errors_on_every_flow(rows):
         auto = [engine for engine in engines if engine.startswith("auto: ")]
         assert len(auto) == 1 and len(engines) == 4
         assert engines["rk4 0.02"]["ratio"] == 1
-        assert engines["rk4 0.02"]["evaluations"] == 460  # 23 tokens, five steps of four each
+        # 23 tokens, five steps of four evaluations each; rounding may cost torchdiffeq one more.
+        assert engines["rk4 0.02"]["evaluations"] in (460, 464)
         if name != "fast":
             assert engines["rk4 0.02"]["value_error"] < 1e-4
             assert engines[auto[0]]["value_error"] < 1e-3
