@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from test_ode import AsModule, Sinusoid, flow, relative, values_and_gradients
+from test_ode import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients
 
 from fairseq_floater.benchmark.flows import standard_flows
 from fairseq_floater.ode import PositionDynamics, SolveRecord, choose, solve
@@ -19,7 +19,6 @@ from fairseq_floater.ode.collocation import (
 from fairseq_floater.ode.hermite import HermiteGrid
 
 TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
-UNEVEN = torch.tensor([0.0, 0.03, 0.5, 0.77, 0.8, 1.9, 3.3, 3.4, 7.0], dtype=torch.float64)
 FLOWS = ("small", "linear", "attracted", "oscillating")
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
+from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
 from fairseq_floater.ode.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.rk4_hermite import (
     Slope,
@@ -133,10 +133,7 @@ def _integrate_two_layers(
     # In the order of the slopes in memory: h_{k-3} ... h_k.
     weights = constant_like(grid.step * torch.tensor(WEIGHTS[::-1], dtype=torch.float64), p0)
 
-    def slope(time: float, p: Tensor) -> Tensor:
-        inner = torch.addmm(torch.add(h.bias1, h.time1, alpha=time), p, w1).relu_()
-        return torch.addmm(torch.add(h.bias2, h.time2, alpha=time), inner, w2)
-
+    slope = slope_in_place(h)  # of the first steps alone
     values[0] = p0
     for k in range(grid.num_steps + 1):
         torch.addmm(bias1[k], values[k], w1, out=hidden[k])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics
 from fairseq_floater.ode.record import SolveRecord
-from fairseq_floater.ode.solve import NonFiniteTrajectoryError, solve
+from fairseq_floater.ode.solve import NonFiniteTrajectoryError, error_by_halving, solve
 
 # Errors that are good enough: of values, relative to the largest; of the gradient, relative to its norm.
 VALUE_TOLERANCE = 1e-3
@@ -134,11 +134,9 @@ class _Solution:
         """
         value_error = gradient_error = float("inf")
         if self.values is not None and finer.values is not None:
-            difference = (self.values - finer.values).abs().max()
-            scale = finer.values.abs().max().clamp(min=torch.finfo(difference.dtype).tiny)
-            value_error = float(4 / 3 * difference / scale)
+            value_error = error_by_halving(self.values, finer.values)
             if self.gradient is not None and finer.gradient is not None:
-                norm = finer.gradient.norm().clamp(min=torch.finfo(difference.dtype).tiny)
+                norm = finer.gradient.norm().clamp(min=torch.finfo(finer.gradient.dtype).tiny)
                 gradient_error = float((self.gradient - finer.gradient).norm() / norm)
         asked = self.gradient is not None
         return Choice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -91,6 +92,17 @@ class PositionDynamics(RescaledModule):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, time_scale={self.time_scale}, lr_scale={self.lr_scale}"
+
+
+def slope_in_place(h: DynamicsCoefficients) -> Callable[[float, Tensor], Tensor]:
+    """h(t, p) for rows ``p`` [R, C], without a graph, in four kernels: addmm takes the bias of time."""
+    w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
+
+    def slope(t: float, p: Tensor) -> Tensor:
+        hidden = torch.addmm(torch.add(h.bias1, h.time1, alpha=t), p, w1).relu_()
+        return torch.addmm(torch.add(h.bias2, h.time2, alpha=t), hidden, w2)
+
+    return slope
 
 
 def evaluate(h: DynamicsCoefficients, t: Tensor | float, p: Tensor) -> Tensor:

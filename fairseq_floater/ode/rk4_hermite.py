@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
+from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
 from fairseq_floater.ode.hermite import HermiteGrid
 
 Slope = Callable[[float, Tensor], Tensor]
@@ -76,14 +76,7 @@ class _TwoLayerFlow(torch.autograd.Function):
     def forward(ctx: Any, p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
         h = DynamicsCoefficients(*coefficients)
         rows = p0.reshape(-1, p0.shape[-1])
-        # addmm folds the time-dependent bias into the product: four kernels an evaluation.
-        w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
-
-        def slope(t: float, p: Tensor) -> Tensor:
-            hidden = torch.addmm(torch.add(h.bias1, h.time1, alpha=t), p, w1).relu_()
-            return torch.addmm(torch.add(h.bias2, h.time2, alpha=t), hidden, w2)
-
-        values, slopes = integrate_on_grid(slope, rows, grid)
+        values, slopes = integrate_on_grid(slope_in_place(h), rows, grid)
         ctx.save_for_backward(values, slopes, *coefficients)
         ctx.grid = grid
         return grid.interpolate(values, slopes).reshape(-1, *p0.shape)
