@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_floater.requirements import check_fairseq, check_python
 from fairseq_floater.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fairseq_floater.transformer import FloaterTransformerModel as FloaterTransformerModel
+
+check_python()
 
 # Importing fairseq logs that tensorboardX, which it needs for speech only, is missing.
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
@@ -33,6 +36,7 @@ def _is_own_command() -> bool:
 
 
 def _register() -> None:
+    check_fairseq()
     from fairseq_floater import architectures  # noqa: F401  registers them
     from fairseq_floater.checkpoints import allow_fairseq_checkpoints
 

@@ -11,11 +11,13 @@ import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Protocol
 
 from fairseq_floater.cli_common import VERBS
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import UsageError, UserError, one_line
 from fairseq_floater.files import write_text
+from fairseq_floater.requirements import UnsupportedError, check_fairseq
 from fairseq_floater.version import __version__
 
 # What a user can cause. Anything else is a fault of ours and keeps its traceback.
@@ -32,7 +34,11 @@ class Result(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser(words[0] if words else None)
+    try:
+        parser = build_parser(words[0] if words else None)
+    except UnsupportedError as error:
+        print(one_line(f"floater: {error}"), file=sys.stderr)
+        return 1
     args, extra = parser.parse_known_args(words)
     if extra and args.verb not in ("warm-start", "benchmark"):  # these pass on options of models
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
@@ -43,15 +49,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = args.run(args)
         if result is not None:
-            print(result.format_text())
+            print(_encodable(result.format_text()))
             if args.json is not None:
                 as_json = json.dumps(result.to_json_dict(), indent=2, ensure_ascii=False)
-                write_text(args.json, as_json + "\n")
+                write_text(args.json, _encodable(as_json) + "\n")
     except USER_ERRORS as error:
         name = " ".join(filter(None, ("floater", args.verb, getattr(args, "part", None))))
-        print(f"{name}: {error}", file=sys.stderr)
+        print(one_line(f"{name}: {error}"), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
     return 1 if getattr(result, "failed", False) else 0
+
+
+def _encodable(text: str) -> str:
+    """Of a file name that is no UTF-8 the odd bytes as escapes, which are JSON's as well."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _import(name: str) -> ModuleType:
+    """A module of ours; where the fairseq that it needs is to blame for a failure, that is said."""
+    try:
+        return import_module(f"fairseq_floater.{name}")
+    except Exception:
+        check_fairseq()
+        raise
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
@@ -62,7 +85,7 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     if verb in VERBS:
-        module = import_module(f"fairseq_floater.{VERBS[verb].module}")
+        module = _import(VERBS[verb].module)
         getattr(module, verb.replace("-", "_"))(verbs)
     else:
         for name, (summary, _) in VERBS.items():

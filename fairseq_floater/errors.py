@@ -1,4 +1,9 @@
-"""The errors that a user can cause; `floater` prints them, and exits with 2 for bad usage, else with 1."""
+"""The errors that a user can cause, and how they are shown.
+
+`floater` prints them, and exits with 2 for bad usage, else with 1.
+"""
+
+import reprlib
 
 
 class UserError(Exception):
@@ -7,3 +12,28 @@ class UserError(Exception):
 
 class UsageError(UserError, ValueError):
     """Options or a configuration that make no sense."""
+
+
+# Longer than a sentence that names two paths.
+_LONGEST = 1_400
+
+
+class _ShortRepr(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to print integers of thousands of digits.
+        return repr(x) if x.bit_length() <= 256 else f"a number of {x.bit_length()} bits"
+
+
+def shown(value: object) -> str:
+    """A wrong value as a message quotes it: its repr, cut where it is long or nested."""
+    return _ShortRepr().repr(value)
+
+
+def one_line(message: object) -> str:
+    """A message for a terminal: what it quotes of names and files can neither break nor flood it."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]} ... {text[-500:]}"

@@ -1,0 +1,64 @@
+"""What the package needs of Python and of fairseq, said in one sentence where it is not there.
+
+Written so that an older Python can import it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import sys
+
+from fairseq_floater.errors import UserError
+
+# setup.py says it to pip; a checkout that `--user-dir` names is never installed.
+OLDEST_PYTHON = (3, 11)
+NEEDED = "Python 3.11 or 3.12 with fairseq-fixed 0.12.3.1 (`bash scripts/setup.sh` installs it)"
+
+
+class UnsupportedError(UserError, ImportError):
+    """This Python or this fairseq is not one that the package runs on."""
+
+
+def fairseq_found() -> str:
+    """The name and version of the fairseq that is installed; it comes as one of two distributions."""
+    if importlib.util.find_spec("fairseq") is None:
+        return "no fairseq"
+    for name in ("fairseq-fixed", "fairseq"):
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "a fairseq of unknown version"
+
+
+def check_python() -> None:
+    """Raise `UnsupportedError` on a Python that is too old.
+
+    Official fairseq 0.12.2 runs on Python 3.10 and older alone, so this refuses it as well.
+    """
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        raise UnsupportedError(
+            f"fairseq_floater needs {NEEDED}, but this is Python {platform.python_version()} with "
+            f"{fairseq_found()}."
+        )
+
+
+def check_fairseq() -> None:
+    """Raise `UnsupportedError` where there is no fairseq, or one that cannot be imported here."""
+    try:
+        importlib.import_module("fairseq")
+    except ModuleNotFoundError as error:
+        if error.name != "fairseq":
+            raise  # names what is missing of fairseq's own requirements
+        raise UnsupportedError(
+            f"fairseq_floater needs {NEEDED}, but there is no fairseq."
+        ) from None
+    except Exception as error:  # official fairseq: a ValueError of the dataclasses module
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnsupportedError(
+            f"fairseq_floater needs {NEEDED}, but found {fairseq_found()}, which cannot be imported "
+            f"by Python {platform.python_version()}: {reason}."
+        ) from error

@@ -1,0 +1,213 @@
+"""Makes the checkpoints of tests/stored and their outputs: python tests/make_stored.py [CASE...] [--force]
+
+Without a CASE, those that are missing. What is stored stands for what people have on their disks, so it
+is remade (--force) only where a release may break checkpoints: CHANGELOG.md, rule one. A case of an
+older release is made by its own code: PYTHONPATH=<its checkout> python tests/make_stored.py CASE.
+
+Those that are there: commit 2c48503, the last one before `--floater-solver auto`, made all but the two of
+`auto`, made after ecf4ed3.
+
+The donor is made by official fairseq 0.12.2, on Python 3.10 or older and without the plugin. The one that is
+there: Python 3.9, and Debian's torch 1.7.1 with PYTORCH_JIT=0 and `torch.div` taught `rounding_mode`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import lzma
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from fairseq import checkpoint_utils
+
+STORED = Path(__file__).resolve().parent / "stored"
+OUTPUTS = STORED / "outputs.json"
+WORDS = "abcdefghijkl"
+PAD, EOS, FIRST_WORD = 1, 2, 4  # where fairseq's Dictionary puts them
+DONOR = "donor"
+DONOR_VERSION = "0.12.2"
+
+# Large enough that the outputs show what the flow does.
+FLOW = ("--position-encoder", "floater", "--floater-init-scale", "0.3")
+# The default before `auto`, which checkpoints of that time record.
+FIRST_DEFAULT = ("--floater-solver", "rk4_hermite", "--floater-step-size", "0.2")
+CASES = {
+    "floater-qkv": (*FLOW, "--position-target", "qkv", *FIRST_DEFAULT),
+    "floater-hidden": (*FLOW, "--position-target", "hidden", *FIRST_DEFAULT),
+    "floater-qkv-auto": (*FLOW, "--position-target", "qkv", "--floater-solver", "auto"),
+    "floater-hidden-auto": (*FLOW, "--position-target", "hidden", "--floater-solver", "auto"),
+    **{name: ("--position-encoder", name) for name in ("rnn", "rotation", "learned")},
+    **{name: ("--position-encoder", name) for name in ("sinusoidal", "none")},
+    DONOR: (),
+}
+LANGUAGES = ("--source-lang", "en", "--target-lang", "de")
+SHAPE = (
+    *("--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8", "--encoder-layers", "2"),
+    *("--decoder-embed-dim", "8", "--decoder-ffn-embed-dim", "8", "--decoder-layers", "1"),
+    *("--max-source-positions", "32", "--max-target-positions", "32", "--share-all-embeddings"),
+)
+TRAINING = (
+    *("--optimizer", "adam", "--lr", "0.02", "--max-update", "30", "--max-tokens", "400", "--cpu"),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--seed", "1"),
+    *("--no-epoch-checkpoints", "--disable-validation", "--no-save-optimizer-state"),
+    *("--log-format", "simple"),
+)
+
+
+def sentence(length: int, number: int) -> list[int]:
+    """Fixed words and the end symbol, as a dictionary's numbers; no random numbers, which change."""
+    words = [FIRST_WORD + (5 * i * i + 3 * i + 7 * number) % len(WORDS) for i in range(length - 1)]
+    return [*words, EOS]
+
+
+def batch(lengths: tuple[int, ...], first: int, left: bool) -> torch.Tensor:
+    """Sentences of these lengths, padded as fairseq pads them."""
+    rows = []
+    for number, length in enumerate(lengths):
+        padding = [PAD] * (max(lengths) - length)
+        words = sentence(length, first + number)
+        rows.append(padding + words if left else words + padding)
+    return torch.tensor(rows)
+
+
+def packed(case: str) -> Path:
+    """What fairseq wrote, packed by xz: most of it is names."""
+    return STORED / f"{case}.pt.xz"
+
+
+def unpacked(case: str, folder: Path) -> Path:
+    path = folder / f"{case}.pt"
+    path.write_bytes(lzma.decompress(packed(case).read_bytes()))
+    return path
+
+
+def load(path: Path):
+    """Model and task through fairseq's own door, as fairseq-generate goes through it."""
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path)], arg_overrides={"data": str(STORED)}
+    )
+    return models[0].eval(), task
+
+
+@torch.no_grad()
+def outputs(model, task) -> dict:
+    """Log-probabilities of every word at every place of two sentences, and a beam search's best two."""
+    source, target = batch((5, 20), 0, left=True), batch((4, 20), 5, left=False)
+    lengths = source.ne(PAD).sum(1)
+    previous = torch.cat([torch.full((2, 1), EOS), target[:, :-1]], dim=1)
+    scores = model.get_normalized_probs(model(source, lengths, previous), True, None)
+    options = argparse.Namespace(beam=3, nbest=2, max_len_a=0, max_len_b=12)
+    generator = task.build_generator([model], options)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
+    found = [h for best in task.inference_step(generator, [model], sample) for h in best]
+    return {
+        "log_probs": [[round(x, 7) for x in row] for row in scores[target.ne(PAD)].tolist()],
+        "hypotheses": [{"tokens": h["tokens"].tolist(), "score": float(h["score"])} for h in found],
+    }
+
+
+def run(folder: Path, tool: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", f"fairseq_cli.{tool}", *words], cwd=folder, check=True)
+
+
+def write_text(folder: Path) -> None:
+    """Sentences of 2 to 8 words, and the same backwards: order is all there is to learn."""
+    lines = [[WORDS[w - FIRST_WORD] for w in sentence(3 + i % 7, i)[:-1]] for i in range(60)]
+    for language, step in (("en", 1), ("de", -1)):
+        text = "".join(" ".join(line[::step]) + "\n" for line in lines)
+        (folder / f"train.{language}").write_text(text)
+
+
+def binarise(folder: Path) -> None:
+    write_text(folder)
+    # Validation is switched off, but official fairseq wants to see its data.
+    text = ("--trainpref", "train", "--validpref", "train")
+    run(folder, "preprocess", *LANGUAGES, *text, "--joined-dictionary")
+    STORED.mkdir(exist_ok=True)
+    for language in ("en", "de"):
+        shutil.copy(folder / "data-bin" / f"dict.{language}.txt", STORED)
+
+
+def make(case: str, folder: Path) -> dict:
+    """Train a case for some updates, store its checkpoint; returns its outputs."""
+    arch, options = "transformer_tiny", []
+    if case != DONOR:
+        arch = f"floater_{arch}"
+        # By a relative name: the checkpoint records it.
+        package = Path(importlib.util.find_spec("fairseq_floater").origin).parent
+        if not (folder / package.name).exists():
+            (folder / package.name).symlink_to(package)
+        options = ["--user-dir", package.name]
+    options += ["--arch", arch, *CASES[case], *LANGUAGES, *SHAPE, *TRAINING, "--save-dir", case]
+    run(folder, "train", "data-bin", *options)
+    checkpoint = folder / case / "checkpoint_last.pt"
+    model, task = load(checkpoint)
+    found = outputs(model, task)
+    exact = outputs(model.double(), task)
+    if [h["tokens"] for h in found["hypotheses"]] != [h["tokens"] for h in exact["hypotheses"]]:
+        raise SystemExit(f"{case}: rounding decides between hypotheses; train it otherwise.")
+    packed(case).write_bytes(lzma.compress(checkpoint.read_bytes()))
+    return {"made_with": versions(), **found}
+
+
+def versions() -> dict[str, str]:
+    """Of what makes a checkpoint."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("fairseq", "fairseq-fixed"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--force", action="store_true", help="overwrite what is stored")
+    args = parser.parse_args(words)
+    unknown = [case for case in args.cases if case not in CASES]
+    if unknown:
+        parser.error(f"unknown case {unknown[0]}; known: {', '.join(CASES)}")
+    official = versions().get("fairseq") == DONOR_VERSION
+    there = {case for case in CASES if packed(case).exists()}
+    here = [case for case in CASES if (case == DONOR) == official]
+    wanted = args.cases or [case for case in here if args.force or case not in there]
+    kept = [case for case in wanted if case in there]
+    if kept and not args.force:
+        print(f"{', '.join(kept)}: stored already; --force overwrites.", file=sys.stderr)
+        return 1
+    wrong = [case for case in wanted if case not in here]
+    if wrong:
+        print(f"{', '.join(wrong)}: not with {versions()}; see --help.", file=sys.stderr)
+        return 1
+    if wanted:
+        store(wanted)
+    return 0
+
+
+def store(cases: list[str]) -> None:
+    """Make these cases, one after the other; each is whole before the next begins."""
+    if DONOR not in cases:
+        import fairseq_floater  # noqa: F401  registers the model for `load`
+    with tempfile.TemporaryDirectory() as name:
+        binarise(Path(name))
+        for case in cases:
+            stored = json.loads(OUTPUTS.read_text()) if OUTPUTS.exists() else {}
+            stored[case] = make(case, Path(name))
+            text = json.dumps(stored, sort_keys=True).replace("]], ", "]],\n")
+            OUTPUTS.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

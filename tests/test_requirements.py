@@ -1,0 +1,98 @@
+"""A Python or a fairseq that the package cannot run on is refused in one sentence."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from toy import PACKAGE, ROOT, environment
+
+from fairseq_floater import requirements
+from fairseq_floater.requirements import UnsupportedError, check_fairseq, check_python
+
+OFFICIAL = "mutable default <class 'CommonConfig'> for field common is not allowed"
+
+
+@pytest.fixture()
+def official(tmp_path):
+    """An environment whose fairseq fails as the official one does on Python 3.11 and newer."""
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq" / "__init__.py").write_text(f'raise ValueError("{OFFICIAL}")\n')
+    info = tmp_path / "fairseq-0.12.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fairseq\nVersion: 0.12.2\n")
+    # fairseq-fixed is installed beside it, and must not give its name.
+    code = (
+        "import importlib.metadata as metadata, sys\n"
+        "known = metadata.version\n"
+        "def version(name):\n"
+        "    return known(name if name != 'fairseq-fixed' else 'none')\n"
+        "metadata.version = version\n"
+    )
+    return code, environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
+
+
+def last_line(code, env):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    return done.returncode, done.stderr.strip().splitlines()
+
+
+def test_official_fairseq_is_refused_at_import(official):
+    code, env = official
+    status, lines = last_line(code + "import fairseq_floater", env)
+    assert status == 1
+    assert (
+        "UnsupportedError: fairseq_floater needs Python 3.11 or 3.12 with fairseq-fixed"
+        in lines[-1]
+    )
+    assert "but found fairseq 0.12.2, which cannot be imported by Python" in lines[-1]
+    assert lines[-1].endswith(f"{OFFICIAL}.")
+
+
+def test_the_commands_say_so_in_one_line(official):
+    code, env = official
+    code += "sys.argv = ['floater', 'info']; from fairseq_floater.cli import main; sys.exit(main())"
+    status, lines = last_line(code, env)
+    assert status == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("floater: fairseq_floater needs Python 3.11 or 3.12")
+    assert "found fairseq 0.12.2" in lines[0]
+
+
+@pytest.mark.parametrize("version", [(3, 9, 18), (3, 10, 13)])
+def test_an_older_python_is_refused(monkeypatch, version):
+    monkeypatch.setattr(requirements.sys, "version_info", version)
+    name = ".".join(map(str, version))
+    monkeypatch.setattr(requirements.platform, "python_version", lambda: name)
+    with pytest.raises(
+        UnsupportedError, match=rf"needs Python 3\.11.*this is Python {name} with fair"
+    ):
+        check_python()
+
+
+def test_no_fairseq_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fairseq", None)  # as if it were not there
+    with pytest.raises(UnsupportedError, match="needs .* but there is no fairseq"):
+        check_fairseq()
+
+
+def test_what_fairseq_itself_misses_keeps_its_name(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'hydra'", name="hydra")
+
+    monkeypatch.setattr(requirements.importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match="hydra"):
+        check_fairseq()
+
+
+def test_an_older_python_can_read_what_refuses_it():
+    """What is imported before the refusal parses as Python 3.9 and imports nothing newer."""
+    for name in ("__init__", "requirements", "errors", "version"):
+        ast.parse((PACKAGE / f"{name}.py").read_text(), feature_version=(3, 9))
+
+
+def test_setup_asks_for_the_same_python():
+    assert (
+        f'python_requires=">={".".join(map(str, requirements.OLDEST_PYTHON))},'
+        in (ROOT / "setup.py").read_text()
+    )

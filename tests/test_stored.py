@@ -1,0 +1,123 @@
+"""Stored checkpoints still give their stored outputs: what the CHANGELOG's first rule promises.
+
+`make_stored.py` made them, and says how.
+"""
+
+import json
+
+import make_stored
+import pytest
+import torch
+from helpers import difference, signals
+from make_stored import CASES, DONOR, STORED, load, outputs, unpacked
+
+from fairseq_floater.checkpoints import load_checkpoint, model_args
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.warm_start import warm_start
+
+# Of log-probabilities. Another CPU or torch adds up float32 numbers in another order: 2e-6 here.
+TOLERANCE = 1e-5
+# `auto` may choose another engine and step one day, whose values are off by up to 1e-3 of the largest
+# (ode/choice.py): the engines that it chooses from then differ by up to 4e-3 here.
+AUTO_TOLERANCE = 5e-3
+
+ENCODERS = [case for case in CASES if case != DONOR]
+EXPECTED = json.loads(make_stored.OUTPUTS.read_text())
+
+
+def tolerance(case):
+    return AUTO_TOLERANCE if case.endswith("auto") else TOLERANCE
+
+
+def assert_outputs(actual, expected, allowed):
+    pairs = [torch.tensor(o["log_probs"], dtype=torch.float64) for o in (actual, expected)]
+    assert difference(*pairs) <= allowed
+    assert len(actual["hypotheses"]) == len(expected["hypotheses"])
+    for found, stored in zip(actual["hypotheses"], expected["hypotheses"]):
+        if allowed == TOLERANCE:  # the scores of hypotheses lie closer together than AUTO_TOLERANCE
+            assert found["tokens"] == stored["tokens"]
+        assert found["score"] == pytest.approx(stored["score"], abs=allowed)
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+def test_a_stored_checkpoint_gives_its_stored_outputs(case, tmp_path):
+    assert_outputs(outputs(*load(unpacked(case, tmp_path))), EXPECTED[case], tolerance(case))
+
+
+@pytest.mark.parametrize("case", [case for case in ENCODERS if case != "none"])
+def test_a_change_of_positions_would_be_noticed(case, tmp_path):
+    """Without this the outputs could be those of the Transformer around the encoder."""
+    model, task = load(unpacked(case, tmp_path))
+    for _, _, signal in signals(model):
+        signal.compute = lambda n, parts, compute=signal.compute: 1.05 * compute(n, parts)
+    pairs = [torch.tensor(o["log_probs"]) for o in (outputs(model, task), EXPECTED[case])]
+    assert difference(*pairs) > 3 * tolerance(case)
+
+
+def test_every_encoder_is_stored(tmp_path):
+    stored = {}
+    for case in ENCODERS:
+        path = unpacked(case, tmp_path)
+        args = model_args(load_checkpoint(path), path)
+        stored[case] = (args.position_encoder, args.position_target)
+    assert {encoder for encoder, _ in stored.values()} == set(POSITION_ENCODERS)
+    assert {t for e, t in stored.values() if e == "floater"} == {"qkv", "hidden"}
+
+
+@pytest.mark.parametrize("target", ["qkv", "hidden"])
+def test_what_auto_chose_is_the_flow_itself(target, tmp_path):
+    """A solver of its own, with an error bound far below ours, gives the stored outputs of `auto`."""
+    path = unpacked(f"floater-{target}-auto", tmp_path)
+    state = load_checkpoint(path)
+    state["cfg"]["model"].floater_solver = "dopri5"
+    torch.save(state, path)
+    assert_outputs(outputs(*load(path)), EXPECTED[f"floater-{target}-auto"], AUTO_TOLERANCE)
+
+
+# A donor that official fairseq 0.12.2 wrote, with the outputs that it computed. fairseq-fixed itself
+# cannot load it: of every encoder layer 0.12.2 keeps eight tensors twice.
+
+
+@pytest.mark.parametrize("target", ["qkv", "hidden"])
+def test_official_fairseqs_checkpoint_is_a_donor(target, tmp_path):
+    assert EXPECTED[DONOR]["made_with"]["fairseq"] == make_stored.DONOR_VERSION
+    donor, start = unpacked(DONOR, tmp_path), tmp_path / "start.pt"
+    options = ["--floater-init-scale", "0", "--position-target", target]
+    arch = "floater_transformer_tiny"
+    report = warm_start(donor, start, arch=arch, data=str(STORED), model_options=options)
+    twice = [name for name in report.ignored if not name.endswith("_float_tensor")]
+    assert len(twice) == 16 and all(name.startswith("encoder.layers.") for name in twice)
+    assert {*report.copied, *report.ignored} == set(load_checkpoint(donor)["model"])
+    model, task = load(start)
+    assert model.args.position_target == target
+    assert_outputs(outputs(model, task), EXPECTED[DONOR], TOLERANCE)
+
+
+# The script that makes them.
+
+
+def test_what_is_stored_is_not_overwritten(capsys):
+    before = {path: path.read_bytes() for path in STORED.iterdir()}
+    assert make_stored.main(["rnn"]) == 1
+    assert "rnn: stored already; --force overwrites" in capsys.readouterr().err
+    assert make_stored.main([]) == 0  # nothing is missing
+    assert {path: path.read_bytes() for path in STORED.iterdir()} == before
+
+
+def test_only_official_fairseq_makes_the_donor(capsys):
+    before = (STORED / f"{DONOR}.pt.xz").read_bytes()
+    assert make_stored.main([DONOR, "--force"]) == 1
+    assert f"{DONOR}: not with" in capsys.readouterr().err
+    assert (STORED / f"{DONOR}.pt.xz").read_bytes() == before
+
+
+def test_the_comparison_sees_other_numbers_words_and_scores():
+    stored = EXPECTED["rnn"]
+    for change in (
+        {"log_probs": [[x + 2e-5 for x in row] for row in stored["log_probs"]]},
+        {"hypotheses": stored["hypotheses"][1:]},
+        {"hypotheses": [{**h, "tokens": h["tokens"][::-1]} for h in stored["hypotheses"]]},
+        {"hypotheses": [{**h, "score": h["score"] - 2e-5} for h in stored["hypotheses"]]},
+    ):
+        with pytest.raises(AssertionError):
+            assert_outputs({**stored, **change}, stored, TOLERANCE)
