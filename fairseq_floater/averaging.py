@@ -6,6 +6,7 @@ went in. Fewer checkpoints than asked for is an error, never a shorter average.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from fairseq_floater.checkpoints import (
     position_parameters,
     save_checkpoint,
 )
+from fairseq_floater.errors import shown
 from fairseq_floater.files import file_hash
 
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
@@ -83,6 +85,10 @@ def average(
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
     paths, rule = _chosen(inputs, last, best, updates)
     mean, state, records = _accumulate(paths)
+    # Several processes leave a tensor: their mean.
+    seconds = (state.get("extra_state") or {}).get("previous_training_time")
+    if seconds is not None:
+        seconds = _number(seconds, f"{paths[-1]}: `previous_training_time`")
     state["model"] = mean
     state["extra_state"] = {**(state.get("extra_state") or {}), "averaged": records}
     # The optimiser's moments belong to one checkpoint, not to the mean.
@@ -90,15 +96,13 @@ def average(
     if isinstance(state["extra_state"].get("ema"), dict):
         del state["extra_state"]["ema"]
     save_checkpoint(state, output)
-    seconds = state["extra_state"].get("previous_training_time")
     return AverageReport(
         str(output),
         rule,
         records,
         parameters=sum(t.numel() for t in _distinct(mean)),
         position_parameters=sum(position_parameters(mean).values()),
-        # Several processes leave a tensor: their mean.
-        training_seconds=None if seconds is None else float(seconds),
+        training_seconds=seconds,
     )
 
 
@@ -156,8 +160,14 @@ def _best(folder: Path, count: int) -> list[Path]:
         value = (state.get("extra_state") or {}).get("val_loss")
         if value is None:
             raise CheckpointError(f"{path} holds no validation value (it was saved unvalidated).")
-        maximise = state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"]
-        ranked.append((-float(value) if maximise else float(value), str(path), path))
+        value = _number(value, f"{path}: `val_loss`")
+        part = (state.get("cfg") or {}).get("checkpoint")
+        if not isinstance(part, dict) or "maximize_best_checkpoint_metric" not in part:
+            raise CheckpointError(
+                f"{path} does not say whether its validation value is to be large."
+            )
+        maximise = part["maximize_best_checkpoint_metric"]
+        ranked.append((-value if maximise else value, str(path), path))
     if len(ranked) < count:
         raise CheckpointError(
             f"{folder} holds {len(ranked)} validated checkpoints, fewer than {count}."
@@ -195,6 +205,21 @@ def _accumulate(
     return mean, state, records
 
 
+def _number(value: Any, name: str) -> float:
+    """A number of a checkpoint's, plain or as a tensor."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise CheckpointError(f"{name} must be a finite number, but is {shown(value)}.")
+    return number
+
+
+def _averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
 def _widened(tensor: Tensor) -> Tensor:
     """float64, so that the mean of equal checkpoints is the checkpoint; integers are not averaged."""
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
@@ -204,9 +229,11 @@ def _check_same_model(
     reference: dict[str, Tensor], model: dict[str, Tensor], first: Path, path: Path
 ) -> None:
     odd = sorted(set(reference) ^ set(model))
-    odd += sorted(n for n in set(reference) & set(model) if reference[n].shape != model[n].shape)
+    both = set(reference) & set(model)
+    odd += sorted(n for n in both if reference[n].shape != model[n].shape)
+    odd += sorted(n for n in both if _averaged(reference[n]) != _averaged(model[n]))
     # A learning-rate scale says what its parameters mean; parameters under two scales do not add up.
-    scales = (n for n in set(reference) & set(model) if n.endswith("lr_scale"))
+    scales = (n for n in both if n.endswith("lr_scale"))
     odd += sorted(n for n in scales if not torch.equal(reference[n], model[n]))
     if odd:
         raise CheckpointError(

@@ -13,17 +13,23 @@ import importlib
 import os
 import pickle
 import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UserError, shown
 from fairseq_floater.files import write_whole
 
 # What a file for `fairseq-train --finetune-from-model` must hold.
 REQUIRED_KEYS = ("cfg", "model", "optimizer_history", "extra_state", "task_state")
+# What fairseq writes beside `model`, where it writes it.
+_PARTS = {"cfg": dict, "args": argparse.Namespace, "extra_state": dict, "optimizer_history": list}
 
 
 class CheckpointError(UserError):
@@ -62,16 +68,44 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f"There is no checkpoint {path}.")
     allow_fairseq_checkpoints()
     try:
+        _refuse_compressed(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} is refused: {_reason(error)}") from None
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} is refused: {_reason(error)}.") from None
+    # torch interprets whatever the bytes say, and so fails in every way that Python has.
+    except Exception as error:
         raise CheckpointError(
             f"{path} is no whole checkpoint ({_first_line(error)}); a copy may have broken off."
         ) from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f"{path} is no fairseq checkpoint: it holds no `model` parameters.")
+    _check_parts(state, path)
     return state
+
+
+def _refuse_compressed(path: Path) -> None:
+    """torch stores tensors as they are: compressed ones would unpack to any size in memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("it is compressed, which torch.save never does")
+
+
+def _check_parts(state: dict[str, Any], path: Path) -> None:
+    """The parameters are tensors that lie in the file, the other parts what fairseq writes."""
+    size = path.stat().st_size
+    for name, tensor in state["model"].items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(f"{path}: the parameter {shown(name)} of `model` is no tensor.")
+        dense = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        # A view can repeat one number as often as it likes.
+        if not dense or tensor.is_quantized or tensor.numel() * tensor.element_size() > size:
+            raise CheckpointError(f"{path}: the parameter {name!r} is no plain tensor.")
+    for name, kind in _PARTS.items():
+        if not isinstance(state.get(name), (kind, NoneType)):
+            raise CheckpointError(f"{path}: `{name}` must be a {kind.__name__}.")
+    if not all(isinstance(entry, dict) for entry in state.get("optimizer_history") or []):
+        raise CheckpointError(f"{path}: `optimizer_history` must be a list of dictionaries.")
 
 
 def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.Namespace:
@@ -80,8 +114,28 @@ def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.
     options = cfg["model"] if cfg is not None and "model" in cfg else state.get("args")
     if options is None:
         raise CheckpointError(f"{path} holds no model options (neither `cfg.model` nor `args`).")
-    values = vars(options) if isinstance(options, argparse.Namespace) else dict(options)
+    values = vars(options) if isinstance(options, argparse.Namespace) else options
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise CheckpointError(
+            f"{path}: its model options must have names, but are {shown(values)}."
+        )
     return argparse.Namespace(**values)
+
+
+@contextmanager
+def built_from(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Around building a model: fairseq believes the options of a file, and fails on odd ones anyhow.
+
+    Raises:
+        CheckpointError: in the place of all but a ValueError, which is how options are refused here.
+    """
+    try:
+        yield
+    except (UserError, ValueError, OSError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise CheckpointError(f"{path}: its options make no model ({reason}).") from None
 
 
 def position_parameters(state: dict[str, Any]) -> dict[str, int]:
@@ -99,28 +153,40 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
 
     fairseq copies ``checkpoint_last.pt`` byte by byte from the checkpoint just saved: a run killed
     meanwhile leaves half a file, and cannot start again. A broken one is replaced by the newest
-    whole checkpoint; without any, it is set aside and training starts over.
+    whole checkpoint; without any, it is set aside and training starts over. ``checkpoint_best.pt`` is
+    such a copy too: training on may find nothing better, and warm starts read it.
+
+    Raises:
+        OSError: a disk that cannot be read; its files are not taken for broken ones.
     """
     folder = Path(folder)
-    last = folder / "checkpoint_last.pt"
+    last, best = (folder / f"checkpoint_{name}.pt" for name in ("last", "best"))
+    if best.exists() and not _is_whole(best):
+        _replace_broken(best)
     if not last.exists():
         return "nothing to resume from"
     if _is_whole(last):
         return f"resuming from {last}"
-    others = sorted(
-        (p for p in folder.glob("checkpoint*.pt") if p != last),
-        key=lambda p: p.stat().st_mtime,
-        reverse=True,
-    )
-    for other in others:
-        if _is_whole(other):
-            write_whole(last, partial(shutil.copyfile, other))
-            return f"{last} was broken off; resuming from {other}"
+    if source := _replace_broken(last):
+        return f"{last} was broken off; resuming from {source}"
     last.replace(last.with_suffix(".broken"))
     return f"{last} was broken off and there is no other checkpoint; starting over"
 
 
+def _replace_broken(path: Path) -> Path | None:
+    """Put the newest whole checkpoint beside ``path`` in its place; returns which, or None."""
+    others = (p for p in path.parent.glob("checkpoint*.pt") if p != path)
+    for other in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True):
+        if _is_whole(other):
+            write_whole(path, partial(shutil.copyfile, other))
+            return other
+    return None
+
+
 def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        while file.read(1 << 24):  # torch's errors do not tell a failing disk from a broken file
+            pass
     try:
         load_checkpoint(path)
     except CheckpointError:
@@ -135,19 +201,31 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
         CheckpointError: the disk is full, the folder cannot be written.
     """
     try:
-        write_whole(path, lambda temporary: torch.save(state, temporary))
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        write_whole(path, lambda temporary: _save(state, temporary))
+    except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or _first_line(error)
         raise CheckpointError(
             f"{path} could not be written ({reason}); nothing was left behind."
         ) from None
 
 
+def _save(state: dict[str, Any], path: Path) -> None:
+    """torch.save, which on a full disk says only that "pos" is unexpected: the reason is raised instead."""
+    try:
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        fault: BaseException | None = error
+        while fault is not None and not isinstance(fault, OSError):
+            fault = fault.__context__
+        raise fault or error from None
+
+
 def _reason(error: Exception) -> str:
     """The line of torch's message that says what was refused."""
     for line in str(error).splitlines():
         if "Unsupported" in line or "GLOBAL" in line:
-            return line.strip()
+            return line.strip().rstrip(".")
     return _first_line(error)
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fairseq_floater.cli_common import add_verb
-from fairseq_floater.experiment import STAGES, Experiment
+from fairseq_floater.experiment import STAGES, Experiment, one_a_line
 from fairseq_floater.machines import add_machine_options, machines_from_args
 from fairseq_floater.system_run import add_run_options, run_from_args
 
@@ -21,7 +21,7 @@ def args(verbs: Any) -> None:
         words = experiment.arguments(args.stage, system, **places)
         if args.write_all is not None:
             experiment.write_all(args.write_all, system, **places)
-        print("\n".join(words))
+        print(one_a_line(words), end="")
 
     parser = add_verb(
         verbs,

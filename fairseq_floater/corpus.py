@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -28,7 +29,7 @@ import num2words
 from tqdm import tqdm
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.files import file_hash, write_text
+from fairseq_floater.files import file_hash, naming, read_json, write_text
 
 LANGUAGES = ("de", "en", "fr")
 MANIFEST = "numbers.json"
@@ -214,12 +215,16 @@ def _write_split(
     paths = [folder / f"{split}.{language}" for language in languages]
     bar = tqdm(lines, desc=split, total=size, unit=" lines", disable=None, delay=1)
     with (
+        naming(folder.parent),
         paths[0].open("w", encoding="utf-8", newline="\n") as source,
         paths[1].open("w", encoding="utf-8", newline="\n") as target,
     ):
         for numbers in bar:
             for file, language in zip((source, target), languages):
                 file.write(SEPARATOR.join(phrase(n, language) for n in numbers) + "\n")
+        for file in (source, target):
+            file.flush()
+            os.fsync(file.fileno())
     return {
         path.name: {"lines": size, "bytes": path.stat().st_size, "sha256": file_hash(path)}
         for path in paths
@@ -268,13 +273,15 @@ def _check_nothing_in_the_way(
 
 def _read_manifest(out_dir: Path) -> dict[str, Any] | None:
     try:
-        manifest = json.loads((out_dir / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = read_json(out_dir / MANIFEST)
+    except (OSError, ValueError, UserError):
         return None
     files = manifest.get("files") if isinstance(manifest, dict) else None
     # The names are used to delete files: a manifest that names others is not ours.
     ours = re.compile(rf"({'|'.join(SHARES)})\.({'|'.join(LANGUAGES)})")
     if not isinstance(files, dict) or not all(ours.fullmatch(name) for name in files):
+        return None
+    if not all(isinstance(facts, dict) for facts in files.values()):
         return None
     return manifest
 

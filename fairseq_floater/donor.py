@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_floater.architectures import ARCHITECTURES
 from fairseq_floater.checkpoints import CheckpointError
+from fairseq_floater.errors import shown
 from fairseq_floater.position_encoders import all_options
 from fairseq_floater.transformer import FloaterTransformerModel
 
@@ -33,6 +34,10 @@ SHAPE_OPTIONS = (
     "no_cross_attention",
     "cross_self_attention",
 )
+
+
+_LARGEST_SIZE = 1_000_000
+_MOST_STEPS = 10_000
 
 
 class BareTask:
@@ -60,7 +65,8 @@ def target_args(
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
     donor_arch = getattr(donor_args, "arch", None) or getattr(donor_args, "_name", None)
-    if donor_arch not in ARCH_MODEL_REGISTRY or not hasattr(donor_args, "encoder_embed_dim"):
+    is_known = isinstance(donor_arch, str) and donor_arch in ARCH_MODEL_REGISTRY
+    if not is_known or not hasattr(donor_args, "encoder_embed_dim"):
         raise CheckpointError(f"{donor} is no Transformer: its architecture is {donor_arch!r}.")
     explicit = parse_model_options(arch, options)
     wanted = argparse.Namespace(**vars(explicit))
@@ -88,6 +94,43 @@ def target_args(
     return args
 
 
+def check_size(model: dict[str, Tensor], args: argparse.Namespace, path: Any) -> None:
+    """Refuse options of a larger model than the file holds: building it could fill the memory.
+
+    A block of width E and inner width F has at least 4 E^2 + 2 E F parameters.
+    """
+    needed = 0
+    for side, end in (("encoder", "source"), ("decoder", "target")):
+        names = ("embed_dim", "ffn_embed_dim", "layers", "output_dim", "input_dim")
+        width, inner, blocks, *ends = (_size(args, f"{side}_{name}", path) for name in names)
+        _size(args, f"max_{end}_positions", path)
+        needed += blocks * (4 * width**2 + 2 * width * inner)
+        needed += sum(width * other for other in ends if other != width)
+    held = sum(tensor.numel() for tensor in model.values())
+    if needed > held:
+        raise CheckpointError(
+            f"{path} does not fit its own options: they ask for at least {needed:,} parameters, but "
+            f"it holds {held:,}."
+        )
+    delta, step = getattr(args, "floater_delta", 0), getattr(args, "floater_step_size", None) or 0.1
+    if delta > _MOST_STEPS * step:
+        raise CheckpointError(
+            f"{path}: --floater-delta {delta} would take the solver more than {_MOST_STEPS:,} steps a "
+            "token."
+        )
+
+
+def _size(args: argparse.Namespace, name: str, path: Any) -> int:
+    """An option that is the size of something; 0 where the model has none."""
+    value = getattr(args, name, 0)
+    if not isinstance(value, int) or not 0 <= value <= _LARGEST_SIZE:
+        flag = "--" + name.replace("_", "-")
+        raise CheckpointError(
+            f"{path}: {flag} must be from 0 to {_LARGEST_SIZE:,}, but is {shown(value)}."
+        )
+    return value
+
+
 def donor_dictionaries(
     state: dict[str, Any], donor_args: argparse.Namespace, donor: Any, data: str | None
 ) -> tuple[Dictionary, Dictionary]:
@@ -99,14 +142,15 @@ def donor_dictionaries(
             raise CheckpointError(
                 f"{donor} has no {side}.embed_tokens.weight; adaptive inputs are not supported."
             )
+        if weight.dim() != 2 or not weight.numel():
+            raise CheckpointError(f"{donor}: {side}.embed_tokens.weight is no table of vectors.")
         sizes.append(len(weight))
     if data is None:
         source = _placeholder_dictionary(sizes[0])
         if getattr(donor_args, "share_all_embeddings", False):
             return source, source
         return source, _placeholder_dictionary(sizes[1])
-    task = (state.get("cfg") or {}).get("task")
-    task_options = vars(task) if isinstance(task, argparse.Namespace) else dict(task or {})
+    task_options = task_options_of(state)
     loaded = []
     for side, size in zip(("source", "target"), sizes):
         language = task_options.get(f"{side}_lang") or getattr(donor_args, f"{side}_lang", None)
@@ -115,6 +159,15 @@ def donor_dictionaries(
             raise CheckpointError(f"There is no dictionary {path} for the donor's {side} language.")
         loaded.append(_same_dictionary(path, size, donor, task_options.get("data")))
     return loaded[0], loaded[1]
+
+
+def task_options_of(state: dict[str, Any]) -> dict[str, Any]:
+    """The task's options in a checkpoint, languages and data as text; empty where it has none."""
+    task = (state.get("cfg") or {}).get("task")
+    options = vars(task) if isinstance(task, argparse.Namespace) else task
+    names = ("data", "source_lang", "target_lang")
+    known = options if isinstance(options, dict) else {}
+    return {name: known[name] for name in names if isinstance(known.get(name), str)}
 
 
 def _same_dictionary(path: Path, size: int, donor: Any, donor_data: str | None) -> Dictionary:

@@ -5,13 +5,12 @@ The scripts read these (`floater args CONFIG STAGE`), so that every number lives
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fairseq_floater.config_file import read_config
+from fairseq_floater.errors import UserError
 from fairseq_floater.experiment_rules import AVERAGE_OF, ConfigError, check_config
 from fairseq_floater.files import USER_DIR, write_text
 from fairseq_floater.machines import ONE_CPU, Machines
@@ -40,13 +39,13 @@ class Experiment:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         try:
-            with self.path.open(encoding="utf-8") as file:
-                loaded = yaml.safe_load(file)
+            loaded = read_config(self.path)
         except FileNotFoundError:
             raise ConfigError(f"There is no configuration {self.path}.") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            first = str(error).replace("\n", " ")
-            raise ConfigError(f"{self.path} cannot be read as YAML: {first}.") from None
+        except UserError as error:
+            raise ConfigError(str(error)) from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.path} cannot be read as YAML: {error}.") from None
         check_config(self.path, loaded)
         self.config: dict[str, Any] = loaded
 
@@ -96,7 +95,7 @@ class Experiment:
         if stage == "prepare":
             return self._prepare(work)
         if stage == "warm-start":
-            return ["--arch", self.arch(run), "--data", data, *run.model_options()]
+            return ["--arch", self.arch(run), "--data", _place(data), *run.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
         return self._training(
@@ -109,13 +108,13 @@ class Experiment:
         limits = self.config["budget"].get(stage)
         if limits is None:
             raise MissingStageError(f"{self.path}: `budget` has no {stage}.")
-        arguments = [data, *self._task(), "--arch", self.arch(run), *run.model_options()]
+        arguments = [_place(data), *self._task(), "--arch", self.arch(run), *run.model_options()]
         arguments += _options({k: v for k, v in self.config["shape"].items() if k != "arch"})
         arguments += _options(self._optimisation(stage, limits, machines))
         arguments += self._batching(machines)
-        arguments += ["--save-dir", str(folder / "checkpoints"), "--seed", str(seed)]
+        arguments += ["--save-dir", _place(folder / "checkpoints"), "--seed", str(seed)]
         if stage == "finetune":
-            arguments += ["--finetune-from-model", str(folder / "warm_start.pt")]
+            arguments += ["--finetune-from-model", _place(folder / "warm_start.pt")]
         return arguments
 
     def arch(self, run: Run) -> str:
@@ -130,7 +129,7 @@ class Experiment:
         """``--update-freq`` that keeps the configured tokens an update, and the tokens in force."""
         budget = self.config["budget"]
         a_step = budget["max-tokens"] * max(processes, 1)
-        frequency = max(1, math.ceil(budget["tokens-per-update"] / a_step))
+        frequency = max(1, -(-budget["tokens-per-update"] // a_step))
         return frequency, frequency * a_step
 
     def _optimisation(
@@ -159,7 +158,7 @@ class Experiment:
 
     def _inference(self, stage: str, data: str, machines: Machines) -> list[str]:
         # Without the multiple of 1, fairseq drops the rest of a batch that is no multiple of 8.
-        arguments = [data, *self._task(), "--required-batch-size-multiple", "1"]
+        arguments = [_place(data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config["budget"]["max-tokens"])]
         if stage == "generate":
             arguments += [*self._to_text(), *_options(self.config["generation"])]
@@ -184,7 +183,7 @@ class Experiment:
                 words = self.arguments(stage, run, **places)
             except MissingStageError:
                 continue
-            write_text(Path(folder) / f"{stage}.args", "".join(f"{w}\n" for w in words))
+            write_text(Path(folder) / f"{stage}.args", one_a_line(words))
 
     def _settings(self, run: Run, machines: Machines, seed: int | None) -> list[str]:
         """What the scripts and tables need to know besides arguments, as ``key=value``."""
@@ -223,7 +222,7 @@ class Experiment:
             # The split has learned the subwords: its lengths are counted in them.
             del options["vocab"]
             options["max-len"] = 0  # what the split kept, trains
-            options["spm-model"] = str(Path(work) / "split" / "spm.model")
+            options["spm-model"] = _place(Path(work) / "split" / "spm.model")
         return self._languages() + _options(options)
 
     def _languages(self) -> list[str]:
@@ -244,6 +243,16 @@ class Experiment:
         if numbers is None:
             raise MissingStageError(f"{self.path} has no built-in corpus (`data: numbers`).")
         return self._languages() + _options(numbers)
+
+
+def _place(path: str | Path) -> str:
+    """A path that no command takes for an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
+
+
+def one_a_line(words: list[str]) -> str:
+    """Words as scripts read them: a newline in one (a folder can have it) is ``\\n``, a backslash two."""
+    return "".join(f"{w}\n" for w in (w.replace("\\", r"\\").replace("\n", r"\n") for w in words))
 
 
 def _options(section: dict[str, Any]) -> list[str]:

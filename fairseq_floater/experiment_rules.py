@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.segmentation import SEGMENTATIONS
 from fairseq_floater.shapes import ARCHITECTURES
-from fairseq_floater.system_run import run_from_words
+from fairseq_floater.system_run import CONTROL, run_from_words
 from fairseq_floater.wmt14.sources import RECIPES
 
 _SECTIONS: dict[str, tuple[set[str], set[str]]] = {
@@ -32,6 +34,10 @@ _S2L_KEYS = (
 _FREE_SECTIONS = ("shape", "optimisation", "generation")
 # Of which checkpoints a stage's average is made; `average-of` of its budget.
 AVERAGE_OF = ("epochs", "updates")
+# Keys whose value may be a section of its own.
+_NESTED = ("numbers", "donor", "finetune", "scratch")
+_LARGEST_COUNT = 2**31 - 1
+_LARGEST_SEED = 2**32 - 1  # numpy's
 
 
 class ConfigError(UsageError):
@@ -48,6 +54,8 @@ def check_config(path: Path, config: Any) -> None:
             raise ConfigError(f"{path}: `{section}` must be a section of keys.")
         allowed = set(value) if section in _FREE_SECTIONS else further
         _check_keys(path, f"`{section}`", value, required, allowed)
+        _check_values(path, section, value)
+    _check_number(path, "seed", config.get("seed", 1), 0, _LARGEST_SEED)
     if "s2l" in config:
         _check_s2l(path, config["s2l"])
     for stage in ("donor", "finetune", "scratch"):
@@ -59,28 +67,39 @@ def check_config(path: Path, config: Any) -> None:
     if "s2l" in config and config["data"].get("bpe", "sentencepiece") != "sentencepiece":
         raise ConfigError(f"{path}: `data: bpe` must be sentencepiece where there is an `s2l`.")
     for key in ("max-tokens", "tokens-per-update", "average"):
-        number = config["budget"][key]
-        if not isinstance(number, int) or number < 1:
-            raise ConfigError(
-                f"{path}: `budget: {key}` must be a positive whole number, "
-                f"but is {number!r} instead."
-            )
+        _check_number(path, f"budget: {key}", config["budget"][key], 1, _LARGEST_COUNT)
+    _check_rate(path, config["optimisation"]["lr"])
     if f"floater_{config['shape']['arch']}" not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES.values())
         raise ConfigError(
             f"{path}: `shape: arch` must be one of {known}, "
-            f"but is {config['shape']['arch']!r} instead."
+            f"but is {shown(config['shape']['arch'])} instead."
         )
 
 
 def _check_data(path: Path, data: dict[str, Any], languages: dict[str, Any]) -> None:
+    for side in ("source", "target"):
+        language = languages[side]
+        if not _is_text(language) or not re.fullmatch(r"\w+", language, re.ASCII):
+            raise ConfigError(
+                f"{path}: `languages: {side}` must be letters, digits and _ (in quotes where YAML "
+                f"takes them for something else), but is {shown(language)} instead."
+            )
+    tests = data["tests"]
+    if not isinstance(tests, list) or not all(re.fullmatch(r"[\w.-]+", str(t)) for t in tests):
+        raise ConfigError(
+            f"{path}: `data: tests` must list names of letters, digits, `_`, `-` and `.`, but is "
+            f"{shown(tests)} instead."
+        )
+    if not isinstance(data.get("numbers", {}), dict):
+        raise ConfigError(f"{path}: `data: numbers` must hold options like train.")
     _check_choice(path, "`data: bpe`", data, "bpe", SEGMENTATIONS)
     _check_choice(path, "`data: wmt14`", data, "wmt14", RECIPES)
     pair = f"{languages['source']}-{languages['target']}"
     if data.get("wmt14", pair) != pair:
         raise ConfigError(
             f"{path}: `data: wmt14` must be {pair}, as `languages`, but is "
-            f"{data['wmt14']!r} instead."
+            f"{shown(data['wmt14'])} instead."
         )
 
 
@@ -90,7 +109,39 @@ def _check_choice(
     value = (section or {}).get(key)
     if value is not None and value not in tuple(choices):
         raise ConfigError(
-            f"{path}: {where} must be one of {', '.join(choices)}, but is {value!r} instead."
+            f"{path}: {where} must be one of {', '.join(choices)}, but is {shown(value)} instead."
+        )
+
+
+def _check_values(path: Path, where: str, section: dict[Any, Any]) -> None:
+    """Options and their values become words of a command: one line each, nothing nested."""
+    for key, value in section.items():
+        if not _is_text(key) or not re.fullmatch(r"[A-Za-z][\w-]*", key, re.ASCII):
+            raise ConfigError(f"{path}: `{where}` has the key {shown(key)}, which names no option.")
+        if key in _NESTED and isinstance(value, dict):
+            _check_values(path, f"{where}: {key}", value)
+        elif not all(map(_is_word, value if isinstance(value, list) else [value])):
+            raise ConfigError(
+                f"{path}: `{where}: {key}` must be numbers, true, false or text of one line, but is "
+                f"{shown(value)} instead."
+            )
+
+
+def _check_number(path: Path, where: str, value: Any, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        rule = f"a {'positive whole number' if low else 'whole number from 0'} up to {high}"
+        raise ConfigError(f"{path}: `{where}` must be {rule}, but is {shown(value)} instead.")
+
+
+def _check_rate(path: Path, value: Any) -> None:
+    # Text too: YAML takes 1e-3, without a point, for it.
+    try:
+        rate = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise ConfigError(
+            f"{path}: `optimisation: lr` must be a number above 0, but is {shown(value)} instead."
         )
 
 
@@ -98,6 +149,7 @@ def _check_s2l(path: Path, section: Any) -> None:
     if not isinstance(section, dict):
         raise ConfigError(f"{path}: `s2l` must be a section of keys.")
     _check_keys(path, "`s2l`", section, *_S2L_KEYS)
+    _check_values(path, "s2l", section)
     systems = section["systems"]
     if not systems or not isinstance(systems, list) or not all(map(_is_text, systems)):
         raise ConfigError(f"{path}: `s2l: systems` must list one line of options a system.")
@@ -111,7 +163,7 @@ def _check_s2l(path: Path, section: Any) -> None:
     if baseline is not None and baseline not in names:
         raise ConfigError(
             f"{path}: `s2l: baseline` must be one of {', '.join(names)}, but is "
-            f"{baseline!r} instead."
+            f"{shown(baseline)} instead."
         )
 
 
@@ -122,8 +174,19 @@ def _check_keys(path: Path, where: str, found: dict, required: set[str], further
         raise ConfigError(f"{path}: {where} lacks {', '.join(missing)}.")
     if unknown:
         known = ", ".join(sorted(required | further))
-        raise ConfigError(f"{path}: {where} has the unknown key {unknown[0]}; it knows {known}.")
+        raise ConfigError(
+            f"{path}: {where} has the unknown key {shown(unknown[0])[1:-1]}; it knows {known}."
+        )
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_word(value: Any) -> bool:
+    """Whether a value is one word of a command line."""
+    if isinstance(value, int):  # or bool
+        return -(2**63) <= value < 2**63
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (_is_text(value) and not CONTROL.search(value))

@@ -7,10 +7,12 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from fairseq_floater.errors import UserError
+from fairseq_floater.files import read_limited
 
+# A hundred times WMT14's test set with all that fairseq-generate prints of it.
+LARGEST = 1 << 29
 FORMATS = ("auto", "generate", "plain")
 # What a segmentation leaves in the text, by its name in fairseq's `--remove-bpe`.
 BPE_MARKS = {"sentencepiece": re.compile("\u2581"), "subword_nmt": re.compile("@@( |$)")}
@@ -33,10 +35,11 @@ def read_lines(path: FilePath) -> list[str]:
     r"""The lines of a UTF-8 file: split at ``\n`` alone, less one ``\r`` each and a leading BOM.
 
     Raises:
-        ScoringError: the file cannot be read, or a line is no UTF-8 (names the line).
+        UserError: the file is larger than :data:`LARGEST` bytes.
+        ScoringError: it cannot be read, or a line is no UTF-8 (names the line).
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_limited(path, LARGEST)
     except OSError as error:
         raise wrong(f"`{path}` must be a readable file", f"gives {error.strerror!r}") from None
     # Not str.splitlines: translations hold U+2028, \x0b, \x85 and the like inside a sentence.

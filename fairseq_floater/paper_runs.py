@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.report import ReportError, read_json
+from fairseq_floater.errors import shown
+from fairseq_floater.files import LARGEST_JSON, read_limited
+from fairseq_floater.report import ReportError, check_fields, read_json
 from fairseq_floater.scoring import TEST_SET_LINES
 
 # Where a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
+_METRICS = ("bleu", "compound_split_bleu", "tokenised_bleu")
 
 
 class OutsideError(Exception):
@@ -70,10 +74,12 @@ def read_run(path: Path, name: str, test: str | None) -> ScoredRun:
         has = f"has {', '.join(sorted(tests))}" if tests else "is not scored yet"
         raise OutsideError(f"{has}, not {test or ' or '.join(TEST_NAMES)}" if tests else has)
     average = path / "average.json"
-    scores, summary = read_json(chosen), read_json(average) if average.exists() else {}
-    for what, value in ((chosen, scores), (average, summary)):
-        if not isinstance(value, dict):
-            raise ReportError(f"{what} must hold an object, but holds {type(value).__name__}.")
+    scores = check_fields(chosen, read_json(chosen), {}, {"sentences": int})
+    there = [name for name in _METRICS if scores.get(name)]
+    signatures = {f"{name}.signature": str for name in there}
+    check_fields(chosen, scores, signatures, {f"{name}.score": float for name in there})
+    summary = read_json(average) if average.exists() else {}
+    check_fields(average, summary, {}, {"position_parameters": int, "training_seconds": float})
     return ScoredRun(name, settings, scores, summary)
 
 
@@ -82,13 +88,16 @@ def _settings(path: Path) -> dict[str, str]:
     if not path.exists():
         raise OutsideError("has no settings.args")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_limited(path, LARGEST_JSON).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ReportError(f"{path} cannot be read: {error}.") from None
     found = dict(line.split("=", 1) for line in lines if "=" in line)
     for key in ("arch", "source", "target", "encoder", "blocks"):
         if key not in found:
             raise OutsideError(f"its settings.args lacks {key}")
+    tokens = found.get("tokens_per_update", "0")
+    if not re.fullmatch(r"\d{1,18}", tokens, re.ASCII):
+        raise ReportError(f"{path}: `tokens_per_update` must be a number, but is {shown(tokens)}.")
     return {"scratch": "no", "base": "yes", "options": "", **found}
 
 

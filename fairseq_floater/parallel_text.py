@@ -20,6 +20,8 @@ from fairseq_floater.errors import UserError
 
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
+# No sentence; sentencepiece learns from lines of up to 16,384 bytes.
+LONGEST_LINE = 1 << 20
 _Item = TypeVar("_Item")
 
 
@@ -59,7 +61,13 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file, split at "\\n" only; other line breaks come as spaces."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            # Without a newline, or from a few bytes of gzip, a line could fill the memory.
+            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > LONGEST_LINE:
+                    raise TextDataError(
+                        f"{path}, line {number} must have at most {LONGEST_LINE:,} bytes, but is longer."
+                    )
                 if b"\0" in line:
                     raise TextDataError(f"{path}, line {number} holds a NUL character.")
                 try:

@@ -17,8 +17,14 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from fairseq_floater import architectures as architectures  # registers ours
-from fairseq_floater.checkpoints import CheckpointError
-from fairseq_floater.donor import BareTask, donor_dictionaries, longest_sentence
+from fairseq_floater.checkpoints import CheckpointError, built_from
+from fairseq_floater.donor import (
+    BareTask,
+    check_size,
+    donor_dictionaries,
+    longest_sentence,
+    task_options_of,
+)
 from fairseq_floater.position_encoders.base import PositionSignal
 from fairseq_floater.stack_positions import all_blocks
 
@@ -78,12 +84,19 @@ class Track:
 def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> Any:
     """The checkpoint's model in evaluation, built without data."""
     arch = getattr(args, "arch", None) or getattr(args, "_name", None)
-    if not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):
+    known = isinstance(arch, str)
+    if not known or not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):
         raise CheckpointError(f"{path} is no Transformer: its architecture is {arch!r}.")
-    ARCH_CONFIG_REGISTRY[arch](args)
-    args.encoder_embed_path = args.decoder_embed_path = None  # the checkpoint holds what they gave
-    dictionaries = donor_dictionaries(state, args, path, None)
-    model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
+    try:
+        with built_from(path):
+            ARCH_CONFIG_REGISTRY[arch](args)
+            # The checkpoint holds what these files gave.
+            args.encoder_embed_path = args.decoder_embed_path = None
+            check_size(state["model"], args, path)
+            dictionaries = donor_dictionaries(state, args, path, None)
+            model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: its options make no model: {error}") from None
     try:
         loaded = model.load_state_dict(state["model"], strict=False)
     except RuntimeError as error:
@@ -102,8 +115,7 @@ def trained_lengths(
     lengths: dict[str, int | None] = {"source": given, "target": given}
     if given is not None or data is None:
         return lengths
-    task = (state.get("cfg") or {}).get("task") or {}
-    task = vars(task) if isinstance(task, argparse.Namespace) else task
+    task = task_options_of(state)
     for side in lengths:
         language = f"{side}_lang"
         setattr(args, language, getattr(args, language, None) or task.get(language))

@@ -6,13 +6,17 @@ before the first update) and ``scores.<test>.json``. Tables are made from these 
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UserError
+from fairseq_floater import files
+from fairseq_floater.errors import UserError, shown
+
+_KINDS = {int: "a whole number", float: "a number", str: "text"}
+_LARGEST = 1e18
 
 
 class ReportError(UserError):
@@ -89,13 +93,16 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     rows = []
     for path in folder.glob("*/average.json"):
         scores = {
-            p.name.removeprefix("scores.").removesuffix(".json"): read_json(p)
+            p.name.removeprefix("scores.").removesuffix(".json"): _read_scores(p)
             for p in sorted(path.parent.glob("scores.*.json"))
         }
         if scores:
             before = path.with_name("before.json")
-            summary = read_json(path)
-            loss = read_json(before) if before.exists() else None
+            required = {"position_parameters": int}
+            summary = check_fields(path, read_json(path), required, {"training_seconds": float})
+            loss = None
+            if before.exists():
+                loss = check_fields(before, read_json(before), {"loss": float})
             rows.append(Row(path.parent.name, scores, summary, loss))
     if not rows:
         raise ReportError(
@@ -134,6 +141,49 @@ def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
 def read_json(path: Path) -> Any:
     """What a tool wrote; raises ReportError where it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return files.read_json(path)
     except (OSError, ValueError) as error:
         raise ReportError(f"{path} is no readable JSON: {error}.") from None
+
+
+def check_fields(
+    path: Path, found: Any, required: Mapping[str, type], further: Mapping[str, type] | None = None
+) -> dict[str, Any]:
+    """What ``path`` holds, if it is an object whose fields are of the kinds that tables show.
+
+    Args:
+        required: the kind of each field that must be there: int, float (any finite number) or str;
+            ``bleu.score`` is the field ``score`` of the object ``bleu``.
+        further: of those that may be missing or null.
+
+    Raises:
+        ReportError: it is no object, or a field is missing or of another kind.
+    """
+    if not isinstance(found, dict):
+        raise ReportError(f"{path} must hold an object, but holds {type(found).__name__}.")
+    for name, kind in {**required, **(further or {})}.items():
+        value: Any = found
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if not (_is_of(kind, value) or (value is None and name not in required)):
+            raise ReportError(f"{path}: `{name}` must be {_KINDS[kind]}, but is {shown(value)}.")
+    return found
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    if kind is str:
+        return isinstance(value, str)
+    numbers = (int, float) if kind is float else int
+    if isinstance(value, bool) or not isinstance(value, numbers):
+        return False
+    # Larger ones, infinity and NaN are no results, and no table could format them.
+    return bool(abs(value) < _LARGEST)
+
+
+def _read_scores(path: Path) -> dict[str, Any]:
+    """What `floater score --json` wrote."""
+    scores = read_json(path)
+    required = {"bleu.score": float, "bleu.signature": str, "chrf.score": float}
+    check_fields(path, scores, {**required, "length_ratio": float}, {"bleu.mean": float})
+    has_interval = scores["bleu"].get("mean") is not None
+    return check_fields(path, scores, {"bleu.half_width": float} if has_interval else {})

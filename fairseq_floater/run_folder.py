@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_floater.cli_common import exit_code
+from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
-from fairseq_floater.report import ReportError, read_json
+from fairseq_floater.report import ReportError, check_fields, read_json
 
 
 def write_validation(log: str, output: str) -> None:
@@ -25,8 +26,11 @@ def write_validation(log: str, output: str) -> None:
     if not found:
         raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
     subset, fields = found[-1]
-    pairs = (field.split(" ", 1) for field in fields.split(" | "))
-    values = {name: float(value) for name, value in pairs}
+    try:
+        pairs = (field.split(" ", 1) for field in fields.split(" | "))
+        values = {name: float(value) for name, value in pairs}
+    except ValueError:
+        raise ReportError(f"{log} ends in a validation without numbers: {shown(fields)}.") from None
     write_text(output, json.dumps({"subset": subset, **values}, indent=2) + "\n")
 
 
@@ -56,16 +60,19 @@ def check_data(folder: str, settings: str, *, rehearsal: bool) -> None:
     """
     lines = Path(settings).read_text(encoding="utf-8").splitlines()
     wanted = dict(line.split("=", 1) for line in lines if "=" in line)
-    made = read_json(Path(folder) / "summary.json").get("parameters", {})
+    summary = Path(folder) / "summary.json"
+    made = check_fields(summary, read_json(summary), {}).get("parameters", {})
+    check_fields(summary, made, {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
     for ours, key in names:
         # A vocabulary of None is that of a ready model, as short-to-long has it.
         if made.get(ours) is not None and str(made[ours]) != wanted[key]:
             raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {wanted[key]}.")
     if wanted["wmt14"]:
-        found = read_json(Path(folder) / "wmt14.json")
-        if found["pair"] != wanted["wmt14"] or found["rehearsal"] != rehearsal:
-            of = "a rehearsal's" if found["rehearsal"] else "WMT14's"
+        record = Path(folder) / "wmt14.json"
+        found = check_fields(record, read_json(record), {"pair": str})
+        if found["pair"] != wanted["wmt14"] or found.get("rehearsal") != rehearsal:
+            of = "a rehearsal's" if found.get("rehearsal") else "WMT14's"
             raise ReportError(f"{folder} holds {of} {found['pair']}, not what is asked for.")
 
 
@@ -82,17 +89,24 @@ def resume(folder: str, world: int) -> str:
 
     sentence = repair_last(Path(folder) / "checkpoints")
     noted = Path(folder) / "world"
-    before = int(noted.read_text(encoding="utf-8")) if noted.is_file() else world
+    before = _processes(noted) if noted.is_file() else world
     last = Path(folder) / "checkpoints" / "checkpoint_last.pt"
     if before != world and last.is_file():
         place = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
         if place.get("iterations_in_epoch", 0):
             raise CheckpointError(
-                f"{last} lies within epoch {place['epoch']} and was saved by {before} processes: go on "
+                f"{last} lies within epoch {place.get('epoch')} and was saved by {before} processes: go on "
                 f"with {before}, or put the checkpoint of a whole epoch in its place."
             )
     write_text(noted, f"{world}\n")
     return sentence
+
+
+def _processes(noted: Path) -> int:
+    text = noted.read_text(encoding="utf-8", errors="replace").strip()
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        raise ReportError(f"{noted} must hold a number of processes, but holds {shown(text)}.")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,6 +39,8 @@ TEST_SET_LINES = {
 }
 # The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
 _FEWEST_RESAMPLES = 40
+# Of 3,003 sentences these are 2.4 GB; an interval has two digits after 1,000.
+_MOST_RESAMPLES = 100_000
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
@@ -234,6 +236,8 @@ def check_bootstrap(bootstrap: int, seed: int) -> None:
     if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
         rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
         raise wrong(rule, f"is {bootstrap}")
+    if bootstrap > _MOST_RESAMPLES:
+        raise wrong(f"`bootstrap` must be at most {_MOST_RESAMPLES:,}", f"is {bootstrap}")
     if seed < 0:
         raise wrong("`seed` must not be negative", f"is {seed}")
 

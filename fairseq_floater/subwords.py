@@ -49,7 +49,7 @@ def train_subword(
             num_threads=4,
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # a number that is no C int is a ValueError
         raise TextDataError(_subword_fault(str(error), vocab_size)) from None
     write_whole(model_path, lambda temporary: temporary.write_bytes(model.getvalue()) and None)
 
@@ -181,4 +181,4 @@ def _subword_fault(reason: str, vocab: int) -> str:
             f"`vocab` must be at least {low[1]}, one for each character of this text, but is "
             f"{vocab} instead; a smaller --character-coverage leaves rare characters out."
         )
-    return f"sentencepiece could not learn from this text: {reason.splitlines()[0]}"
+    return f"sentencepiece could not learn from this text: {' '.join(reason.split())}."

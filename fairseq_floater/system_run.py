@@ -12,6 +12,8 @@ from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS, TARGETS
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
+# What cannot stand in a line of a script's: control characters, line breaks, halves of characters.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Run:
             raise UsageError(
                 f"`--model-options` must begin with an option, but is {' '.join(self.options)!r}."
             )
+        if odd := next(filter(CONTROL.search, self.options), None):
+            raise UsageError(f"`--model-options` must be one line, but holds {odd!r}.")
 
     @property
     def resolved_target(self) -> str | None:
@@ -109,7 +113,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run_from_args(args: argparse.Namespace) -> Run:
     """The run of a parsed command line."""
-    options = tuple(shlex.split(args.model_options))
+    try:
+        options = tuple(shlex.split(args.model_options))
+    except ValueError as error:
+        words = args.model_options
+        raise UsageError(f"`--model-options` must be words, but is {words!r}: {error}.") from None
     return Run(args.encoder, args.blocks, args.target, args.scratch, not args.no_base, options)
 
 

@@ -1,7 +1,8 @@
 """From raw parallel text to what `fairseq-preprocess` takes; `scripts/prepare_text.sh` runs it.
 
-`encode` checks the text, learns the subwords, encodes and writes the joint dictionary; `finish` checks
-what `fairseq-preprocess` made of it. Everything streams, and every output is there whole or not at all.
+`encode` checks the text, learns the subwords, encodes and writes the joint dictionary; `finish`
+(`prepared.py`) checks what `fairseq-preprocess` made of it. Everything streams, and every output is
+there whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.cli_common import exit_code, positive, share
-from fairseq_floater.files import file_hash, write_text, write_whole
+from fairseq_floater.files import (
+    file_hash,
+    put_folder,
+    remove_folder,
+    write_text,
+    write_whole,
+)
 from fairseq_floater.parallel_text import (
     TextDataError,
     check_parallel,
@@ -26,10 +32,10 @@ from fairseq_floater.parallel_text import (
     read_pairs,
     text_file,
 )
+from fairseq_floater.prepared import MANIFEST, damaged, finish, read_record, summary_table
 from fairseq_floater.segmentation import SEGMENTATIONS, Segmentation
 from fairseq_floater.subwords import Segmenter, SplitEncoder
 
-MANIFEST = "prepare.json"
 PRODUCTS = (
     *(name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)),
     *("raw", "bin", "dict.txt", "tests.json", "summary.json"),
@@ -69,7 +75,7 @@ def encode_all(
     encoded = not stale and (out_dir / kind.folder).is_dir() and (out_dir / "raw").is_dir()
     if not encoded:
         lines = check_parallel(raw_dir, *langs, splits)
-    for name in [*stale, f".{kind.folder}.tmp", ".raw.tmp", ".bin.tmp"]:
+    for name in [*stale, f".{kind.folder}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
         _remove(out_dir / name)
     write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
@@ -126,52 +132,11 @@ def _encode_splits(
         pairs = progress(read_pairs(raw_dir, split, *langs), f"encode {split}", total)
         counts[split] = encoder.encode(pairs, split, langs, encoded, raw)
     write_text(encoded / "counts.json", json.dumps(counts, indent=2) + "\n")
-    _remove(out_dir / "raw")
     _remove(out_dir / kind.folder)
     # A dictionary that was counted from other text goes with it.
     _remove(out_dir / "dict.txt")
-    raw.rename(out_dir / "raw")
-    encoded.rename(out_dir / kind.folder)  # last: where this folder is, all of it is there
-
-
-def finish(out_dir: Path) -> dict[str, Any]:
-    """Check the binarised data against the text, put it in place, write and return the summary."""
-    manifest = _read_json(out_dir / MANIFEST)
-    kind = SEGMENTATIONS[manifest["parameters"]["bpe"]]
-    counts = _read_json(out_dir / kind.folder / "counts.json")
-    subsets = {"train": "train", "valid": "valid", **_read_json(out_dir / "tests.json")}
-    if not (out_dir / "bin").is_dir():
-        pair = (manifest["parameters"]["src"], manifest["parameters"]["tgt"])
-        for split, subset in subsets.items():
-            for lang in pair:
-                name = f"{subset}.{'-'.join(pair)}.{lang}"
-                _check_binary(out_dir / ".bin.tmp" / name, counts[split]["kept"])
-        (out_dir / ".bin.tmp").rename(out_dir / "bin")
-    dictionary = (out_dir / "dict.txt").read_text(encoding="utf-8")
-    summary = {
-        "parameters": manifest["parameters"],
-        "dictionary": dictionary.count("\n"),
-        "splits": {s: {"subset": subset, **counts[s]} for s, subset in subsets.items()},
-        "sha256": {name: file_hash(out_dir / name) for name in (kind.model, "dict.txt")},
-        **{package: version(package) for package in kind.packages},
-    }
-    write_text(out_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return summary
-
-
-def summary_table(summary: dict[str, Any]) -> str:
-    """The counts of :func:`finish` for a person."""
-    src, tgt = summary["parameters"]["src"], summary["parameters"]["tgt"]
-    columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
-    lines = [f"{'split':<14}{'subset':<8}" + "".join(f"{c:>14}" for c in columns)]
-    for split, counts in summary["splits"].items():
-        values = [counts["kept"], *counts["dropped"].values(), *counts["subwords"].values()]
-        row = "".join(f"{value:>14,}" for value in values)
-        lines.append(f"{split:<14}{counts['subset']:<8}{row}")
-        if counts["empty_kept"]:
-            lines.append(f"  {counts['empty_kept']:,} of them with an empty side, kept for scoring")
-    lines.append(f"dictionary: {summary['dictionary']:,} entries, shared by both languages")
-    return "\n".join(lines)
+    put_folder(raw, out_dir / "raw")
+    put_folder(encoded, out_dir / kind.folder)  # last: where this folder is, all of it is there
 
 
 def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool, model: str) -> list[str]:
@@ -185,9 +150,11 @@ def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool, model:
         )
     if force:
         return present
-    old = _read_json(out_dir / MANIFEST)
+    old = read_record(out_dir / MANIFEST)
     for kind in ("parameters", "inputs"):
         then, now = old.get(kind, {}), manifest[kind]
+        if not isinstance(then, dict):
+            raise damaged(out_dir / MANIFEST)
         for name in sorted(then.keys() | now.keys()):
             if then.get(name) != now.get(name):
                 what = (
@@ -202,30 +169,11 @@ def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool, model:
     return [] if (out_dir / model).is_file() else present
 
 
-def _check_binary(prefix: Path, lines: int) -> None:
-    from fairseq.data.indexed_dataset import MMapIndexedDataset
-
-    found = len(MMapIndexedDataset(str(prefix)))
-    if found != lines:
-        raise TextDataError(
-            f"fairseq-preprocess wrote {found:,} sentences to {prefix}, but the text has "
-            f"{lines:,}; run again with --workers 1."
-        )
-
-
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        remove_folder(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise TextDataError(f"{path} is damaged; choose another OUT_DIR or add --force.") from None
-    return dict(content)
 
 
 def _say(message: str) -> None:

@@ -22,11 +22,18 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints import (
     CheckpointError,
+    built_from,
     load_checkpoint,
     model_args,
     save_checkpoint,
 )
-from fairseq_floater.donor import BareTask, donor_dictionaries, longest_sentence, target_args
+from fairseq_floater.donor import (
+    BareTask,
+    check_size,
+    donor_dictionaries,
+    longest_sentence,
+    target_args,
+)
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.stack_positions import all_blocks
 from fairseq_floater.transformer import FloaterTransformerModel
@@ -110,19 +117,23 @@ def warm_start(
         CheckpointError: the donor is unusable, of another shape or dictionary, or ``output`` exists.
         ValueError: position options that do not go together.
     """
+    if not 0 <= seed < 2**63:  # torch's
+        raise ValueError(f"`--seed` must be from 0 to 2^63 - 1, but is {seed}.")
     output = Path(output)
     if output.exists() and not force:
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
     state = load_checkpoint(donor)
     donor_args = model_args(state, donor)
-    args = target_args(donor_args, arch, model_options, donor)
-    dictionaries = donor_dictionaries(state, donor_args, donor, data)
-    torch.manual_seed(seed)
-    model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
-    report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
-    _copy(model, dict(state["model"]), donor, report)
-    _adopt_base(model, state["model"], args, report, data, trained_length)
-    report.difference = _difference(donor_args, state["model"], model, dictionaries)
+    with built_from(donor):
+        args = target_args(donor_args, arch, model_options, donor)
+        check_size(state["model"], args, donor)
+        dictionaries = donor_dictionaries(state, donor_args, donor, data)
+        torch.manual_seed(seed)
+        model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
+        report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
+        _copy(model, dict(state["model"]), donor, report)
+        _adopt_base(model, state["model"], args, report, data, trained_length)
+        report.difference = _difference(donor_args, state["model"], model, dictionaries)
     save_checkpoint(_new_state(state, args, model), output)
     return report
 

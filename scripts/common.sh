@@ -36,6 +36,22 @@ check_processes() {
   [[ -z $1 || $1 =~ ^[0-9]+$ ]] || usage_error "--processes must be a number, but is $1."
 }
 
+# as_paths NAME...: a folder whose name begins with a dash is given on as ./-name, or it would be an option.
+as_paths() {
+  local name
+  for name in "$@"; do
+    if [[ ${!name} == -* ]]; then printf -v "$name" './%s' "${!name}"; fi
+  done
+}
+
+# read_words NAME: fills an array with the lines of stdin as `floater args` writes them (\n is a newline in a word).
+read_words() {
+  local -n words=$1
+  local i
+  mapfile -t words
+  for i in "${!words[@]}"; do printf -v "words[i]" '%b' "${words[i]}"; done
+}
+
 # A command as one could type it.
 quoted() {
   local words
@@ -59,6 +75,11 @@ aside() {
 }
 
 dry() { [[ $DRY_RUN == 1 ]]; }
+
+# put PART FILE: what was written as PART is FILE from now on; on the disk first, so that FILE is never half there.
+put() {
+  if ! sync "$1" || ! mv "$1" "$2"; then die "$2 could not be written."; fi
+}
 
 # stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want
 # to save first; when it has ended the script ends with 143. Bash by itself would leave the command running.
@@ -99,7 +120,7 @@ logged() {
     # These read on to the end: a command that is told to stop may have more to say.
     trap '' TERM INT
     tee -a "$log" |
-      sed -u -nE "/$PROGRESS/ { s/^[^|]*[|] [A-Z]+ [|] //; s/^(.{0,150}).*/[${name//\//}] \\1/p }" >&2
+      sed -u -nE "/$PROGRESS/ { s/^[^|]*[|] [A-Z]+ [|] //; s/^(.{0,150}).*/[${name//[!A-Za-z0-9._-]/_}] \\1/p }" >&2
   )
   reader=$!
   stoppable "$@" >&"$output" 2>&1 || status=$?
@@ -114,14 +135,14 @@ logged() {
 
 # side_by_side N FUNCTION LINE...: calls FUNCTION with the words of each LINE, N of them at a time.
 side_by_side() {
-  local limit=$1 function=$2 running=0 failed=0 line
+  local limit=$1 function=$2 running=0 failed=0 line words
   shift 2
   # shellcheck disable=SC2046  # process numbers
   trap 'kill -TERM $(jobs -p) 2>/dev/null || true; wait; exit 143' TERM INT
   for line in "$@"; do
-    # shellcheck disable=SC2086  # a line holds words
+    read -r -a words <<<"$line"
     if dry; then
-      "$function" $line
+      "$function" "${words[@]}"
       continue
     fi
     if ((running == limit)); then
@@ -129,8 +150,7 @@ side_by_side() {
       running=$((running - 1))
     fi
     ((failed == 0)) || break
-    # shellcheck disable=SC2086
-    "$function" $line &
+    "$function" "${words[@]}" &
     running=$((running + 1))
   done
   for (( ; running > 0; running--)); do wait -n || failed=1; done

@@ -40,6 +40,7 @@ while (($#)); do
   esac
   shift
 done
+as_paths WORK
 ensure_setup
 
 system() { stoppable bash "$ROOT/scripts/protocol.sh" "$CONFIG" --work "$WORK" "${PASS_ON[@]}" "$@"; }

@@ -88,6 +88,7 @@ while (($#)); do
     shift 2
 done
 
+as_paths spm_model
 ((${#places[@]} == 2)) || usage_error "RAW_DIR and OUT_DIR are needed, but ${#places[@]} given"
 [[ -n $src && -n $tgt ]] || usage_error "--src and --tgt are needed"
 if [[ -n $vocab && -n $spm_model ]]; then usage_error "--vocab and --spm-model exclude each other"; fi

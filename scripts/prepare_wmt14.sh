@@ -67,6 +67,7 @@ while (($#)); do
 done
 [[ $PAIR == en-de || $PAIR == en-fr ]] || usage_error "the language pair must be en-de or en-fr, but is '$PAIR'."
 [[ -n $OUT ]] || usage_error "--out is needed."
+as_paths OUT MIRROR
 [[ $VALID == held-out || $VALID == newstest2013 ]] || usage_error "--valid must be held-out or newstest2013, but is $VALID."
 [[ $BPE == subword-nmt || $BPE == sentencepiece ]] || usage_error "--bpe must be subword-nmt or sentencepiece, but is $BPE."
 [[ $VOCAB =~ ^[1-9][0-9]*$ ]] || usage_error "--vocab must be a number of at least 1, but is $VOCAB."

@@ -76,6 +76,7 @@ while (($#)); do
     shift
 done
 check_config "$CONFIG"
+as_paths RAW DATA WORK DONOR MIRROR
 [[ -n $ENCODER ]] || usage_error "--encoder is needed."
 check_processes "$PROCESSES"
 [[ $NODES =~ ^[1-9][0-9]*$ ]] || usage_error "--nodes must be a number of at least 1, but is $NODES."
@@ -95,6 +96,9 @@ DATA=${DATA:-$WORK/data}
 SHARED_DONOR=()
 if [[ -n $DONOR ]]; then SHARED_DONOR=(--donor "$DONOR"); fi
 DONOR=${DONOR:-$WORK/plain}
+# With an x after it: $( ) cuts newlines off the end, which a name may have.
+DONOR_PARENT=$(dirname "$DONOR" && printf x)
+DONOR_PARENT=${DONOR_PARENT%$'\n'x}
 RUN_OPTIONS=(--encoder "$ENCODER" --blocks "$BLOCKS" "--model-options=$MODEL_OPTIONS")
 if [[ -n $TARGET ]]; then RUN_OPTIONS+=(--target "$TARGET"); fi
 if [[ -n $SCRATCH ]]; then RUN_OPTIONS+=("$SCRATCH"); fi
@@ -116,7 +120,7 @@ read -r -a TESTS <<<"${SETTING[tests]}"
 # arguments STAGE: fills ARGS with the stage's arguments, which may hold spaces.
 arguments() {
     [[ -f $STAGING/$1.args ]] || die "$CONFIG has no stage $1."
-    mapfile -t ARGS <"$STAGING/$1.args"
+    read_words ARGS <"$STAGING/$1.args"
 }
 
 prepare_data() {
@@ -210,7 +214,7 @@ generate() {
     fi
     stoppable "${command[@]}" >"$output.part" 2>"$log" ||
         die "${SETTING[name]}: fairseq-generate failed on $test; see the end of $log."
-    mv "$output.part" "$output"
+    put "$output.part" "$output"
 }
 
 translate_and_score() {
@@ -265,11 +269,11 @@ if ! dry; then
     fi
     trap leave EXIT
     rm -f "$RUN_DIR/failed" "$RUN_DIR/done"
-    mkdir -p "$WORK" "$(dirname "$DONOR")"
+    mkdir -p "$WORK" "$DONOR_PARENT"
 fi
 export FLOATER_SAVE_ON_SIGTERM=1
 locked "$WORK/.data.lock" prepare_data
-donor_lock=$(dirname "$DONOR")/.donor.lock
+donor_lock=$DONOR_PARENT/.donor.lock
 case $STAGE in
 donor) locked "$donor_lock" train donor "$DONOR" ;;
 finetune)
@@ -280,7 +284,7 @@ finetune)
 scratch) train scratch "$RUN_DIR" ;;
 esac
 # What was trained with is said when it was trained: a later look from another machine changes nothing.
-if ! dry && [[ ! -f $RUN_DIR/settings.args ]]; then cp "$STAGING/settings.args" "$RUN_DIR/settings.args"; fi
+if ! dry && [[ ! -f $RUN_DIR/settings.args ]]; then keep_arguments settings "$RUN_DIR"; fi
 average_checkpoints "$RUN_DIR"
 for test in "${TESTS[@]}"; do translate_and_score "$test"; done
 if dry; then exit 0; fi

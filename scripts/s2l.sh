@@ -45,6 +45,7 @@ while (($#)); do
   shift
 done
 check_config "$CONFIG"
+as_paths RAW WORK
 [[ -z $SEEDS || $SEEDS =~ ^[0-9]+(,[0-9]+)*$ ]] || usage_error "--seeds must be numbers with commas, but is $SEEDS."
 check_processes "$PROCESSES"
 [[ -z $JOBS || $JOBS =~ ^[1-9][0-9]*$ ]] || usage_error "--jobs must be a number of at least 1, but is $JOBS."
@@ -67,7 +68,7 @@ SPLIT=$WORK/split DATA=$WORK/data
 stage() {
   local text
   text=$("$PYTHON" -m fairseq_floater args "$CONFIG" "$1" --work "$WORK" --processes "$PROCESSES") || return
-  mapfile -t WORDS <<<"$text"
+  read_words WORDS <<<"$text"
 }
 
 stage systems || exit $?
@@ -127,7 +128,7 @@ if dry; then table=/dev/stdout; fi
 run "$PYTHON" -m fairseq_floater s2l score "$SPLIT" "${files[@]}" --json "$WORK/s2l.json" \
   --figure "$WORK/s2l.png" "$WORK/s2l.svg" >"$table"
 if dry; then exit 0; fi
-mv "$table" "$WORK/s2l.md"
+put "$table" "$WORK/s2l.md"
 cat "$WORK/s2l.md"
 longest=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["kept"]["train"]["longest_source"])' "$SPLIT/split.json")
 cat <<EOF

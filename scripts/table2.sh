@@ -62,6 +62,7 @@ while (($#)); do
     shift
 done
 [[ $SEEDS =~ ^[0-9]+(,[0-9]+)*$ ]] || usage_error "--seeds must be numbers with commas, but is $SEEDS."
+as_paths WORK CONFIGS
 ensure_setup
 
 selected=(--only "$ONLY")
@@ -113,4 +114,4 @@ fi
 part=$(mktemp "$WORK/.table2.XXXXXX")
 "$PYTHON" -m fairseq_floater table "$WORK" --paper --json "$WORK/table2.json" | tee "$part"
 chmod 644 "$part"
-mv "$part" "$WORK/table2.md"
+put "$part" "$WORK/table2.md"

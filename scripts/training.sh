@@ -20,9 +20,10 @@ train() {
             die "$(basename "$folder"): cannot go on with ${SETTING[processes]}."
         say "$(basename "$folder"): $found"
         keep_arguments "$stage" "$folder"
-        printf '%s\n' "${SETTING[configured_tokens]}" >"$folder/$stage.tokens"
+        printf '%s\n' "${SETTING[configured_tokens]}" >"$folder/$stage.tokens.part"
+        put "$folder/$stage.tokens.part" "$folder/$stage.tokens"
         # The settings of a run that trains on are not the donor's.
-        if [[ $folder == "$RUN_DIR" ]]; then cp "$STAGING/settings.args" "$folder/settings.args"; fi
+        if [[ $folder == "$RUN_DIR" ]]; then keep_arguments settings "$folder"; fi
         # Left by an earlier stop: a failure before the first update must not be taken for one.
         rm -f "$folder/checkpoints/stopped"
     fi
@@ -39,6 +40,9 @@ train() {
         exit 143
     fi
     [[ -z $failed ]] || exit 1
+    # fairseq makes its folder anew where a mount was lost; the lock is still held on the disk that went.
+    [[ $RUN_DIR/.lock -ef /dev/fd/9 ]] ||
+        die "$RUN_DIR is not the folder it was when the training began: was its disk lost? Mount it and run this again."
     touch "$folder/trained"
 }
 
@@ -74,7 +78,7 @@ same_arguments() {
 # keep_arguments STAGE FOLDER: writes down what a stage is about to run with.
 keep_arguments() {
     cp "$STAGING/$1.args" "$2/$1.args.part"
-    mv "$2/$1.args.part" "$2/$1.args"
+    put "$2/$1.args.part" "$2/$1.args"
 }
 
 # same_settings FOLDER KEY...: what was made there was made under the same settings.

@@ -1,5 +1,6 @@
 """One thread a process: small matrices gain nothing from more, and sums keep their order."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,14 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many inputs each fuzz target had, where they were asked for (one process: no -n)."""
+    fuzzing = sys.modules.get("fuzzing")
+    if fuzzing is None or not fuzzing.ASKED:
+        return
+    terminalreporter.section("inputs tried, and those of them accepted")
+    for target, tried in fuzzing.TRIED.items():
+        terminalreporter.line(f"{target:<40}{tried:>9,}{fuzzing.ACCEPTED[target]:>9,}")
+    terminalreporter.line(f"{'in all':<40}{sum(fuzzing.TRIED.values()):>9,}")

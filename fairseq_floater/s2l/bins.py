@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from fairseq_floater.errors import UsageError, UserError
 
@@ -45,7 +46,8 @@ class Bins:
         if threshold is None:
             threshold = edges[0] if edges else DEFAULT_THRESHOLD
         if edges is None:
-            multiples = (round(threshold * edge / DEFAULT_THRESHOLD) for edge in DEFAULT_EDGES)
+            # Exact: a float would overflow for a threshold of 300 digits.
+            multiples = (round(Fraction(threshold * e, DEFAULT_THRESHOLD)) for e in DEFAULT_EDGES)
             edges = list(dict.fromkeys(multiples))  # of a small threshold some are the same
         if edges and edges[0] < threshold:
             raise UsageError(

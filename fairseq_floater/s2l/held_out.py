@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from fairseq_floater.files import read_limited
+from fairseq_floater.hypotheses import LARGEST
 from fairseq_floater.s2l.bins import Bins, S2LError
 
 TEST = "test"
 SHORT_TEST = "test_short"
+_LARGEST_NUMBER = 2**31
 COLUMNS = ("id", "bin", "source_tokens", "target_tokens", "file", "line")
 
 
@@ -111,9 +114,11 @@ def read_origins(path: Path) -> list[Origin]:
         S2LError: missing or damaged; names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_limited(path, LARGEST).decode("utf-8").split("\n")
     except OSError as error:
         raise S2LError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise S2LError(f"{path} is not valid UTF-8 (byte {error.start + 1}).") from None
     rows: list[Origin] = []
     for number, line in enumerate(lines[1:], start=2):
         if not line:
@@ -123,7 +128,11 @@ def read_origins(path: Path) -> list[Origin]:
             index, name, source, target, file, origin = cells
             if int(index) != len(rows):
                 raise ValueError
-            rows.append(Origin(name, int(source), int(target), file, int(origin)))
+            row = Origin(name, int(source), int(target), file, int(origin))
+            numbers = (row.source_tokens, row.target_tokens, row.line)
+            if not all(0 <= number <= _LARGEST_NUMBER for number in numbers):
+                raise ValueError
+            rows.append(row)
         except ValueError:
             raise S2LError(
                 f"{path}, line {number} is no row of {', '.join(COLUMNS)} with the id {len(rows)}."

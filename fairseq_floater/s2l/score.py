@@ -40,6 +40,8 @@ ALL = "all"
 FEW_SENTENCES = 100
 # Below this share of the references' length, hypotheses count as stopping early.
 EARLY_STOP = 0.9
+# Of fairseq's rule for the longest output.
+LARGEST_LIMIT = 1_000_000
 
 
 def score(
@@ -81,9 +83,10 @@ def score(
         if files.name not in names:
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
     check_bootstrap(bootstrap, seed)
-    if length_limit is not None and not all(0 <= x < float("inf") for x in length_limit):
+    if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
         raise UsageError(
-            f"`--max-len-a` and `--max-len-b` must not be negative, but are {length_limit}."
+            "`--max-len-a` and `--max-len-b` must not be negative, nor above "
+            f"{LARGEST_LIMIT:,}, but are {length_limit}."
         )
     split = SplitReport.read(split_dir)
     options = split.made_from["options"]

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.files import file_hash, write_text
+from fairseq_floater.files import file_hash, naming, put_folder, write_text
 from fairseq_floater.hypotheses import join_pieces
 from fairseq_floater.parallel_text import (
     TextDataError,
@@ -71,10 +71,9 @@ def split(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        report = _Splitter(raw_dir, work, splits, options, threads).run(made_from)
-        if out_dir.exists():
-            shutil.rmtree(out_dir)
-        work.rename(out_dir)
+        with naming(out_dir):
+            report = _Splitter(raw_dir, work, splits, options, threads).run(made_from)
+            put_folder(work, out_dir)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return report

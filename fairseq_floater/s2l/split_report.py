@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import shown
+from fairseq_floater.files import read_json
 from fairseq_floater.s2l.bins import Bins, S2LError
 from fairseq_floater.s2l.held_out import SHORT_TEST, TEST, Pair
 from fairseq_floater.version import __version__
@@ -91,8 +93,8 @@ class SplitReport:
         """The report in ``folder``; raises S2LError where there is none."""
         path = folder / "split.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
+            found = read_json(path)
+            report = cls(
                 made_from=found["made_from"],
                 lines=found["lines"],
                 bins=Bins(tuple(found["edges"])),
@@ -103,10 +105,20 @@ class SplitReport:
                 overlap=found["overlap"],
                 longest=tuple(found["longest_source"].values()),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _check_options(report.made_from["options"])
+            report.format_text()  # what cannot be shown was not written here
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+        ) as error:
             raise S2LError(
                 f"{path} is not what `floater s2l split` writes: {type(error).__name__} {error}."
             ) from None
+        return report
 
     def format_text(self) -> str:
         train, valid = self.kept["train"], self.kept["valid"]
@@ -140,3 +152,12 @@ class SplitReport:
                     f"it, {100 * shares['half_of_13grams']:.1f} % at least half of theirs."
                 )
         return "\n".join(lines)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """What scoring takes from a record; its languages become parts of paths."""
+    for side in ("source", "target"):
+        if not re.fullmatch(r"\w+", options[side], re.ASCII):
+            raise ValueError(f"`{side}` is {shown(options[side])}")
+    if not isinstance(options["encoded"], bool):
+        raise ValueError(f"`encoded` is {shown(options['encoded'])}")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.cli_common import exit_code
-from fairseq_floater.files import write_text
+from fairseq_floater.files import read_json, write_text
+from fairseq_floater.parallel_text import TextDataError
 from fairseq_floater.wmt14.archive import RECORDS, Archive
 from fairseq_floater.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.wmt14.download import fetch
@@ -41,9 +42,10 @@ def make_corpus(
         # As it was when it was last checked: hashing gigabytes again would say the same.
         made_of["archives"][archive.name] = _read(folder / RECORDS)[archive.name]["sha256"]
     manifest = out / "corpus.json"
-    if (out / "corpus").is_dir() and _read(manifest) == made_of:
+    counts = _read(out / "corpus" / COUNTS)
+    if isinstance(counts, dict) and _read(manifest) == made_of:
         _say("corpus is there already: skipped.")
-        return dict(_read(out / "corpus" / COUNTS))
+        return counts
     # Gone while the text is made: a break in between never leaves old text under a new description.
     manifest.unlink(missing_ok=True)
     counts = assemble(recipe, folder, out / "corpus", valid=valid, check=not rehearsal, say=_say)
@@ -53,12 +55,25 @@ def make_corpus(
 
 def _read(path: Path) -> Any:
     """A JSON file of ours; None where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    try:
+        return read_json(path) if path.is_file() else None
+    except ValueError:
+        raise TextDataError(
+            f"{path} is damaged; remove it and run again: it is made anew."
+        ) from None
 
 
 def report(pair: str, out: Path) -> dict[str, Any]:
     """What was made, beside what is published: lines of each corpus, pairs kept of each split."""
-    recipe = RECIPES[pair]
+    try:
+        found = _report(RECIPES[pair], out)
+        report_text(found)  # what cannot be shown was not recorded here
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+        raise TextDataError(f"The records in {out} are damaged; make it again.") from None
+    return found
+
+
+def _report(recipe: Recipe, out: Path) -> dict[str, Any]:
     counts = _read(out / "corpus" / COUNTS)
     summary = _read(out / "summary.json")
     published = recipe.published_lines

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.files import file_hash, write_text
+from fairseq_floater.files import file_hash, read_json, write_text
 
 RECORDS = "checksums.json"
 
@@ -127,13 +128,19 @@ class Place:
     def resume(self, url: str) -> dict[str, Any]:
         """What was noted of the part; without a part that began at ``url``, nothing is left."""
         try:
-            note = json.loads(self.note.read_text(encoding="utf-8"))
-            if note["url"] == url and size_of(self.part):
+            note = read_json(self.note)
+            known = isinstance(note["total"], (int, NoneType)) and _is_header(note["validator"])
+            if note["url"] == url and known and size_of(self.part):
                 return dict(note)
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             pass  # no note, or half a one
         self.start_over()
         return {}
+
+
+def _is_header(value: Any) -> bool:
+    """Whether a noted ETag or date, if there was one, can be sent back."""
+    return value is None or (isinstance(value, str) and value.isascii() and value.isprintable())
 
 
 def size_of(path: Path) -> int:
@@ -142,7 +149,7 @@ def size_of(path: Path) -> int:
 
 def _read_records(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        records = json.loads(path.read_text(encoding="utf-8"))
+        records = read_json(path)
         if all({"sha256", "size"} <= entry.keys() for entry in records.values()):
             return dict(records)
     except FileNotFoundError:

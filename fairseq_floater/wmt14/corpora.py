@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import re
 import shutil
 import tarfile
@@ -18,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_floater.files import write_text
-from fairseq_floater.parallel_text import LINE_BREAKS, TextDataError
+from fairseq_floater.files import put_folder, write_text
+from fairseq_floater.parallel_text import LINE_BREAKS, LONGEST_LINE, TextDataError
 from fairseq_floater.wmt14.sources import Recipe, TestSet
 
 COUNTS = "counts.json"
@@ -40,16 +41,20 @@ def member_lines(archive: Path, member: str) -> Iterator[bytes]:
                 if entry.name.removeprefix("./") == member and entry.isfile():
                     file = tar.extractfile(entry)
                     assert file is not None  # it is a regular file
-                    yield from _lines(file, zipped=member.endswith(".gz"))
+                    stream = gzip.GzipFile(fileobj=file) if member.endswith(".gz") else file
+                    yield from _lines(stream, f"{archive}: {member}")
                     return
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
         raise TextDataError(f"{archive} is no whole archive: {str(error).rstrip('.')}.") from None
     raise TextDataError(f"{archive} holds no file {member}.")
 
 
-def _lines(file: IO[bytes], *, zipped: bool) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file) if zipped else file as stream:
-        for line in stream:
+def _lines(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[bytes]:
+    with file as stream:
+        # Without a newline, or from a few bytes of gzip, a line could fill the memory.
+        while line := stream.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise TextDataError(f"{name} holds a line of more than {LONGEST_LINE:,} bytes.")
             yield line.rstrip(b"\r\n")
 
 
@@ -118,8 +123,7 @@ def assemble(
         _check_counts(recipe, source["lines"])
     counts = {**source, "repaired": {lang: side["repaired"] for lang, side in found.items()}}
     write_text(temporary / COUNTS, json.dumps(counts, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
+    put_folder(temporary, folder)
     return counts
 
 

@@ -1,0 +1,247 @@
+"""What the fuzz tests share: how many inputs they try, how they spoil a good one, what may come of it.
+
+Not a test file. `FLOATER_FUZZ_EXAMPLES=N` makes about N inputs over all targets, at random; without it the
+few thousand of a normal run are the same every time. At its end pytest says how many each target got
+(`conftest.py`).
+"""
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import math
+import os
+import time
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_floater.cli import USER_ERRORS, main
+from fairseq_floater.errors import one_line
+
+ASKED = "FLOATER_FUZZ_EXAMPLES" in os.environ
+TOTAL = int(os.environ.get("FLOATER_FUZZ_EXAMPLES", 2_000))
+# Inputs by target, and those of them that were accepted.
+TRIED, ACCEPTED = Counter(), Counter()
+# Seconds of this process's own that one input may take, however busy the machine is; most take 0.01.
+MOST_SECONDS = 10
+
+
+def inputs(target, share, *examples, **strategies):
+    """Run a test on its share (of 1,000) of the inputs, counted as ``target``'s.
+
+    The test returns whether its input was accepted. ``examples`` are decorators that add fixed inputs.
+    """
+
+    def decorate(test):
+        @functools.wraps(test)
+        def counted(*fixtures, **words):
+            TRIED[target] += 1
+            start = time.process_time()
+            ACCEPTED[target] += bool(test(*fixtures, **words))
+            assert time.process_time() - start < MOST_SECONDS
+
+        run = given(**strategies)(counted)
+        for example in examples:
+            run = example(run)
+        return settings(
+            max_examples=max(15, round(share * TOTAL / 1000)),
+            deadline=None,
+            derandomize=not ASKED,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )(run)
+
+    return decorate
+
+
+# Spoiling bytes.
+
+ODD_BYTES = (
+    *(b"\xff", b"\0", b"\r\n", b"\n", b"\n\n", b"\t", b" ", b"", b"\xef\xbb\xbf", b"\x1b[31m"),
+    *(b"nan", b"-inf", b"1e999", b"9" * 30, b"9" * 5000, b"-1", b"0", b"a" * 3000, b"x " * 2000),
+    *(b"\xe2\x80\xa8", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x96\x81", b"@@ ", b"\xc2\x85"),
+    *(b"D-999999999999\t-1\tx\n", b"S-0\tx\n", b"P-0\t\n", b"H-0\t0\t\n", b"{", b"[" * 2000, b'"'),
+    *(
+        b": ",
+        b"- ",
+        b"&a ",
+        b"*a",
+        b"<<: *a",
+        b"!!bool x",
+        b"!!python/name:os.system",
+        b"? ",
+        b"| ",
+    ),
+    *(b"$(touch x)", b"`touch x`", b"'", b"..", b"/", b"\\", b"%s", b"{0}", b"null", b"true"),
+)
+_place = st.integers(0, 2**20)
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(("drop", "double", "swap", "cut", "insert", "replace", "flip", "number")),
+        _place,
+        _place,
+        st.sampled_from(ODD_BYTES) | st.binary(max_size=6),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def spoilt(data, edits):
+    """``data`` after every edit: (kind, a place, another place, odd bytes)."""
+    for kind, first, second, odd in edits:
+        lines = data.split(b"\n")
+        i, j = first % len(lines), second % len(lines)
+        at = first % (len(data) + 1)
+        if kind == "drop":
+            del lines[i]
+        elif kind == "double":
+            lines.insert(j, lines[i])
+        elif kind == "swap":
+            lines[i], lines[j] = lines[j], lines[i]
+        elif kind == "number":  # or a word: one of those between tabs, spaces and the like
+            words = lines[i].replace(b"\t", b" \t ").split(b" ")
+            words[second % len(words)] = odd
+            lines[i] = b" ".join(words).replace(b" \t ", b"\t")
+        if kind in ("drop", "double", "swap", "number"):
+            data = b"\n".join(lines)
+        elif kind == "cut":
+            data = data[:at]
+        elif kind == "insert":
+            data = data[:at] + odd + data[at:]
+        elif kind == "replace":
+            data = data[:at] + odd + data[at + len(odd) :]
+        elif data:
+            at %= len(data)
+            data = data[:at] + bytes([data[at] ^ (1 << second % 8)]) + data[at + 1 :]
+    return data
+
+
+# Spoiling values.
+
+ODD_VALUES = (
+    *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**70), 10**400, 16**5000, 0.5, -0.0),
+    *(1e-300, 1e308, math.nan, math.inf, -math.inf, "", "x", "a b", "a\nb", "../x", "-x", "é"),
+    *("$(touch x)", "'", "--encoder 'x", "nan", "1e999", "9" * 5000, "x" * 300, "\ud800", "\0"),
+    *("plain", "floater", "de", "[80, 100)", [], [1], ["a"], [[]], [None], ["../x"], [math.nan]),
+    *({}, {"a": 1}, {"a": {"b": [1]}}, {"score": "x"}, [{"x": 1}], {"data": {}}, [0, 1, 2, 3]),
+)
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(("set", "set", "set", "remove", "rename", "add")),
+        _place,
+        st.integers(0, 2**20),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def changed(tree, changes, odd_values=ODD_VALUES):
+    """A copy of nested dictionaries and lists after every change: (kind, which place, which value)."""
+    tree = copy.deepcopy(tree)
+    for kind, place, which in changes:
+        holders = [(holder, key) for holder, key in _places(tree)]
+        if not holders:
+            break
+        holder, key = holders[place % len(holders)]
+        odd = copy.deepcopy(odd_values[which % len(odd_values)])
+        if kind == "set":
+            holder[key] = odd
+        elif kind == "remove":
+            del holder[key]
+        elif isinstance(holder, list):
+            holder.insert(key, odd)
+        elif kind == "rename":
+            holder[f"{key}x"] = holder.pop(key)
+        else:
+            holder[odd if isinstance(odd, str) else f"odd {place % 9}"] = odd
+    return tree
+
+
+def _places(tree):
+    found, rest = [], [tree]
+    while rest:
+        holder = rest.pop()
+        if isinstance(holder, (dict, list)):
+            items = list(holder.items() if isinstance(holder, dict) else enumerate(holder))
+            found += [(holder, key) for key, _ in items]
+            rest += [value for _, value in items]
+    return found
+
+
+def as_json(tree):
+    """JSON, with what JSON cannot say left out: integers that Python does not print, half characters."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {str(key): plain(v) for key, v in value.items()}
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        return 10**1000 if isinstance(value, int) and value.bit_length() > 10_000 else value
+
+    return json.dumps(plain(tree)).encode()
+
+
+# What may come of an input.
+
+
+def call(*words):
+    """`floater WORDS` in this process: (exit code, stdout, stderr). Anything but an exit passes through."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:  # argparse
+            code = end.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def accepted(*words, names=()):
+    """Whether `floater WORDS` succeeds; else it must say why in one sentence that has one of ``names``."""
+    code, _, err = call(*words)
+    assert "Traceback" not in err
+    if code == 0:
+        return True
+    assert code in (1, 2), (code, err)
+    if code == 2 and err.startswith("usage:"):
+        return False  # argparse's own sentence, under the usage
+    sentence = err.rstrip("\n").split("\n")[-1]
+    check_sentence(sentence, names)
+    assert sentence.startswith(f"floater {words[0]}"), sentence
+    return False
+
+
+def unrefused(function, *args, names=(), **options):
+    """Whether a function takes its input; else its error must be a user's, and a sentence."""
+    try:
+        function(*args, **options)
+    except USER_ERRORS as error:
+        assert not isinstance(error, UnicodeError), error
+        check_sentence(one_line(error), names)
+        return False
+    return True
+
+
+def check_sentence(text, names=()):
+    """One of ``names`` stands in it, it ends, and it is no novel."""
+    assert text.endswith((".", "?", "!", ")")), text
+    assert len(text) < 1500, text
+    assert not names or any(str(name) in text for name in names), text
+
+
+# Good input that several tests spoil.
+
+LANGS = ("en", "de")
+PIECES = "".join(
+    f"\u2581{'ab' * (i % 3 + 1)} \u2581c{i}" + " \u2581d" * (i % 7) + "\n" for i in range(12)
+)
+
+
+def put(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path

@@ -1,0 +1,233 @@
+"""Odd options, and awkward names of files and folders: taken as they are, by the verbs and the scripts."""
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from fuzzing import accepted, call, inputs
+from hypothesis import example
+from hypothesis import strategies as st
+from toy import ROOT, environment
+
+from fairseq_floater import text_data
+from fairseq_floater.cli import build_parser
+from fairseq_floater.cli_common import VERBS
+from fairseq_floater.corpus import write_numbers
+from fairseq_floater.experiment import STAGES
+
+# Options.
+
+ODD_WORDS = (
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "---",
+        "-1",
+        "0",
+        "1",
+        "2.5",
+        "1e999",
+        "nan",
+        "-inf",
+        "9" * 400,
+        "9" * 5000,
+    ),
+    *(
+        "x",
+        "x=y",
+        "=",
+        "a,b",
+        ",",
+        "1,2",
+        "80,",
+        "\u0663",
+        "é",
+        "\udcff",
+        "\n",
+        "'",
+        '"',
+        "$(touch x)",
+    ),
+    *(
+        "--encoder",
+        "--help",
+        "--version",
+        "--json",
+        "%s",
+        "%(prog)s",
+        "{}",
+        "../..",
+        "/dev/null",
+        "de",
+        "en",
+    ),
+    *("4:2", "2:4", "auto", "all", "floater", "--model-options='", "a'b", "--x \\"),
+)
+
+
+def parser_of(name):
+    return {"text_data": text_data._parser}.get(name, lambda: build_parser(name))()
+
+
+def option_names(parser):
+    """Every option of a parser and of its parts, and the parts' names."""
+    names, rest = [], [parser]
+    while rest:
+        for action in rest.pop()._actions:
+            names += action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                names += list(action.choices)
+                rest += list(action.choices.values())
+    return names
+
+
+OPTIONS = {name: option_names(parser_of(name)) for name in (*VERBS, "text_data")}
+ODD_OPTIONS = st.lists(st.tuples(st.integers(0, 2**16), st.sampled_from(ODD_WORDS)), max_size=6)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """An empty folder, which is the working one too: odd words may name files."""
+    folder = tmp_path_factory.mktemp("security")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+def line_of(verb, words):
+    """A command line of (which option, odd word); every third word stands alone."""
+    names = OPTIONS[verb]
+    line = [] if verb == "text_data" else [verb]
+    for number, odd in words:
+        line += [names[number % len(names)], odd] if number % 3 else [odd]
+    return line
+
+
+@inputs("options, parsed", 40, verb=st.sampled_from(tuple(OPTIONS)), words=ODD_OPTIONS)
+def test_odd_options_are_parsed(place, verb, words):
+    """argparse takes them, or exits with 2 (0: help); no type of ours fails otherwise."""
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        try:
+            parser_of(verb).parse_known_args(line_of(verb, words))
+        except SystemExit as end:
+            assert end.code in (0, 2)
+            return False
+    return True
+
+
+CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
+
+
+@inputs("floater args, options", 10, stage=st.sampled_from(STAGES), words=ODD_OPTIONS)
+def test_odd_options_of_an_experiment(place, stage, words):
+    return accepted(*line_of("args", words), CONFIG, stage)
+
+
+@inputs("floater score, options", 9, words=ODD_OPTIONS)
+def test_odd_options_of_scoring(place, words):
+    lines = place / "lines"
+    lines.write_text("a b c d e\n")
+    start = (lines, "--references", lines, "--target-lang", "de", "--bootstrap", "0")
+    return accepted("score", *start, *line_of("score", words)[1:])
+
+
+# Names of files and folders.
+
+AWKWARD = " '\"\n\t\r$()`;&|*?[]{}<>~#!\\-=:,%aé\u2028\u202e\x1b\udcff"
+NAMES = st.text(AWKWARD, min_size=1, max_size=20).filter(lambda name: name not in (".", ".."))
+TOUCHING = "a 'b\" $(touch pwned) `touch pwned`;touch pwned\n-x &é"
+
+
+@inputs(
+    "names of files",
+    20,
+    *(example(name=name, folder="x") for name in (TOUCHING, "-x", "--json", "*", "${HOME}", "%s")),
+    name=NAMES,
+    folder=NAMES,
+)
+def test_any_name_of_a_file_works(place, name, folder):
+    """Given by itself after ./ or =, or with its folder; and it comes back in the result as it was."""
+    (place / folder).mkdir(exist_ok=True)
+    hypotheses, raw = place / folder / name, Path(folder) / f"{name}.ref"
+    hypotheses.write_text("a b c d e\n")
+    raw.write_text("a b c d e\n")
+    output = place / folder / "out" / name
+    words = (f"./{raw.parent / name}", f"--references={raw}", "--target-lang=de", "--bootstrap=0")
+    code, out, err = call("score", *words, f"--json={output}")
+    assert (code, err) == (0, "")
+    out.encode()  # can be printed
+    found = json.loads(output.read_text("utf-8"))["references_name"]
+    assert found.encode("utf-8", "surrogatepass") == str(raw).encode("utf-8", "surrogatepass")
+    shutil.rmtree(place / folder)
+    assert not (place / "pwned").exists()
+    return True
+
+
+def as_bash_reads(text):
+    """The words that a script makes of lines of `floater args`."""
+    script = 'source "$1"; read_words WORDS; printf "%s\\0" "${WORDS[@]}"'
+    command = ["bash", "-c", script, "bash", str(ROOT / "scripts" / "common.sh")]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("name", [TOUCHING, "-x", r"a\nb\\c", "\n", "*", "end\n"])
+def test_any_folder_reaches_fairseq_as_it_is(name):
+    code, out, _ = call("args", CONFIG, "donor", f"--data={name}", f"--work={name}")
+    assert code == 0
+    words = as_bash_reads(out)
+    place = f"./{name}" if name.startswith("-") else name
+    assert words[0] == place
+    assert words[words.index("--save-dir") + 1] == f"{place}/plain/checkpoints"
+
+
+def run(script, *words, cwd):
+    command = ["bash", str(ROOT / "scripts" / script), *map(str, words)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def shown(output):
+    """The commands that a dry run prints, as bash reads them: one list of words each."""
+    return [
+        subprocess.run(
+            ["bash", "-c", f'printf "%s\\0" {line}'], capture_output=True, text=True, check=True
+        ).stdout.split("\0")[:-1]
+        for line in output.splitlines()
+    ]
+
+
+@pytest.mark.parametrize("script", ["protocol.sh", "s2l.sh"])
+def test_scripts_take_any_folder(tmp_path, script):
+    config, system = tmp_path / "one system.yaml", ("--encoder", "plain")
+    settings = yaml.safe_load(CONFIG.read_text())
+    settings["s2l"].update(systems=["--encoder none --scratch"], baseline=None)
+    config.write_text(yaml.safe_dump(settings))
+    words = (config, *(system if script == "protocol.sh" else ()), "--work", f"-{TOUCHING}")
+    commands = shown(run(script, *words, "--processes", 0, "--dry-run", cwd=tmp_path))
+    place = f"./-{TOUCHING}"  # a word that begins with a dash would be an option
+    assert f"{place}/numbers" in next(words for words in commands if "numbers" in words)
+    training = next(words for words in commands if "fairseq_cli.train" in words)
+    folder = training[training.index("--save-dir") + 1]
+    assert folder.startswith(f"{place}/")
+    assert folder.endswith("/checkpoints")
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_text_is_prepared_in_any_folder(tmp_path):
+    raw, out = tmp_path / TOUCHING, tmp_path / f"{TOUCHING} out"
+    write_numbers(raw, train=60, valid=3, test=3, test_long=0, max_number=99)
+    words = ("--src", "en", "--tgt", "de", "--vocab", 60, "--workers", 1)
+    run("prepare_text.sh", raw, out, *words, cwd=tmp_path)
+    assert (out / "bin" / "train.en-de.en.bin").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {raw.name, out.name}

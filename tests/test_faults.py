@@ -1,0 +1,129 @@
+"""Tools and scripts killed at random moments and restarted: the undisturbed result, nothing half-written."""
+
+import os
+import signal
+
+import pytest
+import torch
+from fault_tools import TOOLS, make_inputs
+from faults import (
+    Undisturbed,
+    await_change,
+    check_nothing_half,
+    contents,
+    ended,
+    fingerprint,
+    fresh,
+    kill_and_restart,
+    start,
+)
+
+from fairseq_floater.checkpoints import load_checkpoint, repair_last
+from fairseq_floater.files import remove_folder, write_text, write_whole
+
+# Of so many kills how many go to which tool: quick ones bear the most.
+SHARES = {
+    "numbers": 40,
+    "score": 36,
+    "s2l split": 50,
+    "s2l score": 20,
+    "average": 20,
+    "warm-start": 14,
+    "table": 10,
+    "plot positions": 8,
+    "benchmark": 2,
+    "prepare_text.sh": 14,
+    "protocol.sh": 6,
+    "s2l.sh": 2,
+}
+KILLS = int(os.environ.get("FLOATER_KILLS", "222"))
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.mark.parametrize("name", ["score", "s2l split"])
+def test_a_killed_tool_restarts_to_the_same_result(inputs, tmp_path, name):
+    counts = kill_and_restart(TOOLS[name], tmp_path, inputs, kills=4)
+    assert sum(counts.values()) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARES)
+def test_many_kills_lose_nothing(inputs, tmp_path, name):
+    kills = max(2, round(KILLS * SHARES[name] / sum(SHARES.values())))
+    counts = kill_and_restart(TOOLS[name], tmp_path, inputs, kills, seed=2)
+    print(f"kills: {name}: {counts}")  # seen with -rP or -s
+    assert sum(counts.values()) == kills
+
+
+def test_every_tool_has_its_share():
+    assert SHARES.keys() == TOOLS.keys()
+
+
+def test_the_harness_notices_half_a_file(tmp_path):
+    (tmp_path / "out").mkdir()
+    result = tmp_path / "out" / "scores.json"
+    result.write_text("whole")
+    whole = Undisturbed({"scores.json": fingerprint(result)}, {"scores.json"}, 1.0, 0.1, {})
+    check_nothing_half(TOOLS["score"], tmp_path, whole)
+    result.write_text("who")
+    with pytest.raises(AssertionError, match="half-written"):
+        check_nothing_half(TOOLS["score"], tmp_path, whole)
+
+
+def test_ctrl_c_is_one_word(inputs, tmp_path):
+    folder = fresh(tmp_path / "run", inputs)
+    process = start(TOOLS["numbers"], folder)
+    await_change(process, folder, "")  # before that Python is still importing
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == 130
+    assert (folder / "messages").read_text() == "Interrupted.\n"
+    assert not contents(folder, TOOLS["numbers"], hidden=True)
+
+
+# What the kills brought to light, each by itself.
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_writing(tmp_path):
+    left = tmp_path / ".scores.json.part-abcdefgh"
+    left.write_text("half a f")
+    write_text(tmp_path / "scores.json", "whole")
+    assert [p.name for p in tmp_path.iterdir()] == ["scores.json"]
+
+
+def test_a_writer_leaves_another_ones_file_alone(tmp_path):
+    def write(outer):
+        write_text(tmp_path / "scores.json", "the other's")
+        assert outer.exists()
+        outer.write_text("mine")
+
+    write_whole(tmp_path / "scores.json", write)
+    assert (tmp_path / "scores.json").read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["scores.json"]
+
+
+def test_a_folder_half_removed_by_a_kill_is_gone(tmp_path):
+    left = tmp_path / ".data.gone"
+    left.mkdir()
+    (left / "file").touch()
+    remove_folder(tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("broken", ["best", "last"])
+def test_half_a_copy_of_fairseqs_is_replaced_by_the_newest_checkpoint(inputs, tmp_path, broken):
+    for number in (1, 2):
+        source = inputs / "checkpoints" / f"checkpoint{number}.pt"
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+        os.utime(tmp_path / source.name, (number, number))
+    newest = (tmp_path / "checkpoint2.pt").read_bytes()
+    for name in ("best", "last"):
+        copy = tmp_path / f"checkpoint_{name}.pt"
+        copy.write_bytes(newest[: len(newest) // 2] if name == broken else newest)
+    assert "resuming from" in repair_last(tmp_path)
+    model = load_checkpoint(tmp_path / f"checkpoint_{broken}.pt")["model"]
+    for name, tensor in load_checkpoint(tmp_path / "checkpoint2.pt")["model"].items():
+        assert torch.equal(model[name], tensor)

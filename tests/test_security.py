@@ -1,0 +1,151 @@
+"""What the package must not do with what it is given: run it, follow it elsewhere, or swallow it whole."""
+
+import ast
+import gzip
+import os
+import re
+import stat
+import tracemalloc
+
+import pytest
+import torch
+from fuzzing import accepted, unrefused
+from toy import PACKAGE, ROOT
+
+from fairseq_floater.checkpoints import allow_fairseq_checkpoints
+from fairseq_floater.experiment import Experiment
+from fairseq_floater.files import read_json, write_text, write_whole
+from fairseq_floater.hypotheses import read_hypotheses
+from fairseq_floater.parallel_text import LONGEST_LINE, read_lines
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# What the source says.
+
+FORBIDDEN = re.compile(
+    r"(eval|exec|compile|__import__|os\.(system|popen|exec\w+|spawn\w+)|subprocess\.getoutput"
+    r"|subprocess\.getstatusoutput|(pickle|marshal|shelve|dill|joblib)\.\w+|yaml\.(load|unsafe_load|full_load)"
+    r"|\w+\.extractall|tarfile\.extract|tempfile\.mktemp|torch\.load|numpy\.load|np\.load)"
+)
+# The calls that are allowed, each for its reason.
+ALLOWED = {
+    "re.compile(": "no code",
+    "yaml.load(text, _PlainLoader)": "a subclass of SafeLoader",
+    "torch.load(path, map_location='cpu', weights_only=True)": "builds what is allow-listed",
+}
+
+
+def forbidden_calls(source):
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            text = ast.unparse(node)
+            if FORBIDDEN.fullmatch(ast.unparse(node.func)) and text not in ALLOWED:
+                yield text
+            yield from (
+                text for k in node.keywords if k.arg == "shell" and ast.unparse(k.value) != "False"
+            )
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_runs_what_it_is_given(module):
+    assert not list(forbidden_calls(module.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "eval(x)",
+            "os.system('ls')",
+            "subprocess.run(x, shell=True)",
+            "pickle.load(f)",
+            "torch.load(f)",
+        ),
+        *("torch.load(path, weights_only=False)", "yaml.load(f)", "tar.extractall()", "np.load(f)"),
+    ],
+)
+def test_the_check_of_the_source_finds(line):
+    assert list(forbidden_calls(f"import x\ndef f():\n    return {line}\n"))
+
+
+def test_the_scripts_have_no_eval():
+    """A word that a person gives is never read as shell again."""
+    for script in sorted((ROOT / "scripts").iterdir()):
+        for line in script.read_text(encoding="utf-8").splitlines():
+            assert not re.match(r"\s*(eval|source|\.)\s(?!.*BASH_SOURCE)", line), (
+                script.name,
+                line,
+            )
+
+
+def test_the_allow_list_holds_data_alone():
+    """Nothing that a checkpoint may name does more than hold values."""
+    allow_fairseq_checkpoints()
+    found = {
+        entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__name__}"
+        for entry in torch.serialization.get_safe_globals()
+    }
+    ours = {name for name in found if not name.startswith("torch")}
+    assert "argparse.Namespace" in ours
+    numpys = r"ndarray|dtype|(_core|core)\.multiarray\._reconstruct|dtypes\.Int64DType"
+    assert all(re.fullmatch(rf"argparse\.Namespace|numpy\.({numpys})", name) for name in ours), ours
+
+
+# Files that are larger than what is in them.
+
+
+@pytest.mark.parametrize("kind", ["sparse", "gzip"])
+def test_a_line_that_never_ends_does_not_fill_the_memory(tmp_path, kind):
+    path = tmp_path / ("train.en.gz" if kind == "gzip" else "train.en")
+    if kind == "gzip":
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for _ in range(40):
+                file.write(b"a" * LONGEST_LINE)
+    else:
+        path.touch()
+        os.truncate(path, 1 << 34)
+    tracemalloc.start()
+    assert not unrefused(lambda: list(read_lines(path)), names=["line 1 must have at most"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * LONGEST_LINE
+
+
+@pytest.mark.parametrize("read", [Experiment, read_json, read_hypotheses])
+def test_a_huge_file_is_refused_unread(tmp_path, read):
+    path = tmp_path / "huge"
+    path.touch()
+    os.truncate(path, 1 << 34)
+    tracemalloc.start()
+    assert not unrefused(read, path, names=[f"`{path}` must hold at most"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_device_that_never_ends_is_no_configuration():
+    assert not accepted("args", "/dev/zero", "donor", names=["`/dev/zero` must hold at most"])
+
+
+def test_a_file_in_the_making_is_private(tmp_path):
+    """Whatever the umask; the finished file is an ordinary one."""
+    modes = []
+    before = os.umask(0)
+    try:
+        path = tmp_path / "out"
+        write_whole(path, lambda temporary: modes.append(temporary.stat().st_mode))
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(mode) for mode in modes] == [0o600]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    """`--json /dev/stdout`, as root: a file put in its place would be the end of /dev/stdout."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    write_text(pipe, "text")
+    assert os.read(end, 100) == b"text"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(end)
