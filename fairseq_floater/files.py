@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import hashlib
@@ -26,7 +27,9 @@ USER_DIR = Path(__file__).resolve().parent
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in place in one step."""
     path = Path(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
         write(path)  # /dev/stdout, a pipe: to be written to, not to be replaced
         return
     path.parent.mkdir(parents=True, exist_ok=True)

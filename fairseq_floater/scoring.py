@@ -14,14 +14,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
+from tqdm import tqdm
 
+from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
 from fairseq_floater.hypotheses import BPE_MARKS as BPE_MARKS
 from fairseq_floater.hypotheses import DROPPED_HINT, FilePath, wrong
@@ -29,7 +30,10 @@ from fairseq_floater.hypotheses import FORMATS as FORMATS
 from fairseq_floater.hypotheses import ScoringError as ScoringError
 from fairseq_floater.hypotheses import read_hypotheses as read_hypotheses
 from fairseq_floater.hypotheses import read_references as read_references
+from fairseq_floater.metric_sums import AT_ONCE, Metric, MetricSums, blocks
 from fairseq_floater.version import __version__
+
+logger = logging.getLogger(__name__)
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 # newstest2014 by target: sacreBLEU's `wmt14` is the filtered set, the papers use `wmt14/full`.
@@ -39,25 +43,10 @@ TEST_SET_LINES = {
 }
 # The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
 _FEWEST_RESAMPLES = 40
-# Of 3,003 sentences these are 2.4 GB; an interval has two digits after 1,000.
+# An interval has two digits after 1,000.
 _MOST_RESAMPLES = 100_000
+_MANY_LIKE_TOKENS = 100
 _HYPHEN = re.compile(r"(\S)-(\S)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """One score in 0..100 with its signature.
-
-    ``mean`` and ``half_width`` are those of sacreBLEU's ``--confidence``: the mean of the bootstrap
-    scores and half the span of their central 95%. Both are None without a bootstrap, and
-    for a score of 0.
-    """
-
-    name: str
-    score: float
-    signature: str
-    mean: float | None = None
-    half_width: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,15 +107,15 @@ def score(
     hypotheses_name: str = "hypotheses",
     references_name: str = "references",
 ) -> ScoreReport:
-    """Score N detokenised hypotheses against N raw references.
+    """Score N detokenised hypotheses against N raw references, some of them at a time.
 
     Args:
         target_language: a code such as ``de``; chooses the Moses rules.
         tokenize: of ``bleu``, one of :data:`TOKENIZERS`.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
-        bootstrap: resamples for two intervals (each takes 80 bytes per sentence); 0 for none.
-        seed: of the resampling; overrules the variable SACREBLEU_SEED.
+        bootstrap: resamples for two intervals; 0 for none.
+        seed: of the resampling, as the variable SACREBLEU_SEED is sacreBLEU's.
         hypotheses_name, references_name: how errors and the report call the two.
 
     Raises ScoringError: an option or the number of lines is wrong, or no reference has any text.
@@ -134,21 +123,14 @@ def score(
     _check_options(target_language, compound_split, test_set, bootstrap, seed)
     _check_corpus(hypotheses, references, hypotheses_name, references_name)
     _check_test_set(test_set, target_language, len(references), references_name)
-    labels = {"test": test_set} if test_set else {}
-    raw = (list(hypotheses), list(references))
-    with _sacrebleu_seed(seed):
-        bleu, counts = _measure(
-            "BLEU", bleu_metric(tokenize, target_language), *raw, labels, bootstrap
-        )
-        chrf, _ = _measure("chrF2", CHRF(), *raw, labels, bootstrap)
+    sums = _Sums(target_language, tokenize, test_set, compound_split, (bootstrap, seed))
+    sums.add_all(hypotheses, references)
     return ScoreReport(
-        bleu,
-        chrf,
-        *_tokenised(*raw, target_language, labels, compound_split),
+        *sums.results(),
         sentences=len(references),
-        empty_hypotheses=sum(not line.strip() for line in hypotheses),
-        empty_references=sum(not line.strip() for line in references),
-        length_ratio=counts.ratio,
+        empty_hypotheses=sums.empty[0],
+        empty_references=sums.empty[1],
+        length_ratio=sums.length_ratio(),
         target_language=target_language,
         test_set=test_set,
         bootstrap=bootstrap,
@@ -171,12 +153,15 @@ def self_check(
         ScoringError: they do not; says so where no line has the four tokens that BLEU counts.
     """
     _check_corpus(references, references, name, name)
-    result = bleu_metric(tokenize, target_language).corpus_score(
-        list(references), [list(references)]
-    )
+    _check_language(target_language)
+    sums = MetricSums("BLEU", bleu_metric(tokenize, target_language), {})
+    for lines in blocks(references, AT_ONCE):
+        sums.add(lines, lines)
+    result = sums.result()
     # In floating point a perfect score is 100.00000000000004.
     if f"{result.score:.2f}" != "100.00":
-        hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * (result.totals[-1] == 0)
+        has_none = sums.sums is not None and sums.sums[-1] == 0
+        hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * bool(has_none)
         rule = f"`{name}` must score 100.00 BLEU against itself"
         raise wrong(rule, f"scores {result.score:.2f}", hint)
 
@@ -226,9 +211,16 @@ def _check_options(
         # French data comes with its hyphens split: once more would lift the score twice.
         rule = "`target_language` must be de for a compound split"
         raise wrong(rule, f"is {language!r}")
+    _check_language(language)
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
         raise wrong("`test_set` must be of letters, digits and . / + - _", f"is {test_set!r}")
     check_bootstrap(bootstrap, seed)
+
+
+def _check_language(language: str) -> None:
+    # It is part of a signature, where | and : separate.
+    if not re.fullmatch(r"[A-Za-z]\w{1,19}", language, re.ASCII):
+        raise wrong("`target_language` must be a code such as de", f"is {shown(language)}")
 
 
 def check_bootstrap(bootstrap: int, seed: int) -> None:
@@ -263,78 +255,87 @@ def _check_test_set(test_set: str | None, language: str, lines: int, name: str) 
 
 def bleu_metric(tokenize: str, language: str) -> Any:
     """sacreBLEU's BLEU; raises ScoringError for a tokenizer that is unknown or not installed."""
-    if not re.fullmatch("[a-z]{2,3}", language):
-        raise wrong("`target_language` must be a code such as de", f"is {language!r}")
     if tokenize not in TOKENIZERS:
         raise wrong(f"`tokenize` must be one of {', '.join(TOKENIZERS)}", f"is {tokenize!r}")
     try:
-        # `trg_lang` only brings sacreBLEU's warning of a tokenizer that does not suit it.
-        return BLEU(tokenize=tokenize, trg_lang=language)
+        # `trg_lang` only brings sacreBLEU's warning of a tokenizer that does not suit it; `force`
+        # silences its warning of tokenised text, which comes of every part of a text.
+        return BLEU(tokenize=tokenize, trg_lang=language, force=True)
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         rule = "`tokenize` must be a tokenizer that is installed"
         raise wrong(rule, f"is {tokenize!r}", f": {reason}.") from None
 
 
-def _measure(
-    name: str,
-    metric: Any,
-    hypotheses: list[str],
-    references: list[str],
-    labels: Mapping[str, str],
-    bootstrap: int = 0,
-) -> tuple[Metric, Any]:
-    """The score with its full signature, and sacreBLEU's own object for what else it counted."""
-    result = metric.corpus_score(hypotheses, [references], n_bootstrap=max(1, bootstrap))
-    details = metric.get_signature()
-    for key, value in labels.items():
-        details.update(key, value)
-    signature = str(details.format())
-    # Only the JSON form gives the interval away.
-    shown = json.loads(result.format(width=6, signature=signature, is_json=True))
-    interval = (shown.get("confidence_mean"), shown.get("confidence_var"))
-    return Metric(name, result.score, signature, *interval), result
+class _Sums:
+    """What :func:`score` measures, over a text that comes in parts."""
+
+    def __init__(
+        self,
+        language: str,
+        tokenize: str,
+        test_set: str | None,
+        compound_split: bool | None,
+        resampling: tuple[int, int],
+    ):
+        from sacremoses import MosesTokenizer  # slow to import
+
+        self.moses = MosesTokenizer(lang=language)
+        self.resampling = resampling
+        bleu = bleu_metric(tokenize, language)
+        labels = {"test": test_set} if test_set else {}
+        self.raw = [MetricSums("BLEU", bleu, labels), MetricSums("chrF2", CHRF(), labels)]
+        version = importlib.metadata.version("sacremoses")
+        moses = {**labels, "moses": language, "sacremoses": version}
+        self.tokenised = _tokenised_sums("BLEU, tokenised", {**moses, "split": "no"})
+        self.split = None
+        if language == "de" and compound_split is not False:
+            self.split = _tokenised_sums("BLEU, compounds split", {**moses, "split": "yes"})
+        self.empty = [0, 0]
+        self.like_tokens = 0
+
+    def add_all(self, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+        for sums in self.raw:
+            sums.resample(len(references), *self.resampling)
+        bar = tqdm(total=len(references), desc="score", unit=" lines", disable=None, delay=1)
+        with bar:
+            for pairs in blocks(zip(hypotheses, references), AT_ONCE):
+                ours, theirs = map(list, zip(*pairs))
+                self._add(ours, theirs)
+                bar.update(len(pairs))
+        if self.like_tokens >= _MANY_LIKE_TOKENS:
+            logger.warning(
+                "%d hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
+                "sacreBLEU tokenises it itself.",
+                self.like_tokens,
+            )
+
+    def _add(self, *raw: list[str]) -> None:
+        for sums in self.raw:
+            sums.add(*raw)
+        tokens = [
+            [self.moses.tokenize(line, return_str=True, escape=False) for line in lines]
+            for lines in raw
+        ]
+        self.tokenised.add(*tokens)
+        if self.split is not None:
+            # As the published scores had it: matches share no letter, so of a-b-c one hyphen stays.
+            split = [[_HYPHEN.sub(r"\1 ##AT##-##AT## \2", x) for x in lines] for lines in tokens]
+            self.split.add(*split)
+        for side, lines in enumerate(raw):
+            self.empty[side] += sum(not line.strip() for line in lines)
+        self.like_tokens += sum(line.endswith(" .") for line in raw[0])
+
+    def results(self) -> tuple[Metric, Metric, Metric, Metric | None]:
+        bleu, chrf = (sums.result() for sums in self.raw)
+        split = None if self.split is None else self.split.result()
+        return bleu, chrf, self.tokenised.result(), split
+
+    def length_ratio(self) -> float:
+        assert self.raw[0].sums is not None
+        ours, theirs = map(int, self.raw[0].sums[:2])
+        return ours / theirs if theirs else 0
 
 
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """sacreBLEU takes the seed of its bootstrap from the environment alone."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        del os.environ["SACREBLEU_SEED"]
-        if before is not None:
-            os.environ["SACREBLEU_SEED"] = before
-
-
-def _tokenised(
-    hypotheses: list[str],
-    references: list[str],
-    language: str,
-    labels: Mapping[str, str],
-    compound_split: bool | None,
-) -> tuple[Metric, Metric | None]:
-    """BLEU of Moses tokens as they are, and with hyphens split off."""
-    from sacremoses import MosesTokenizer  # slow to import
-
-    moses = MosesTokenizer(lang=language)
-    hypotheses, references = (
-        [moses.tokenize(line, return_str=True, escape=False) for line in lines]
-        for lines in (hypotheses, references)
-    )
-    bleu = BLEU(tokenize="none", force=True)
-    version = importlib.metadata.version("sacremoses")
-    labels = {**labels, "moses": language, "sacremoses": version, "split": "no"}
-    plain, _ = _measure("BLEU, tokenised", bleu, hypotheses, references, labels)
-    if compound_split is False or language != "de":
-        return plain, None
-    # As the published scores had it: matches share no letter, so of a-b-c one hyphen stays.
-    hypotheses, references = (
-        [_HYPHEN.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
-        for lines in (hypotheses, references)
-    )
-    labels["split"] = "yes"
-    split, _ = _measure("BLEU, compounds split", bleu, hypotheses, references, labels)
-    return plain, split
+def _tokenised_sums(name: str, labels: dict[str, str]) -> MetricSums:
+    return MetricSums(name, BLEU(tokenize="none", force=True), labels)

@@ -9,6 +9,7 @@ Letters: N rows of the table, S streams, C channels, B sentences, T tokens.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,11 @@ def attach_signal(
     blocks = all_blocks(stack)
     indices = tuple(range(len(blocks)))
     if layers_to_keep:
+        if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", layers_to_keep, re.ASCII):
+            raise ValueError(
+                "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must be numbers with commas "
+                f"between them, but are {layers_to_keep!r}."
+            )
         indices = tuple(sorted(int(i) for i in layers_to_keep.split(",")))
     spec = SignalSpec(
         dim=dim,

@@ -24,8 +24,9 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from fairseq_floater.experiment import STAGES
-from fairseq_floater.hypotheses import read_first_tagged, read_hypotheses
+from fairseq_floater.hypotheses import read_hypotheses, read_tagged
 from fairseq_floater.parallel_text import check_parallel, find_splits, read_lines
+from fairseq_floater.text_lines import TextFile
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = [
@@ -138,8 +139,8 @@ SOURCES = st.sampled_from((GENERATED, GENERATED, PLAIN))
 def test_spoilt_hypotheses(place, source, edits, bpe):
     path = put(place / "hypotheses", spoilt(source, edits))
     for tag in "SP":
-        unrefused(read_first_tagged, path, tag, names=[path])
-    return unrefused(read_hypotheses, path, remove_bpe=bpe, names=[path])
+        unrefused(lambda tag=tag: list(read_tagged(TextFile(path), tag)), names=[path])
+    return unrefused(lambda: list(read_hypotheses(path, remove_bpe=bpe)), names=[path])
 
 
 @inputs("floater score", 45, source=SOURCES, edits=EDITS, references=st.booleans())

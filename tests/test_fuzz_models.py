@@ -278,6 +278,18 @@ def test_spoilt_archives(place, kind, edits, inside):
     return taken
 
 
+def test_a_gzip_header_that_breaks_off_is_said(place):
+    path = place / "header.tgz"
+    path.write_bytes(b"\x1f\x8b\x08")
+    assert not unrefused(lambda: list(member_lines(path, "training/b.en")), names=[path])
+
+
+@pytest.mark.parametrize("kept", ["x", "0,", "-1", "0;1"])
+def test_layers_to_keep_are_numbers(place, kept):
+    words = ("warm-start", place / "plain.pt", place / "start.pt", "--arch", TINY)
+    assert not accepted(*words, f"--encoder-layers-to-keep={kept}", names=["layers-to-keep"])
+
+
 RECORD = {"sha256": hashlib.sha256(b"abc").hexdigest(), "size": 3, "url": "u", "published": False}
 RECORD = json.dumps({"a.tgz": RECORD}).encode()
 NOTE = b'{"url": "http://h/a.tgz", "validator": "\\"one\\"", "total": 30}'

@@ -10,11 +10,12 @@ from sacrebleu.metrics import BLEU, CHRF
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.hypotheses import ScoringError
+from fairseq_floater.metric_sums import score_of, sentence_counts
 from fairseq_floater.s2l.bins import S2LError
 from fairseq_floater.s2l.score import score
 from fairseq_floater.s2l.split import split
 from fairseq_floater.s2l.split_options import SplitOptions
-from fairseq_floater.s2l.statistics import BleuStatistics, Bootstrap, interval, paired_p_value
+from fairseq_floater.s2l.statistics import Bootstrap, interval, paired_p_value
 from fairseq_floater.s2l.systems import SystemFiles
 
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in ("an", "el", "ir", "os", "ut")]
@@ -92,15 +93,15 @@ def systems(folder, tmp_path):
 def test_bins_sum_to_sacrebleus_corpus_score_to_the_last_digit(folder):
     references = text(folder, "test")
     hypotheses = damaged(references, 5)
-    bleu = BleuStatistics("13a", "de")
-    counts = bleu.sentences(hypotheses, references)
+    bleu = BLEU()
+    counts = sentence_counts(bleu, hypotheses, references)
     assert counts.dtype == np.int64
     exact = BLEU().corpus_score(hypotheses, [references]).score
     thirds = [counts[k::3].sum(0) for k in range(3)]
-    assert bleu.score(sum(thirds)) == exact == bleu.score(counts.sum(0))
+    assert score_of(bleu, sum(thirds)).score == exact == score_of(bleu, counts.sum(0)).score
     for part in (slice(0, 40), slice(40, None)):
         assert (
-            bleu.score(counts[part].sum(0))
+            score_of(bleu, counts[part].sum(0)).score
             == BLEU().corpus_score(hypotheses[part], [references[part]]).score
         )
 

@@ -93,7 +93,7 @@ def test_short_pairs_train_and_long_ones_test(raw, tmp_path):
     assert lines(out / "train.de") == [lines(raw / "train.de")[k] for k in (0, 1, 2, 5)]
     assert lines(out / "valid.en") == lines(raw / "valid.en")[:1]
     assert lines(out / "test_short.en") == lines(raw / "test.en")[:1]
-    origins = read_origins(out / "test.tsv")
+    origins = list(read_origins(out / "test.tsv"))
     # The threshold itself is long, an edge belongs to the bin that begins there.
     assert [(o.bin, o.source_tokens, o.target_tokens, o.file, o.line) for o in origins] == [
         ("[8, 12)", 8, 9, "test.en", 2),
@@ -190,7 +190,7 @@ def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
     assert not any(set("αβγδ") & set(model.id_to_piece(i)) for i in range(len(model)))
     for name in ("train", "valid", "test_short"):
         assert max(len(model.encode(text)) for text in lines(out / f"{name}.en")) < 30
-    origins = read_origins(out / "test.tsv")
+    origins = list(read_origins(out / "test.tsv"))
     found = [len(model.encode(text)) for text in lines(out / "test.en")]
     assert found == [o.source_tokens for o in origins]
     assert min(found) >= 30
@@ -212,7 +212,7 @@ def test_a_sample_is_even_and_the_same_for_a_seed(raw, tmp_path):
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     assert lines(first / "test.tsv") == lines(second / "test.tsv") != lines(other / "test.tsv")
-    origins = read_origins(first / "test.tsv")
+    origins = list(read_origins(first / "test.tsv"))
     counts = {name: sum(o.bin == name for o in origins) for name in Bins((8, 12, 16)).names}
     assert counts == {"[8, 12)": 40, "[12, 16)": 6, "[16, inf)": 40}
     drawn = [o.line for o in origins if o.bin == "[8, 12)"]

@@ -111,16 +111,23 @@ def test_a_line_that_never_ends_does_not_fill_the_memory(tmp_path, kind):
     assert peak < 6 * LONGEST_LINE
 
 
-@pytest.mark.parametrize("read", [Experiment, read_json, read_hypotheses])
-def test_a_huge_file_is_refused_unread(tmp_path, read):
+@pytest.mark.parametrize(
+    ("read", "limit"),
+    [
+        (Experiment, "must hold at most"),
+        (read_json, "must hold at most"),
+        (read_hypotheses, "must have lines of at most"),
+    ],
+)
+def test_a_huge_file_is_refused_unread(tmp_path, read, limit):
     path = tmp_path / "huge"
     path.touch()
     os.truncate(path, 1 << 34)
     tracemalloc.start()
-    assert not unrefused(read, path, names=[f"`{path}` must hold at most"])
+    assert not unrefused(read, path, names=[f"`{path}` {limit}"])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 1 << 20
+    assert peak < 6 * LONGEST_LINE
 
 
 def test_a_device_that_never_ends_is_no_configuration():
@@ -138,6 +145,15 @@ def test_a_file_in_the_making_is_private(tmp_path):
         os.umask(before)
     assert [stat.S_IMODE(mode) for mode in modes] == [0o600]
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+@pytest.mark.parametrize("name", [".", "", "folder"])
+def test_a_folder_is_not_replaced_by_a_file(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_text(name, "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):

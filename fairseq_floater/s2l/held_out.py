@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from fairseq_floater.files import read_limited
-from fairseq_floater.hypotheses import LARGEST
 from fairseq_floater.s2l.bins import Bins, S2LError
+from fairseq_floater.text_lines import TextFile
 
 TEST = "test"
 SHORT_TEST = "test_short"
-_LARGEST_NUMBER = 2**31
+_LARGEST_NUMBER = 2**31 - 1
 COLUMNS = ("id", "bin", "source_tokens", "target_tokens", "file", "line")
 
 
@@ -107,34 +106,26 @@ class HeldOut:
         return self.bins.short_name if index < 0 else self.bins.names[index]
 
 
-def read_origins(path: Path) -> list[Origin]:
-    """The rows of a table that :meth:`HeldOut.write` wrote.
+def read_origins(path: Path) -> Iterator[Origin]:
+    """The rows of a table that :class:`HeldOut` wrote.
 
     Raises:
-        S2LError: missing or damaged; names the line.
+        ScoringError: it cannot be read.
+        S2LError: a row is damaged; names the line.
     """
-    try:
-        lines = read_limited(path, LARGEST).decode("utf-8").split("\n")
-    except OSError as error:
-        raise S2LError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise S2LError(f"{path} is not valid UTF-8 (byte {error.start + 1}).") from None
-    rows: list[Origin] = []
-    for number, line in enumerate(lines[1:], start=2):
-        if not line:
+    count = 0
+    for line in TextFile(path):
+        if line.number == 1 or not line.data:
             continue
-        cells = line.split("\t")
         try:
-            index, name, source, target, file, origin = cells
-            if int(index) != len(rows):
-                raise ValueError
+            index, name, source, target, file, origin = line.data.decode("utf-8").split("\t")
             row = Origin(name, int(source), int(target), file, int(origin))
             numbers = (row.source_tokens, row.target_tokens, row.line)
-            if not all(0 <= number <= _LARGEST_NUMBER for number in numbers):
+            if int(index) != count or not all(0 <= n <= _LARGEST_NUMBER for n in numbers):
                 raise ValueError
-            rows.append(row)
         except ValueError:
             raise S2LError(
-                f"{path}, line {number} is no row of {', '.join(COLUMNS)} with the id {len(rows)}."
+                f"{path}, line {line.number} is no row of {', '.join(COLUMNS)} with the id {count}."
             ) from None
-    return rows
+        yield row
+        count += 1

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import CHRF
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.metric_sums import Array, score_of, sentence_counts
 from fairseq_floater.s2l.bins import S2LError
 from fairseq_floater.s2l.held_out import SHORT_TEST, TEST
 from fairseq_floater.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.s2l.split_report import SplitReport
 from fairseq_floater.s2l.statistics import (
-    Array,
-    BleuStatistics,
     Bootstrap,
     bits_per_token,
     interval,
@@ -33,7 +33,7 @@ from fairseq_floater.s2l.systems import (
     check_same_tokens,
     read_runs,
 )
-from fairseq_floater.scoring import check_bootstrap
+from fairseq_floater.scoring import bleu_metric, check_bootstrap
 
 ALL = "all"
 # Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
@@ -91,13 +91,13 @@ def score(
     split = SplitReport.read(split_dir)
     options = split.made_from["options"]
     langs = (options["source"], options["target"])
-    bleu = BleuStatistics(tokenize, options["target"])
+    bleu = bleu_metric(tokenize, options["target"])
     scorer = _Scorer(bleu, length_limit, bootstrap, seed, baseline)
     report = S2LScores(
         split=str(split_dir),
         systems=names,
         baseline=baseline,
-        signature=scorer.bleu.signature,
+        signature=scorer.signature(),
         length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
         resamples=bootstrap,
         seed=seed,
@@ -107,16 +107,16 @@ def score(
         test = EvaluationSet.read(split_dir, SHORT_TEST, langs, options["encoded"])
         runs = {files.name: read_runs(files, test) for files in short_systems}
         check_same_tokens(runs)
-        scorer.add(report, split.bins.short_name, test, runs, range(len(test.references)))
+        scorer.add(report, split.bins.short_name, test, runs, np.arange(len(test)))
     test = EvaluationSet.read(split_dir, TEST, langs, options["encoded"])
     runs = {files.name: read_runs(files, test) for files in systems}
     check_same_tokens(runs)
     for name in split.bins.names:
-        members = [i for i, origin in enumerate(test.origins) if origin.bin == name]
-        if not members:
+        members = test.members(name)
+        if not len(members):
             raise S2LError(f"{split_dir / TEST}.tsv has no pair in the bin {name}.")
         scorer.add(report, name, test, runs, members)
-    scorer.add(report, ALL, test, runs, range(len(test.references)))
+    scorer.add(report, ALL, test, runs, np.arange(len(test)))
     _warn_of_early_stops(report)
     return report
 
@@ -126,16 +126,21 @@ class _Scorer:
 
     def __init__(
         self,
-        bleu: BleuStatistics,
+        bleu: Any,
         length_limit: tuple[float, float] | None,
         resamples: int,
         seed: int,
         baseline: str | None,
     ):
-        self.bleu, self.length_limit, self.baseline = bleu, length_limit, baseline
+        self.length_limit, self.baseline = length_limit, baseline
         self.resamples, self.seed = resamples, seed
-        self.chrf = CHRF()
-        self.counts: dict[int, Array] = {}
+        self.bleu, self.chrf = bleu, CHRF()
+        self.counts: dict[int, tuple[Array, Array]] = {}
+
+    def signature(self) -> str:
+        # The number of references, which is part of it, is known once something is scored.
+        sentence_counts(self.bleu, ["x"], ["x"])
+        return str(self.bleu.get_signature().format())
 
     def add(
         self,
@@ -143,28 +148,28 @@ class _Scorer:
         name: str,
         test: EvaluationSet,
         runs: dict[str, list[SystemRun]],
-        members: Sequence[int],
+        index: Array,
     ) -> None:
-        """Append the scores of every system on the sentences ``members`` to the report."""
-        index = np.array(members)
-        lengths = [test.origins[i].source_tokens for i in members]
-        report.add_bin(name, len(index), float(np.mean(lengths)))
+        """Append the scores of every system on the sentences ``index`` to the report."""
+        report.add_bin(name, len(index), float(np.mean(test.source_tokens[index])))
         bootstrap = Bootstrap(len(index), self.resamples, self.seed)
         resampled: dict[str, tuple[Array, Array]] = {}
         for system, seeds in runs.items():
-            counts = [self._counts(run, test)[index] for run in seeds]
+            both = [self._counts(run, test) for run in seeds]
+            counts = [bleu_counts[index] for bleu_counts, _ in both]
+            chrf = [self._chrf(chrf_counts[index].sum(0)) for _, chrf_counts in both]
             losses = [run.losses[index] for run in seeds if run.losses is not None]
-            bleu = _measure(counts, self.bleu.score, bootstrap)
+            bleu = _measure(counts, self._bleu, bootstrap)
             loss = _measure(losses, bits_per_token, bootstrap) if losses else None
             resampled[system] = (bleu.resampled, loss.resampled if loss else np.empty(0))
             report.scores[name][system] = BinScore(
                 bleu=bleu,
                 loss=loss,
-                chrf=self._chrf(seeds, test, members),
+                chrf=float(np.mean(chrf)),
                 length_ratio=float(
                     np.mean([c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts])
                 ),
-                cut_off=self._cut_off(seeds, test, members),
+                cut_off=self._cut_off(seeds, test, index),
             )
         self._compare(report.scores[name], resampled)
         if len(index) < FEW_SENTENCES:
@@ -173,29 +178,29 @@ class _Scorer:
                 "mean little."
             )
 
-    def _counts(self, run: SystemRun, test: EvaluationSet) -> Array:
+    def _counts(self, run: SystemRun, test: EvaluationSet) -> tuple[Array, Array]:
+        """What BLEU and chrF count of every sentence [N, 10] and [N, 18], in half of int64's memory."""
         if id(run) not in self.counts:
-            self.counts[id(run)] = self.bleu.sentences(run.hypotheses, test.references)
+            bleu, chrf = (
+                sentence_counts(metric, run.hypotheses, test.references).astype(np.int32)
+                for metric in (self.bleu, self.chrf)
+            )
+            self.counts[id(run)] = (bleu, chrf)
         return self.counts[id(run)]
 
-    def _chrf(self, seeds: list[SystemRun], test: EvaluationSet, members: Sequence[int]) -> float:
-        references = [[test.references[i] for i in members]]
-        found = [
-            self.chrf.corpus_score([run.hypotheses[i] for i in members], references).score
-            for run in seeds
-        ]
-        return float(np.mean(found))
+    def _bleu(self, sums: Array) -> float:
+        return float(score_of(self.bleu, sums).score)
 
-    def _cut_off(
-        self, seeds: list[SystemRun], test: EvaluationSet, members: Sequence[int]
-    ) -> float | None:
+    def _chrf(self, sums: Array) -> float:
+        return float(score_of(self.chrf, sums).score)
+
+    def _cut_off(self, seeds: list[SystemRun], test: EvaluationSet, index: Array) -> float | None:
         """Share of hypotheses that reached the length limit, 0..1; None where nothing tells."""
         if self.length_limit is None or any(run.lengths is None for run in seeds):
             return None
         a, b = self.length_limit
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
-        limits = np.array([int(a * (test.origins[i].source_tokens + 1) + b) for i in members])
-        index = np.array(members)
+        limits = (a * (test.source_tokens[index] + 1) + b).astype(np.int64)
         shares = [
             float(np.mean(run.lengths[index] > limits)) for run in seeds if run.lengths is not None
         ]

@@ -239,7 +239,7 @@ class _Splitter:
     def _words(self, path: Path) -> Iterator[str]:
         """The lines of a file, in words."""
         for line in read_lines(path):
-            yield join_pieces([line], "sentencepiece")[0] if self.options.encoded else line
+            yield join_pieces(line, "sentencepiece") if self.options.encoded else line
 
     def _tokens_of(self) -> str:
         if self.final is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +16,15 @@ from fairseq_floater.hypotheses import (
     BPE_MARKS,
     FilePath,
     join_pieces,
-    read_first_tagged,
     read_hypotheses,
     read_references,
+    read_tagged,
     wrong,
 )
+from fairseq_floater.metric_sums import Array
 from fairseq_floater.s2l.bins import S2LError
-from fairseq_floater.s2l.held_out import Origin, read_origins
-from fairseq_floater.s2l.statistics import Array
+from fairseq_floater.s2l.held_out import read_origins
+from fairseq_floater.text_lines import TextFile, TextLines
 
 
 @dataclass(frozen=True)
@@ -35,27 +38,49 @@ class SystemFiles:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A test set of a split: raw sources and references, and the origin of each pair."""
+    """A test set of N pairs of a split.
 
-    sources: list[str]
-    references: list[str]
-    origins: list[Origin]
+    Attributes:
+        sources, references: N raw lines each.
+        source_tokens: [N] lengths.
+        bins: [N] indices into ``bin_names``.
+        bin_names: of the bins, as they first occur.
+    """
+
+    sources: TextLines
+    references: TextLines
+    source_tokens: Array
+    bins: Array
+    bin_names: list[str]
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
         """Raises S2LError where the files do not have one line for each row of ``name``.tsv."""
-        origins = read_origins(folder / f"{name}.tsv")
+        source_tokens, bins, bin_names = array("i"), array("i"), dict[str, int]()
+        for origin in read_origins(folder / f"{name}.tsv"):
+            source_tokens.append(origin.source_tokens)
+            bins.append(bin_names.setdefault(origin.bin, len(bin_names)))
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
-            if len(lines) != len(origins):
+            if len(lines) != len(bins):
                 raise S2LError(
-                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(origins)} "
-                    "rows."
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(bins)} rows."
                 )
-            sides.append(join_pieces(lines, "sentencepiece") if encoded else lines)
-        return cls(sides[0], sides[1], origins)
+            join = partial(join_pieces, kind="sentencepiece")
+            sides.append(lines.changed(join) if encoded else lines)
+        columns = [np.array(column, dtype=np.int32) for column in (source_tokens, bins)]
+        return cls(sides[0], sides[1], columns[0], columns[1], list(bin_names))
+
+    def __len__(self) -> int:
+        return len(self.source_tokens)
+
+    def members(self, name: str) -> Array:
+        """Indices of the pairs of a bin."""
+        if name not in self.bin_names:
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(self.bins == self.bin_names.index(name))
 
 
 @dataclass(frozen=True)
@@ -68,7 +93,7 @@ class SystemRun:
         losses: [N, 2] bits and tokens of the references (end symbol included), or None.
     """
 
-    hypotheses: list[str]
+    hypotheses: TextLines
     lengths: Array | None
     losses: Array | None
 
@@ -90,49 +115,59 @@ def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
 
 
 def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -> SystemRun:
-    hypotheses = read_hypotheses(path)
-    size = len(test.references)
+    file, size = TextFile(path), len(test)
+    hypotheses = read_hypotheses(file)
     if len(hypotheses) != size:
         raise wrong(f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}")
-    _check_sources(path, test)
-    scored = read_first_tagged(path, "P")
-    lengths = None
-    if len(scored) == size:
-        lengths = np.array([len(scored[i][1].split()) for i in range(size)])
-    return SystemRun(
-        hypotheses, lengths, None if loss_path is None else _read_losses(loss_path, test)
-    )
+    _check_sources(file, test)
+    lengths = np.full(size, -1, dtype=np.int32)
+    for _, sentence, text in read_tagged(file, "P"):
+        if sentence < size:
+            lengths[sentence] = len(text.split())
+    losses = None if loss_path is None else _read_losses(loss_path, test)
+    return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses)
 
 
 def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     """[N, 2]: bits and tokens of each reference, from the P lines (log2 probabilities)."""
     # Of the reference itself: what comes twice, or is another text, is not its loss.
-    repeated = read_hypotheses(path)
-    scored, size = read_first_tagged(path, "P"), len(test.references)
-    missing = [str(i) for i in range(size) if i not in scored]
-    if missing or len(scored) > size:
-        found = f"has {len(scored)}"
-        found += f" (none for {', '.join(missing[:5])})" if missing else ""
+    file = TextFile(path)
+    repeated = read_hypotheses(file)
+    size, extra = len(test), 0
+    losses = np.zeros((size, 2))
+    for number, sentence, text in read_tagged(file, "P"):
+        if sentence < size:
+            losses[sentence] = _bits_and_tokens(path, number, text)
+        else:
+            extra += 1
+    missing = np.flatnonzero(losses[:, 1] == 0)
+    if missing.size or extra:
+        found = f"has {size - missing.size + extra}"
+        names = ", ".join(map(str, missing[:5]))
+        found += f" (none for {names})" if missing.size else ""
         raise wrong(f"`{path}` must have a P line for each of {size} sentences", found)
-    _check_sources(path, test)
-    strange = [i for i in range(size) if _plain(repeated[i]) != _plain(test.references[i])]
+    _check_sources(file, test)
+    first, strange = -1, 0
+    for i, (ours, theirs) in enumerate(zip(repeated, test.references)):
+        if _plain(ours) != _plain(theirs):
+            first, strange = (first if strange else i), strange + 1
     # Unknown words and normalisation change some lines, a translation nearly all.
-    if len(strange) > size / 2:
+    if strange > size / 2:
         rule = f"`{path}` must be of fairseq-generate --score-reference"
-        raise wrong(rule, f"sentence {strange[0]} is not the reference")
-    rows = []
-    for i in range(size):
-        number, text = scored[i]
-        try:
-            values = [float(word) for word in text.split()]
-        except ValueError:
-            rule = f"`{path}` must have numbers on P lines"
-            raise wrong(rule, f"line {number} has {text[:40]!r}") from None
-        if not values or not all(map(math.isfinite, values)):
-            rule = f"`{path}` must have finite numbers on P lines"
-            raise wrong(rule, f"line {number} has {text[:40]!r}")
-        rows.append([-sum(values), len(values)])
-    return np.array(rows, dtype=np.float64)
+        raise wrong(rule, f"sentence {first} is not the reference")
+    return losses
+
+
+def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int]:
+    try:
+        values = [float(word) for word in text.split()]
+    except ValueError:
+        rule = f"`{path}` must have numbers on P lines"
+        raise wrong(rule, f"line {number} has {text[:40]!r}") from None
+    if not values or not all(map(math.isfinite, values)):
+        rule = f"`{path}` must have finite numbers on P lines"
+        raise wrong(rule, f"line {number} has {text[:40]!r}")
+    return -sum(values), len(values)
 
 
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
@@ -155,24 +190,24 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
                 )
 
 
-def _check_sources(path: FilePath, test: EvaluationSet) -> None:
+def _check_sources(file: TextFile, test: EvaluationSet) -> None:
     """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
-    strange = []
-    found = read_first_tagged(path, "S")
-    for i, (number, text) in found.items():
-        if i >= len(test.sources):
+    found = strange = first = 0
+    for number, i, text in read_tagged(file, "S"):
+        found += 1
+        if i >= len(test):
             continue  # told by the count of sentences
         if BPE_MARKS["sentencepiece"].search(text):
-            tokens, expected = len(text.split()), test.origins[i].source_tokens
+            tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
-                rule = f"`{path}` must be in the split's tokens, {expected} in sentence {i}"
+                rule = f"`{file.path}` must be in the split's tokens, {expected} in sentence {i}"
                 raise wrong(rule, f"line {number} has {tokens}")
         elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
-            strange.append(number)
+            first, strange = first or number, strange + 1
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
-    if len(strange) > len(found) / 2:
-        rule = f"`{path}` must translate the split's test sentences"
-        raise wrong(rule, f"line {strange[0]} has another source")
+    if strange > found / 2:
+        rule = f"`{file.path}` must translate the split's test sentences"
+        raise wrong(rule, f"line {first} has another source")
 
 
 def _plain(text: str) -> str:

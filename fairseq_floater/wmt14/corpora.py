@@ -24,6 +24,7 @@ from fairseq_floater.parallel_text import LINE_BREAKS, LONGEST_LINE, TextDataErr
 from fairseq_floater.wmt14.sources import Recipe, TestSet
 
 COUNTS = "counts.json"
+_BROKEN = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
 _SEGMENT = re.compile(rb"<seg\s[^>]*>\s*(.*?)\s*</seg>", re.IGNORECASE)
 # NUL would end a line for C programs; the others end one for some tool.
 _CLEAN = str.maketrans({**dict.fromkeys(LINE_BREAKS, " "), "\0": None})
@@ -44,7 +45,8 @@ def member_lines(archive: Path, member: str) -> Iterator[bytes]:
                     stream = gzip.GzipFile(fileobj=file) if member.endswith(".gz") else file
                     yield from _lines(stream, f"{archive}: {member}")
                     return
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+    # tarfile asks the ord() of what is not there, where a gzip header breaks off.
+    except (*_BROKEN, TypeError) as error:
         raise TextDataError(f"{archive} is no whole archive: {str(error).rstrip('.')}.") from None
     raise TextDataError(f"{archive} holds no file {member}.")
 
