@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -69,17 +72,36 @@ def summary_table(summary: dict[str, Any]) -> str:
 
 
 def _check_binary(prefix: Path, lines: int) -> None:
-    from fairseq.data.indexed_dataset import MMapIndexedDataset
-
-    try:
-        found = len(MMapIndexedDataset(str(prefix)))
-    except Exception as error:  # fairseq asserts, unpacks and maps whatever is there
-        raise TextDataError(f"{prefix} is no binarised text ({error}); run again.") from None
+    with _quiet_destructors():
+        found = _sentences(prefix)
+    if isinstance(found, str):
+        raise TextDataError(f"{prefix} is no binarised text ({found}); run again.")
     if found != lines:
         raise TextDataError(
             f"fairseq-preprocess wrote {found:,} sentences to {prefix}, but the text has "
             f"{lines:,}; run again with --workers 1."
         )
+
+
+def _sentences(prefix: Path) -> int | str:
+    """How many there are, or why that cannot be told."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    try:
+        return len(MMapIndexedDataset(str(prefix)))
+    except Exception as error:  # fairseq asserts, unpacks and maps whatever is there
+        return str(error)
+
+
+@contextmanager
+def _quiet_destructors() -> Iterator[None]:
+    """fairseq's data sets, where they could not be opened, fail once more when they are closed."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def read_record(path: Path) -> dict[str, Any]:

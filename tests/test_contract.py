@@ -259,6 +259,21 @@ def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
     assert difference(log_probs(twin, *batch), log_probs(model, *batch)) > 0.01
 
 
+@every_table
+def test_ten_thousand_positions_with_a_bounded_time(encoder, blocks, target):
+    """Finite, the same rows as of a short sentence, and within float16's range."""
+    if not POSITION_ENCODERS[encoder].inductive:
+        pytest.skip("it has a last position")
+    model = build(encoder, blocks, target, floater_time_scale=1000.0, floater_init_scale=0.01)
+    short = tables(model.eval(), 256)
+    for long, few in zip(tables(model, 10_000, torch.float16), short, strict=True):
+        assert long.shape[0] == 10_000
+        assert long.isfinite().all()
+        torch.testing.assert_close(long[:256].float(), few, atol=2e-3, rtol=2e-3)
+        if encoder == "floater":  # a recurrence comes to rest
+            assert len(long[::1000].flatten(1).unique(dim=0)) == 10
+
+
 # 4. Precision.
 
 

@@ -287,7 +287,9 @@ def test_a_gzip_header_that_breaks_off_is_said(place):
 @pytest.mark.parametrize("kept", ["x", "0,", "-1", "0;1"])
 def test_layers_to_keep_are_numbers(place, kept):
     words = ("warm-start", place / "plain.pt", place / "start.pt", "--arch", TINY)
-    assert not accepted(*words, f"--encoder-layers-to-keep={kept}", names=["layers-to-keep", "plain.pt"])
+    assert not accepted(
+        *words, f"--encoder-layers-to-keep={kept}", names=["layers-to-keep", "plain.pt"]
+    )
 
 
 RECORD = {"sha256": hashlib.sha256(b"abc").hexdigest(), "size": 3, "url": "u", "published": False}

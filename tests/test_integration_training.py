@@ -167,6 +167,37 @@ def test_layerdrop_and_quantisation_noise_then_a_pruned_encoder(toy, tmp_path):
         assert not torch.equal(kept, trained[f"encoder.layers.0.{name}"])
 
 
+def test_the_same_seed_is_the_same_run_bit_for_bit(toy, start, uninterrupted, tmp_path):
+    folder, _ = uninterrupted
+    toy.train(tmp_path, *going_on(start, 2))
+    first, again = (
+        torch.load(place / "checkpoint_last.pt", weights_only=True) for place in (folder, tmp_path)
+    )
+    assert_same_bits(first["model"], again["model"])
+    assert_same_bits(first["last_optimizer_state"], again["last_optimizer_state"])
+
+
+def assert_same_bits(ours, theirs):
+    if isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+    elif isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            assert_same_bits(ours[key], theirs[key])
+    elif isinstance(ours, list):
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same_bits(mine, other)
+    else:
+        assert ours == theirs
+
+
+def test_a_flow_that_leaves_its_range_stops_training_with_advice(toy, tmp_path):
+    log = toy.train(tmp_path, "--arch", toys.ARCH, "--floater-lr-scale", "1e9", code=1).stderr
+    assert "The position flow is not finite from t = " in log
+    assert "Lower --floater-lr-scale" in log
+
+
 def test_adaptive_softmax(toy, tmp_path):
     options = ("--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "40,80")
     options += ("--ddp-backend", "legacy_ddp")  # fairseq's rule for this criterion

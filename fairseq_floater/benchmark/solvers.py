@@ -16,7 +16,7 @@ from fairseq_floater.benchmark.flows import Flow, standard_flows, trained_flows
 from fairseq_floater.benchmark.parts import Bench, Row
 from fairseq_floater.benchmark.timing import comparison
 from fairseq_floater.ode import (
-    NonFiniteTrajectoryError,
+    FlowError,
     SolveRecord,
     choose,
     solve,
@@ -123,7 +123,7 @@ class _Trial:
         record = SolveRecord()
         try:
             values, gradient = self.solved(solver, step, record)
-        except (NonFiniteTrajectoryError, AssertionError):  # torchdiffeq asserts that dt > 0
+        except FlowError:
             return None
         true_values, true_gradient = self.truth
         return {

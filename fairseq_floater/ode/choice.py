@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics
+from fairseq_floater.ode.finite import FlowError
 from fairseq_floater.ode.record import SolveRecord
-from fairseq_floater.ode.solve import NonFiniteTrajectoryError, error_by_halving, solve
+from fairseq_floater.ode.solve import error_by_halving, solve
 
 # Errors that are good enough: of values, relative to the largest; of the gradient, relative to its norm.
 VALUE_TOLERANCE = 1e-3
@@ -121,7 +122,7 @@ class _Solution:
                     self.gradient = _functional_gradient(values, inputs)
             # Where RK4 stood in, the engine that was asked gave nothing.
             self.values: Tensor | None = None if self.record.fallbacks else values.detach()
-        except NonFiniteTrajectoryError:
+        except FlowError:
             self.values = None
 
     def compared_with(self, finer: _Solution) -> Choice:

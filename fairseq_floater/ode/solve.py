@@ -39,6 +39,7 @@ from torch import Tensor
 from fairseq_floater.ode.adams import STARTING_STEPS, solve_adams
 from fairseq_floater.ode.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
 from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
+from fairseq_floater.ode.finite import check_trajectory, solved_adaptively, watch_gradient
 from fairseq_floater.ode.record import SolveRecord
 from fairseq_floater.ode.rk4_hermite import solve_rk4_hermite
 
@@ -56,16 +57,6 @@ GRADIENTS = ("direct", "adjoint")
 DOPRI5_TOLERANCE = 1e-5
 # Where dopri5 gives up: a stiff dynamics would otherwise run for ever.
 DOPRI5_MAX_STEPS = 100_000
-
-
-ADVICE = (
-    "Lower --floater-lr-scale or --floater-init-scale, raise --floater-time-scale (bounded time for "
-    "long input), or take a smaller --floater-step-size."
-)
-
-
-class NonFiniteTrajectoryError(FloatingPointError):
-    """The flow left the range of its dtype; the message says when, and what to change."""
 
 
 def solve(
@@ -97,13 +88,16 @@ def solve(
     Raises:
         ValueError: an unknown solver or gradient, times out of order, a dtype of low precision,
             collocation of anything but a :class:`PositionDynamics`.
-        NonFiniteTrajectoryError: a value of the result is not finite.
+        NonFiniteTrajectoryError: a value of the result is not finite; in the backward pass
+            NonFiniteGradientError (the rule stands in `finite.py`).
+        StiffFlowError: dopri5 gave up.
     """
     step_size = checked_step_size(solver, step_size, gradient)
     times = _checked_times(times)
     if p0.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"`p0` must be float32 or float64, but is {p0.dtype} instead.")
     record = SolveRecord() if record is None else record
+    p0 = p0.view_as(p0)  # the caller's may be a leaf, on which hooks would stay
     if len(times) == 1:
         trajectory = p0.unsqueeze(0)
     elif solver in TORCHDIFFEQ_SOLVERS:
@@ -111,7 +105,12 @@ def solve(
     else:
         assert step_size is not None
         trajectory = _solve_on_grid(dynamics, p0, times, solver, step_size, record)
-    _check_finite(trajectory.detach(), times)
+    check_trajectory(trajectory.detach(), times)
+
+    def step(start: Tensor, interval: Tensor) -> Tensor:
+        return solve_rk4_hermite(dynamics, start, interval, float(interval.diff()))[-1]
+
+    watch_gradient(step, p0, times, trajectory)
     return trajectory
 
 
@@ -211,7 +210,8 @@ def _solve_torchdiffeq(
     else:
         options["step_size"] = step_size
     odeint = torchdiffeq.odeint_adjoint if gradient == "adjoint" else torchdiffeq.odeint
-    trajectory: Tensor = odeint(
+    trajectory = solved_adaptively(
+        odeint,
         counted,
         p0,
         times.to(p0.device),
@@ -258,17 +258,3 @@ def _checked_times(times: Tensor) -> Tensor:
             f"times[{i + 1}] = {float(times[i + 1]):.6g} follows times[{i}] = {float(times[i]):.6g}."
         )
     return times
-
-
-def _check_finite(trajectory: Tensor, times: Tensor) -> None:
-    # One reduction and one transfer; an infinity or a NaN anywhere makes the sum non-finite.
-    # (A finite sum of finite values can overflow float32, hence the second look.)
-    if bool(trajectory.sum().isfinite()) or bool(trajectory.isfinite().all()):
-        return
-    norms = trajectory.flatten(1).norm(dim=1)
-    bad = int((~trajectory.flatten(1).isfinite().all(dim=1)).nonzero()[0])
-    last = float(norms[bad - 1]) if bad else float("nan")
-    raise NonFiniteTrajectoryError(
-        f"The position flow is not finite from t = {float(times[bad]):.4g} (row {bad}) on; the norm "
-        f"of the row before is {last:.4g}. {ADVICE}"
-    )
