@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, shown
+from fairseq_floater.parallel_text import LANGUAGE
 from fairseq_floater.segmentation import SEGMENTATIONS
 from fairseq_floater.shapes import ARCHITECTURES
 from fairseq_floater.system_run import CONTROL, run_from_words
@@ -80,10 +81,10 @@ def check_config(path: Path, config: Any) -> None:
 def _check_data(path: Path, data: dict[str, Any], languages: dict[str, Any]) -> None:
     for side in ("source", "target"):
         language = languages[side]
-        if not _is_text(language) or not re.fullmatch(r"\w+", language, re.ASCII):
+        if not _is_text(language) or not LANGUAGE.fullmatch(language):
             raise ConfigError(
-                f"{path}: `languages: {side}` must be letters, digits and _ (in quotes where YAML "
-                f"takes them for something else), but is {shown(language)} instead."
+                f"{path}: `languages: {side}` must be a code such as de (in quotes where YAML takes it "
+                f"for something else), but is {shown(language)} instead."
             )
     tests = data["tests"]
     if not isinstance(tests, list) or not all(re.fullmatch(r"[\w.-]+", str(t)) for t in tests):

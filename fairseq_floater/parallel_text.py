@@ -18,6 +18,8 @@ from tqdm import tqdm
 
 from fairseq_floater.errors import UserError
 
+# Scores name it in their signature, file names end in it.
+LANGUAGE = re.compile(r"[A-Za-z]\w{1,19}", re.ASCII)
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
 # No sentence; sentencepiece learns from lines of up to 16,384 bytes.

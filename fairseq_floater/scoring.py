@@ -31,6 +31,7 @@ from fairseq_floater.hypotheses import ScoringError as ScoringError
 from fairseq_floater.hypotheses import read_hypotheses as read_hypotheses
 from fairseq_floater.hypotheses import read_references as read_references
 from fairseq_floater.metric_sums import AT_ONCE, Metric, MetricSums, blocks
+from fairseq_floater.parallel_text import LANGUAGE
 from fairseq_floater.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -218,8 +219,7 @@ def _check_options(
 
 
 def _check_language(language: str) -> None:
-    # It is part of a signature, where | and : separate.
-    if not re.fullmatch(r"[A-Za-z]\w{1,19}", language, re.ASCII):
+    if not LANGUAGE.fullmatch(language):
         raise wrong("`target_language` must be a code such as de", f"is {shown(language)}")
 
 

@@ -44,7 +44,10 @@ class Numbers:
 
     def __setitem__(self, index: int, number: int) -> None:
         data = number.to_bytes(_BYTES, sys.byteorder)
-        os.pwrite(self._file.fileno(), data, _BYTES * index)
+        try:
+            os.pwrite(self._file.fileno(), data, _BYTES * index)
+        except OSError as error:  # a full disk names no file
+            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from None
 
     def first(self, count: int) -> Iterator[int]:
         """Those with the indices 0 to ``count - 1``, in order."""

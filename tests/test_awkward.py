@@ -207,7 +207,7 @@ def shown(output):
     ]
 
 
-@pytest.mark.parametrize("script", ["protocol.sh", "s2l.sh"])
+@pytest.mark.parametrize("script", ["protocol.sh", pytest.param("s2l.sh", marks=pytest.mark.slow)])
 def test_scripts_take_any_folder(tmp_path, script):
     config, system = tmp_path / "one system.yaml", ("--encoder", "plain")
     settings = yaml.safe_load(CONFIG.read_text())

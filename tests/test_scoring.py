@@ -298,6 +298,17 @@ def test_signatures_say_all_that_was_chosen(report):
         assert "bs:" not in metric.signature
 
 
+@pytest.mark.parametrize("language", ["", "d", "1e9", "de|x", "de:x", "x" * 30, "de\n"])
+def test_a_language_is_a_code(language):
+    message = r"`target_language` must be a code such as de, but is '.*' instead\."
+    refused(message, score, ["a"], ["a"], target_language=language)
+
+
+def test_a_language_can_have_a_country():
+    found = score(["o gato"], ["o gato"], target_language="pt_BR", bootstrap=0)
+    assert "|moses:pt_BR|" in found.tokenised_bleu.signature
+
+
 def test_tokenize_reaches_the_score_and_the_signature():
     hypotheses, references = ["中国的首都是北京。"], ["中国首都是北京市。"]
     report = score(hypotheses, references, target_language="zh", tokenize="zh", bootstrap=0)

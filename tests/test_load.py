@@ -1,0 +1,162 @@
+"""Large inputs: memory that does not grow with the number of lines, or of checkpoints.
+
+`FLOATER_LOAD_LINES=1000000 bash scripts/test.sh -m slow tests/test_load.py -rP` prints what
+docs/reliability.md shows; without the variable it is a fifth of that. Seconds are printed, never asserted.
+"""
+
+import os
+import random
+import subprocess
+import time
+
+import pytest
+import torch
+from faults import FLOATER
+from toy import environment
+
+from fairseq_floater.checkpoints import load_checkpoint
+
+LINES = int(os.environ.get("FLOATER_LOAD_LINES", 200_000))
+CHECKPOINTS = 20
+MEGABYTE = 1 << 20
+# More than sacreBLEU keeps of tokenised lines (2^16), so that a tenth of the lines fills it too.
+assert LINES >= 10 * (1 << 14)
+
+pytestmark = pytest.mark.slow
+
+
+def measured(name, *words):
+    """Run a command to its end; its peak memory in bytes, printed with seconds and CPU seconds."""
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        [str(word) for word in (*FLOATER, *words)],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    said = process.stderr.read().decode(errors="replace")
+    _, status, used = os.wait4(process.pid, 0)
+    assert status == 0, said[-3000:]
+    print(
+        f"{name}: {used.ru_maxrss / 1024:,.0f} MB, {time.monotonic() - begun:,.0f} s, "
+        f"{used.ru_utime + used.ru_stime:,.0f} s of CPU"
+    )
+    return used.ru_maxrss * 1024
+
+
+def sentences(count, seed):
+    """Of 5 to 45 words (one in fifty of up to 120) out of 2,000, which subwords can be learned of."""
+    words = random.Random(0)
+    letters = "abcdefghijklmnopqrstuvwxyzäöü"
+    known = ["".join(words.choices(letters, k=words.randint(2, 10))) for _ in range(2_000)]
+    words.seed(seed)
+    for number in range(count):
+        size = words.randint(5, 45 if number % 50 else 120)
+        yield " ".join(words.choices(known, k=size)) + "."
+
+
+def write(path, lines):
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return path
+
+
+def damaged(line, number):
+    """Every third word is lost, beginning with another one in each sentence."""
+    return " ".join(w for i, w in enumerate(line.split()) if (i + number) % 3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "generate"])
+def test_scoring(tmp_path, kind):
+    peaks = []
+    for count in (LINES // 10, LINES):
+        references = write(tmp_path / "references", sentences(count, 1))
+        with references.open(encoding="utf-8") as file:
+            found = (damaged(line, number) for number, line in enumerate(file))
+            if kind == "generate":
+                found = (
+                    f"S-{i}\tx\nT-{i}\tx\nH-{i}\t-1\tx\nD-{i}\t-1\t{text}\nP-{i}\t-1 -1"
+                    for i, text in enumerate(found)
+                )
+            hypotheses = write(tmp_path / "hypotheses", found)
+        words = ("score", hypotheses, "--references", references, "--target-lang", "de")
+        peaks.append(measured(f"score, {count:,} {kind} lines", *words))
+    assert peaks[1] < peaks[0] + 128 * MEGABYTE
+
+
+def test_splitting(tmp_path):
+    peaks = []
+    for count in (LINES // 10, LINES):
+        raw = tmp_path / f"raw{count}"
+        raw.mkdir()
+        for split, size in (("train", count), ("valid", 1000), ("test", 1000)):
+            for lang in ("en", "de"):
+                write(raw / f"{split}.{lang}", sentences(size, f"{split} {lang}"))
+        words = ("s2l", "split", raw, tmp_path / f"out{count}", "--src", "en", "--tgt", "de")
+        words += ("--vocab", "8000", "--threshold", "60", "--max-per-bin", "500")
+        peaks.append(measured(f"s2l split, {count:,} pairs", *words))
+    assert peaks[1] < peaks[0] + 64 * MEGABYTE
+
+
+def test_scoring_bin_by_bin(tmp_path):
+    """A test set of this size nobody has; what is kept of a sentence is its counts."""
+    peaks = []
+    for count in (LINES // 20, LINES // 4):
+        raw = tmp_path / f"raw{count}"
+        raw.mkdir()
+        for split, size in (("train", 2000), ("valid", 100), ("test", count)):
+            for lang in ("en", "de"):
+                write(raw / f"{split}.{lang}", sentences(size, f"{split} {lang}"))
+        out = tmp_path / f"out{count}"
+        words = (
+            "--src",
+            "en",
+            "--tgt",
+            "de",
+            "--vocab",
+            "500",
+            "--threshold",
+            "24",
+            "--edges",
+            "48",
+        )
+        measured(f"s2l split, {count:,} test pairs", "s2l", "split", raw, out, *words)
+        with (out / "test.de").open(encoding="utf-8") as file:
+            found = (damaged(line, number) for number, line in enumerate(file))
+            hypotheses = write(tmp_path / "hypotheses", found)
+        words = ("s2l", "score", out, "--hypotheses", f"one={hypotheses}", "--bootstrap", "100")
+        peaks.append(measured(f"s2l score, {count:,} pairs", *words))
+    assert peaks[1] < peaks[0] + 400 * (LINES // 4) + 128 * MEGABYTE
+
+
+def test_averaging(tmp_path):
+    """As fairseq saves a base model (512 wide, 6 + 6 blocks, 32,768 subwords) with Adam's moments."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"encoder.embed_tokens.weight": (32768, 512)}
+    for side, attentions in (
+        ("encoder", ["self_attn"]),
+        ("decoder", ["self_attn", "encoder_attn"]),
+    ):
+        for block in range(6):
+            place = f"{side}.layers.{block}"
+            for name in attentions:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    shapes[f"{place}.{name}.{part}.weight"] = (512, 512)
+            shapes |= {f"{place}.fc1.weight": (2048, 512), f"{place}.fc2.weight": (512, 2048)}
+    model = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    size = sum(tensor.numel() for tensor in model.values())
+    moments = {"state": {0: {name: torch.zeros(size) for name in ("exp_avg", "exp_avg_sq")}}}
+    for number in range(1, CHECKPOINTS + 1):
+        shifted = {name: tensor + number for name, tensor in model.items()}
+        state = {"model": shifted, "last_optimizer_state": moments, "extra_state": {}}
+        torch.save({**state, "optimizer_history": [{}]}, tmp_path / f"checkpoint{number}.pt")
+    print(f"{size:,} parameters, {(tmp_path / 'checkpoint1.pt').stat().st_size / 1e6:,.0f} MB each")
+    peaks = []
+    for last in (CHECKPOINTS // 4, CHECKPOINTS):
+        output = tmp_path / f"average{last}.out"
+        words = ("average", "--inputs", tmp_path, "--last", last, "--output", output)
+        peaks.append(measured(f"average of {last}", *words))
+    assert peaks[1] < 1.05 * peaks[0]
+    mean = load_checkpoint(output)["model"]["encoder.embed_tokens.weight"]
+    expected = model["encoder.embed_tokens.weight"] + (CHECKPOINTS + 1) / 2
+    torch.testing.assert_close(mean, expected)
