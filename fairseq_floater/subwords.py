@@ -17,8 +17,9 @@ from fairseq_floater.parallel_text import TextDataError, batched
 
 # fairseq's own symbols; as pieces of text they would become control symbols.
 FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
-# sentencepiece holds what it learns from in memory; longer corpora are sampled evenly.
-SUBWORD_PAIRS = 2_000_000
+# sentencepiece holds what it learns from in memory, some 300 bytes a sentence; a million sentences
+# give its pieces, and longer corpora are sampled evenly.
+SUBWORD_PAIRS = 500_000
 BATCH = 10_000
 DROPPED = ("empty", "too_long", "ratio")
 

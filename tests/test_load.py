@@ -15,6 +15,7 @@ from faults import FLOATER
 from toy import environment
 
 from fairseq_floater.checkpoints import load_checkpoint
+from fairseq_floater.subwords import SUBWORD_PAIRS
 
 LINES = int(os.environ.get("FLOATER_LOAD_LINES", 200_000))
 CHECKPOINTS = 20
@@ -84,18 +85,25 @@ def test_scoring(tmp_path, kind):
     assert peaks[1] < peaks[0] + 128 * MEGABYTE
 
 
-def test_splitting(tmp_path):
+@pytest.mark.parametrize("kind", ["raw", "encoded"])
+def test_splitting(tmp_path, kind):
+    """Of raw text, subwords are learned first: what they are learned from is held, up to a limit."""
     peaks = []
     for count in (LINES // 10, LINES):
         raw = tmp_path / f"raw{count}"
         raw.mkdir()
         for split, size in (("train", count), ("valid", 1000), ("test", 1000)):
             for lang in ("en", "de"):
-                write(raw / f"{split}.{lang}", sentences(size, f"{split} {lang}"))
+                lines = sentences(size, f"{split} {lang}")
+                if kind == "encoded":
+                    lines = (" ".join(f"\u2581{word}" for word in line.split()) for line in lines)
+                write(raw / f"{split}.{lang}", lines)
         words = ("s2l", "split", raw, tmp_path / f"out{count}", "--src", "en", "--tgt", "de")
-        words += ("--vocab", "8000", "--threshold", "60", "--max-per-bin", "500")
-        peaks.append(measured(f"s2l split, {count:,} pairs", *words))
-    assert peaks[1] < peaks[0] + 64 * MEGABYTE
+        words += ("--encoded",) if kind == "encoded" else ("--vocab", "8000")
+        words += ("--threshold", "60", "--max-per-bin", "500")
+        peaks.append(measured(f"s2l split, {count:,} {kind} pairs", *words))
+    held = min(LINES, SUBWORD_PAIRS) if kind == "raw" else 0
+    assert peaks[1] < peaks[0] + 1000 * held + 64 * MEGABYTE
 
 
 def test_scoring_bin_by_bin(tmp_path):
