@@ -8,7 +8,9 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +22,7 @@ from fairseq_floater.errors import UserError
 # Larger than any JSON of ours (WMT14's archives and splits take kilobytes).
 LARGEST_JSON = 1 << 26
 _DEEPEST_JSON = 32
+_DESCRIPTOR = re.compile(r"/dev/std(out|err)|/(dev|proc/(self|\d+))/fd/\d+")
 # What fairseq's `--user-dir` is given.
 USER_DIR = Path(__file__).resolve().parent
 
@@ -29,8 +32,8 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> N
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file():
-        write(path)  # /dev/stdout, a pipe: to be written to, not to be replaced
+    if _DESCRIPTOR.fullmatch(str(path)) or (path.exists() and not path.is_file()):
+        _append(path, write)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming(path):
@@ -48,6 +51,16 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> N
             os.close(handle)
             with suppress(OSError):  # on a file system that is read-only by now, it stays
                 temporary.unlink(missing_ok=True)
+
+
+def _append(path: Path, write: Callable[[Path], Any]) -> None:
+    """To a pipe, a device, or /dev/stdout whatever it is: to be written to, not to be replaced."""
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder) / path.name
+        write(temporary)
+        sys.stdout.flush()  # what was printed before comes before
+        with temporary.open("rb") as source, path.open("ab", buffering=0) as sink:
+            shutil.copyfileobj(source, sink)
 
 
 def _beside(path: Path) -> tuple[int, Path]:

@@ -83,19 +83,14 @@ def read_hypotheses(
 
 
 def read_tagged(file: TextFile, tag: str) -> Iterator[tuple[int, int, str]]:
-    """Of each sentence in fairseq-generate's output the first line with ``tag`` (S or P, say).
+    """The lines of fairseq-generate's output with ``tag`` (S or P, say); of the best hypothesis the first.
 
-    Yields (line number from 1, sentence, text after the tab); nothing for plain lines. A sentence
-    that comes twice is :func:`read_hypotheses`'s to refuse.
+    Yields (line number from 1, sentence, text after the tab); nothing for plain lines.
     """
-    previous = -1
     for line in file:
         match = _TAGGED.match(line.data)
         if match and match[1] == tag.encode():
-            sentence = int(match[2])
-            if sentence != previous:  # of several hypotheses of a sentence, one after the other
-                yield line.number, sentence, match[3].decode("utf-8")
-            previous = sentence
+            yield line.number, int(match[2]), match[3].decode("utf-8")
 
 
 class _GenerateOutput:
@@ -108,10 +103,10 @@ class _GenerateOutput:
         self.places, self.met = Numbers(), Numbers()
 
     def _tagged(self) -> Iterator[tuple[int, str, int, int, bytes]]:
-        """Number, tag and sentence of each line but the P ones, where its text begins, and the text."""
+        """Number, tag and sentence of each line that has a tag, where its text begins, and the text."""
         for line in self.file:
             match = _TAGGED.match(line.data)
-            if match and match[1] != b"P":
+            if match:
                 tag = match[1].decode()
                 yield line.number, tag, int(match[2]), line.place + match.start(3), match[3]
 
@@ -121,12 +116,15 @@ class _GenerateOutput:
         found, largest, beyond = 0, -1, set()
         previous, previous_value = -1, 0.0
         for number, tag, sentence, place, rest in self._tagged():
+            if tag == "P":
+                continue
             # The other lines count too, so that a file that broke off is noticed.
             largest = max(largest, sentence)
-            if sentence >= self.lines:  # too few lines for so many sentences: told below
+            if sentence < self.lines:
+                is_first = self._meet(tag, sentence)
+            else:  # too few lines for so many sentences: told below
+                is_first = tag != wanted or sentence not in beyond
                 beyond |= {sentence} if tag == wanted else set()
-                continue
-            is_first = self._meet(tag, sentence)
             # fairseq prints S and T once a sentence, then its hypotheses one after the other.
             once = tag in "ST" or (tag == wanted and sentence != previous)
             if once and not is_first:
@@ -137,7 +135,7 @@ class _GenerateOutput:
                     text = f"line {number} has a higher score for sentence {sentence}"
                     rule = f"`{self.path}` must hold the best hypothesis of a sentence first"
                     raise wrong(rule, text, "; are these two runs in one file?")
-                if is_first:
+                if is_first and sentence < self.lines:
                     self.places[sentence] = place + start
                     found += 1
                 previous, previous_value = sentence, value

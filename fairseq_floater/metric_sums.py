@@ -2,7 +2,9 @@
 
 BLEU is a function of ten integers that are summed over the sentences, chrF of eighteen. sacreBLEU
 holds all of a text, the n-grams of all its references and all resamples at once (some 80 kB a
-sentence with 1,000 resamples); here a block is held, and the numbers are sacreBLEU's to the last digit.
+sentence with 1,000 resamples); here a block is held. Scores are sacreBLEU's to the last digit, and so are
+intervals of up to :data:`BLOCK` sentences, as long as float32, in which sacreBLEU sums, holds the counts
+exactly (2^24; beyond it ours are the more exact).
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def score_of(metric: Any, sums: Array) -> Any:
 class Resampling:
     """Draws of N sentences from N, with replacement, block by block.
 
-    Up to :data:`BLOCK` sentences they are those of sacreBLEU under the same seed. Of more, it is drawn
+    Of one block they are those of sacreBLEU under the same seed. Of more, it is drawn
     first how many come from each block, which makes the same resamples with the same chances.
 
     Args:
@@ -79,14 +81,18 @@ class Resampling:
 
     def __init__(self, sentences: int, resamples: int, seed: int, block: int = BLOCK):
         self._random = np.random.default_rng(seed)
-        sizes = [min(block, sentences - start) for start in range(0, sentences, block)]
-        shares = np.array(sizes) / sentences
+        self._sizes = [min(block, sentences - start) for start in range(0, sentences, block)]
+        shares = np.array(self._sizes) / sentences
         self._draws = self._random.multinomial(sentences, shares, size=resamples)
         self._sums: Array | None = None
         self._next = 0
 
     def add(self, counts: Array) -> None:
         """Draw from the next block, whose sentences have ``counts`` [block, K]."""
+        if len(counts) != self._sizes[self._next]:
+            raise ValueError(
+                f"`counts` must be of {self._sizes[self._next]} sentences, but is of {len(counts)} instead."
+            )
         if self._sums is None:
             self._sums = np.zeros((len(self._draws), counts.shape[1]))
         weighed = counts.astype(np.float64)  # exact, and multiplied faster than integers

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from fairseq_floater.errors import UserError
 
 # Scores name it in their signature, file names end in it.
-LANGUAGE = re.compile(r"[A-Za-z]\w{1,19}", re.ASCII)
+LANGUAGE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]{2,8})?")
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
 # No sentence; sentencepiece learns from lines of up to 16,384 bytes.

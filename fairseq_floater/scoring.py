@@ -111,7 +111,7 @@ def score(
     """Score N detokenised hypotheses against N raw references, some of them at a time.
 
     Args:
-        target_language: a code such as ``de``; chooses the Moses rules.
+        target_language: a code such as ``de`` or ``pt_BR``; its first part chooses the Moses rules.
         tokenize: of ``bleu``, one of :data:`TOKENIZERS`.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
@@ -121,10 +121,12 @@ def score(
 
     Raises ScoringError: an option or the number of lines is wrong, or no reference has any text.
     """
-    _check_options(target_language, compound_split, test_set, bootstrap, seed)
+    _check_language(target_language)
+    language = target_language.partition("_")[0]
+    _check_options(language, compound_split, test_set, bootstrap, seed)
     _check_corpus(hypotheses, references, hypotheses_name, references_name)
-    _check_test_set(test_set, target_language, len(references), references_name)
-    sums = _Sums(target_language, tokenize, test_set, compound_split, (bootstrap, seed))
+    _check_test_set(test_set, language, len(references), references_name)
+    sums = _Sums(language, tokenize, test_set, compound_split, (bootstrap, seed))
     sums.add_all(hypotheses, references)
     return ScoreReport(
         *sums.results(),
@@ -212,7 +214,6 @@ def _check_options(
         # French data comes with its hyphens split: once more would lift the score twice.
         rule = "`target_language` must be de for a compound split"
         raise wrong(rule, f"is {language!r}")
-    _check_language(language)
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
         raise wrong("`test_set` must be of letters, digits and . / + - _", f"is {test_set!r}")
     check_bootstrap(bootstrap, seed)
@@ -299,7 +300,7 @@ class _Sums:
             sums.resample(len(references), *self.resampling)
         bar = tqdm(total=len(references), desc="score", unit=" lines", disable=None, delay=1)
         with bar:
-            for pairs in blocks(zip(hypotheses, references), AT_ONCE):
+            for pairs in blocks(zip(hypotheses, references, strict=True), AT_ONCE):
                 ours, theirs = map(list, zip(*pairs))
                 self._add(ours, theirs)
                 bar.update(len(pairs))

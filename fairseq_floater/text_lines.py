@@ -126,12 +126,18 @@ class TextFile:
 
     def text(self, place: int) -> str:
         """From ``place``, which an earlier reading found, to the end of the line."""
-        return _without_end(self._read(place)).decode("utf-8")
+        try:
+            return _without_end(self._read(place)).decode("utf-8")
+        except UnicodeDecodeError:  # it was valid, and began elsewhere
+            raise self._changed() from None
 
     def check_unchanged(self) -> None:
         """Raises ScoringError if another process has written to the file since it was opened."""
         if self._now(self._file) != self._state:
-            raise wrong(f"`{self.path}` must stay as it is while it is read", "was written to")
+            raise self._changed()
+
+    def _changed(self) -> ScoringError:
+        return wrong(f"`{self.path}` must stay as it is while it is read", "was written to")
 
 
 def _without_end(data: bytes) -> bytes:

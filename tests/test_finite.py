@@ -84,6 +84,17 @@ def test_nothing_is_left_of_a_solve_on_the_initial_values_or_in_memory():
     assert not p0._backward_hooks
 
 
+@pytest.mark.parametrize("engine", ["adams", "rk4_hermite", "rk4"])
+def test_a_gradient_of_a_gradient_leaves_nothing_in_memory(engine):
+    dynamics, p0 = balancing_flow(1.0)
+    held = weakref.ref(dynamics)
+    values = solve(dynamics, p0, TIMES[:20], solver=engine)
+    (gradient,) = torch.autograd.grad(values.square().sum(), p0, create_graph=True)
+    del values, gradient, dynamics, p0
+    gc.collect()
+    assert held() is None
+
+
 def test_a_flow_whose_gradient_explodes_is_no_choice():
     choice = choose(*balancing_flow(8.0), TIMES)
     assert not choice.good_enough
@@ -91,5 +102,18 @@ def test_a_flow_whose_gradient_explodes_is_no_choice():
 
 
 def test_a_flow_too_stiff_for_the_adaptive_solver_is_said():
-    with pytest.raises(StiffFlowError, match=r"too stiff .*--floater-solver auto"):
+    with pytest.raises(
+        StiffFlowError, match=r"too stiff .*float32 \(.*--floater-solver auto"
+    ) as caught:
         solve(lambda t, p: p * p, torch.ones(2), TIMES, solver="dopri5")  # infinite at t = 1
+    assert "step-size" not in str(caught.value)  # it has none
+
+
+@pytest.mark.parametrize("solver", ["dopri5", "rk4"])
+def test_what_a_dynamics_asserts_is_its_own(solver):
+    def picky(t, p):
+        assert t < 1, "bad time"
+        return p
+
+    with pytest.raises(AssertionError, match="bad time"):
+        solve(picky, torch.ones(2), TIMES, solver=solver)

@@ -165,3 +165,13 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     assert os.read(end, 100) == b"text"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     os.close(end)
+
+
+def test_a_descriptor_of_a_file_is_written_to_after_what_is_there(tmp_path):
+    """`--json /dev/stdout > file`."""
+    with (tmp_path / "file").open("w+") as file:
+        file.write("printed\n")
+        file.flush()
+        write_text(f"/dev/fd/{file.fileno()}", "text")
+    assert (tmp_path / "file").read_text() == "printed\ntext"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -60,8 +60,8 @@ def solve_collocation(
     The iteration goes on until the residual is below :data:`TOLERANCE`; where that takes more than
     :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. To look after each
     iteration would hold up a GPU: there ``record.iterations`` are made and one look follows, at
-    the end of the solve, and none in the backward pass, whose equation converges like the forward
-    one and which makes two iterations more.
+    the end of the solve, and none here in the backward pass (`finite.py` looks once), whose equation
+    converges like the forward one and which makes two iterations more.
 
     Args:
         dynamics: two linear layers with a ReLU; others have no parallel solve.

@@ -1,9 +1,10 @@
 """What happens where a flow leaves the range of its dtype.
 
-The rule: a trajectory that is not finite stops the run. So does a gradient that was finite before it
-went through the flow, and is not after. A gradient that comes in infinite or NaN (a model that
-overflows under fairseq's loss scaling) is passed on: with ``--fp16`` and ``--amp`` fairseq skips that
-update and lowers the scale, in float32 it stops by itself.
+The rule: a trajectory that is not finite stops the run. So does a gradient with respect to p(0) that is
+not, where the one that came in from the model was. A gradient that comes in infinite or NaN (a model
+that overflows under fairseq's loss scaling) is passed on, as is one of the dynamics' parameters that
+overflows by itself: with ``--fp16`` and ``--amp`` fairseq skips that update and lowers the scale, in
+float32 it stops by itself. torchdiffeq's adjoint goes back by a solve of its own, with its own errors.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ADVICE = (
+_TAME = (
     "Lower --floater-lr-scale or --floater-init-scale, raise --floater-time-scale (bounded time for "
-    "long input), or take a smaller --floater-step-size."
+    "long input)"
 )
+ADVICE = f"{_TAME}, or take a smaller --floater-step-size."
+# How torchdiffeq's adaptive solvers give up.
+_GIVEN_UP = ("underflow in dt", "max_num_steps exceeded", "non-finite values in state")
 
 
 class FlowError(FloatingPointError):
@@ -61,8 +65,6 @@ def watch_gradient(
 ) -> None:
     """Put the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C] under the rule above.
 
-    What leaves the range on the way to p(0) is not finite there: so p(0)'s gradient is looked at.
-
     Args:
         step: from (p, times [2]) to p at the second time, differentiable; says where it happened.
         p0: no leaf, so that nothing is left on it.
@@ -72,18 +74,21 @@ def watch_gradient(
     incoming: list[Tensor] = []
     # Detached: a hook that held its own graph would never be freed.
     values = trajectory.detach()
-    trajectory.register_hook(incoming.append)
+
+    def note(gradient: Tensor) -> None:
+        incoming[:] = [gradient.detach()]
 
     def check(gradient: Tensor) -> None:
-        if is_finite(gradient) or not is_finite(incoming[-1]):
+        if is_finite(gradient) or not is_finite(incoming[0]):
             return
-        row, norm = _where_it_explodes(step, times, values, incoming[-1])
+        row, norm = _where_it_explodes(step, times, values, incoming[0])
         raise NonFiniteGradientError(
             "The gradient of the position flow is not finite: going back from the last row, it leaves "
             f"{gradient.dtype} at t = {float(times[row]):.4g} (row {row}); its norm one row later is "
             f"{norm:.4g}. {ADVICE}"
         )
 
+    trajectory.register_hook(note)
     p0.register_hook(check)
 
 
@@ -103,16 +108,21 @@ def _where_it_explodes(
     return 0, float(gradient.double().norm())
 
 
-def solved_adaptively(solve: Callable[..., Tensor], *args: Any, **options: Any) -> Tensor:
-    """torchdiffeq's solution; it asserts where it gives up.
+def solved_adaptively(
+    solve: Callable[..., Tensor], dynamics: Any, p0: Tensor, *args: Any, **options: Any
+) -> Tensor:
+    """The solution of an adaptive solver of torchdiffeq, which asserts where it gives up.
 
     Raises:
-        StiffFlowError: instead of an AssertionError.
+        StiffFlowError: instead of that AssertionError.
     """
     try:
-        return solve(*args, **options)
+        return solve(dynamics, p0, *args, **options)
     except AssertionError as error:
+        if not str(error).startswith(_GIVEN_UP):
+            raise
+        reason = str(error).split(":")[0]
         raise StiffFlowError(
-            f"The position flow is too stiff for the adaptive solver ({error}); --floater-solver auto "
-            f"solves it in steps of measured error. {ADVICE}"
+            f"The position flow is too stiff for the adaptive solver, or leaves {p0.dtype} ({reason}); "
+            f"--floater-solver auto solves in steps of measured error. {_TAME}."
         ) from None

@@ -122,7 +122,7 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
     _check_sources(file, test)
     lengths = np.full(size, -1, dtype=np.int32)
     for _, sentence, text in read_tagged(file, "P"):
-        if sentence < size:
+        if sentence < size and lengths[sentence] < 0:
             lengths[sentence] = len(text.split())
     losses = None if loss_path is None else _read_losses(loss_path, test)
     return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses)
@@ -136,10 +136,10 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     size, extra = len(test), 0
     losses = np.zeros((size, 2))
     for number, sentence, text in read_tagged(file, "P"):
-        if sentence < size:
-            losses[sentence] = _bits_and_tokens(path, number, text)
-        else:
+        if sentence >= size:
             extra += 1
+        elif not losses[sentence, 1]:
+            losses[sentence] = _bits_and_tokens(path, number, text)
     missing = np.flatnonzero(losses[:, 1] == 0)
     if missing.size or extra:
         found = f"has {size - missing.size + extra}"
