@@ -23,7 +23,7 @@ setup(
         # fairseq itself is left out on purpose: it must be built without isolation, against the
         # torch that is there (scripts/setup.sh does it); an install that pulled it in would fetch
         # another torch. `floater info` names it when it is missing.
-        "torch>=2.4",
+        "torch>=2.6",
         "torchdiffeq>=0.2.4",
         "sacrebleu>=2.3",
         "sentencepiece>=0.2",

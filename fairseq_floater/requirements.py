@@ -15,6 +15,7 @@ from fairseq_floater.errors import UserError
 
 # setup.py says it to pip; a checkout that `--user-dir` names is never installed.
 OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 6)
 NEEDED = "Python 3.11 or 3.12 with fairseq-fixed 0.12.3.1 (`bash scripts/setup.sh` installs it)"
 
 
@@ -46,8 +47,27 @@ def check_python() -> None:
         )
 
 
+def check_torch() -> None:
+    """Raise `UnsupportedError` on a torch that is too old.
+
+    On 2.4 the tests fail: attention gives NaN for sentences with padding before them, and no checkpoint
+    can be read, as the allow-list has another form.
+    """
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return  # fairseq names it when it is imported
+    release = version.split("+")[0].split(".")[:2]
+    if all(part.isdigit() for part in release) and tuple(map(int, release)) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise UnsupportedError(
+            f"fairseq_floater needs torch {oldest} or newer, but this is torch {version}."
+        )
+
+
 def check_fairseq() -> None:
     """Raise `UnsupportedError` where there is no fairseq, or one that cannot be imported here."""
+    check_torch()
     try:
         importlib.import_module("fairseq")
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ ROWS=(
   "3.11 torch==2.13.0 fairseq-fixed==0.12.3.1 tests"
   "3.12 torch==2.13.0 fairseq-fixed==0.12.3.1 tests"
   "3.11 torch==2.14.1 fairseq-fixed==0.12.3.1 tests"
-  "3.11 torch==2.4.1 fairseq-fixed==0.12.3.1 tests" # the oldest that setup.py admits
+  "3.11 torch==2.6.0 fairseq-fixed==0.12.3.1 tests" # the oldest that setup.py admits
   "3.11 torch==2.13.0 fairseq==0.12.2 refused"
   "3.10 - fairseq==0.12.2 refused"
   "3.9 - fairseq==0.12.2 refused"

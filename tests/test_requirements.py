@@ -1,6 +1,7 @@
 """A Python or a fairseq that the package cannot run on is refused in one sentence."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 from toy import PACKAGE, ROOT, environment
 
 from fairseq_floater import requirements
-from fairseq_floater.requirements import UnsupportedError, check_fairseq, check_python
+from fairseq_floater.requirements import UnsupportedError, check_fairseq, check_python, check_torch
 
 OFFICIAL = "mutable default <class 'CommonConfig'> for field common is not allowed"
 
@@ -70,6 +71,21 @@ def test_an_older_python_is_refused(monkeypatch, version):
         check_python()
 
 
+@pytest.mark.parametrize("version", ["2.4.1", "2.5.0+cpu", "1.13.1"])
+def test_an_older_torch_is_refused(monkeypatch, version):
+    monkeypatch.setattr(requirements.importlib.metadata, "version", lambda name: version)
+    with pytest.raises(
+        UnsupportedError, match=rf"needs torch 2\.6 .*this is torch {re.escape(version)}\."
+    ):
+        check_fairseq()
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.13.0+cpu", "3.0.0", "2.x"])
+def test_another_torch_is_taken(monkeypatch, version):
+    monkeypatch.setattr(requirements.importlib.metadata, "version", lambda name: version)
+    check_torch()
+
+
 def test_no_fairseq_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "fairseq", None)  # as if it were not there
     with pytest.raises(UnsupportedError, match="needs .* but there is no fairseq"):
@@ -89,6 +105,11 @@ def test_an_older_python_can_read_what_refuses_it():
     """What is imported before the refusal parses as Python 3.9 and imports nothing newer."""
     for name in ("__init__", "requirements", "errors", "version"):
         ast.parse((PACKAGE / f"{name}.py").read_text(), feature_version=(3, 9))
+
+
+def test_setup_asks_for_the_same_torch():
+    oldest = ".".join(map(str, requirements.OLDEST_TORCH))
+    assert f'"torch>={oldest}"' in (ROOT / "setup.py").read_text()
 
 
 def test_setup_asks_for_the_same_python():
