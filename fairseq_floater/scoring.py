@@ -14,13 +14,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
-
-from sacrebleu.metrics import BLEU, CHRF
-from tqdm import tqdm
 
 from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
@@ -32,11 +28,10 @@ from fairseq_floater.hypotheses import read_hypotheses as read_hypotheses
 from fairseq_floater.hypotheses import read_references as read_references
 from fairseq_floater.metric_sums import AT_ONCE, Metric, MetricSums, blocks
 from fairseq_floater.parallel_text import LANGUAGE
+from fairseq_floater.text_metrics import TOKENIZERS as TOKENIZERS
+from fairseq_floater.text_metrics import TextSums, bleu_metric
 from fairseq_floater.version import __version__
 
-logger = logging.getLogger(__name__)
-
-TOKENIZERS = tuple(BLEU.TOKENIZERS)
 # newstest2014 by target: sacreBLEU's `wmt14` is the filtered set, the papers use `wmt14/full`.
 TEST_SET_LINES = {
     "de": {"wmt14": 2737, "wmt14/full": 3003},
@@ -46,8 +41,6 @@ TEST_SET_LINES = {
 _FEWEST_RESAMPLES = 40
 # An interval has two digits after 1,000.
 _MOST_RESAMPLES = 100_000
-_MANY_LIKE_TOKENS = 100
-_HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +119,7 @@ def score(
     _check_options(language, compound_split, test_set, bootstrap, seed)
     _check_corpus(hypotheses, references, hypotheses_name, references_name)
     _check_test_set(test_set, language, len(references), references_name)
-    sums = _Sums(language, tokenize, test_set, compound_split, (bootstrap, seed))
+    sums = TextSums(language, tokenize, test_set, compound_split, (bootstrap, seed))
     sums.add_all(hypotheses, references)
     return ScoreReport(
         *sums.results(),
@@ -252,91 +245,3 @@ def _check_test_set(test_set: str | None, language: str, lines: int, name: str) 
     if lines != expected:
         hint = "; " + ", ".join(f"{label} has {size}" for label, size in known.items()) + "."
         raise wrong(f"`{name}` must have {expected} lines as {test_set}", f"has {lines}", hint)
-
-
-def bleu_metric(tokenize: str, language: str) -> Any:
-    """sacreBLEU's BLEU; raises ScoringError for a tokenizer that is unknown or not installed."""
-    if tokenize not in TOKENIZERS:
-        raise wrong(f"`tokenize` must be one of {', '.join(TOKENIZERS)}", f"is {tokenize!r}")
-    try:
-        # `trg_lang` only brings sacreBLEU's warning of a tokenizer that does not suit it; `force`
-        # silences its warning of tokenised text, which comes of every part of a text.
-        return BLEU(tokenize=tokenize, trg_lang=language, force=True)
-    except (ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        rule = "`tokenize` must be a tokenizer that is installed"
-        raise wrong(rule, f"is {tokenize!r}", f": {reason}.") from None
-
-
-class _Sums:
-    """What :func:`score` measures, over a text that comes in parts."""
-
-    def __init__(
-        self,
-        language: str,
-        tokenize: str,
-        test_set: str | None,
-        compound_split: bool | None,
-        resampling: tuple[int, int],
-    ):
-        from sacremoses import MosesTokenizer  # slow to import
-
-        self.moses = MosesTokenizer(lang=language)
-        self.resampling = resampling
-        bleu = bleu_metric(tokenize, language)
-        labels = {"test": test_set} if test_set else {}
-        self.raw = [MetricSums("BLEU", bleu, labels), MetricSums("chrF2", CHRF(), labels)]
-        version = importlib.metadata.version("sacremoses")
-        moses = {**labels, "moses": language, "sacremoses": version}
-        self.tokenised = _tokenised_sums("BLEU, tokenised", {**moses, "split": "no"})
-        self.split = None
-        if language == "de" and compound_split is not False:
-            self.split = _tokenised_sums("BLEU, compounds split", {**moses, "split": "yes"})
-        self.empty = [0, 0]
-        self.like_tokens = 0
-
-    def add_all(self, hypotheses: Sequence[str], references: Sequence[str]) -> None:
-        for sums in self.raw:
-            sums.resample(len(references), *self.resampling)
-        bar = tqdm(total=len(references), desc="score", unit=" lines", disable=None, delay=1)
-        with bar:
-            for pairs in blocks(zip(hypotheses, references, strict=True), AT_ONCE):
-                ours, theirs = map(list, zip(*pairs))
-                self._add(ours, theirs)
-                bar.update(len(pairs))
-        if self.like_tokens >= _MANY_LIKE_TOKENS:
-            logger.warning(
-                "%d hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
-                "sacreBLEU tokenises it itself.",
-                self.like_tokens,
-            )
-
-    def _add(self, *raw: list[str]) -> None:
-        for sums in self.raw:
-            sums.add(*raw)
-        tokens = [
-            [self.moses.tokenize(line, return_str=True, escape=False) for line in lines]
-            for lines in raw
-        ]
-        self.tokenised.add(*tokens)
-        if self.split is not None:
-            # As the published scores had it: matches share no letter, so of a-b-c one hyphen stays.
-            split = [[_HYPHEN.sub(r"\1 ##AT##-##AT## \2", x) for x in lines] for lines in tokens]
-            self.split.add(*split)
-        for side, lines in enumerate(raw):
-            self.empty[side] += sum(not line.strip() for line in lines)
-        self.like_tokens += sum(line.endswith(" .") for line in raw[0])
-
-    def results(self) -> tuple[Metric, Metric, Metric, Metric | None]:
-        bleu, chrf = (sums.result() for sums in self.raw)
-        split = None if self.split is None else self.split.result()
-        return bleu, chrf, self.tokenised.result(), split
-
-    def length_ratio(self) -> float:
-        assert self.raw[0].sums is not None
-        ours, theirs = map(int, self.raw[0].sums[:2])
-        return ours / theirs if theirs else 0
-
-
-def _tokenised_sums(name: str, labels: dict[str, str]) -> MetricSums:
-    return MetricSums(name, BLEU(tokenize="none", force=True), labels)

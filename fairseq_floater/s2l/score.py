@@ -33,7 +33,8 @@ from fairseq_floater.s2l.systems import (
     check_same_tokens,
     read_runs,
 )
-from fairseq_floater.scoring import bleu_metric, check_bootstrap
+from fairseq_floater.scoring import check_bootstrap
+from fairseq_floater.text_metrics import bleu_metric
 
 ALL = "all"
 # Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
