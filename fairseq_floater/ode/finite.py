@@ -75,11 +75,12 @@ def watch_gradient(
     # Detached: a hook that held its own graph would never be freed.
     values = trajectory.detach()
 
-    def note(gradient: Tensor) -> None:
-        incoming[:] = [gradient.detach()]
+    # Where nothing depends on a value, some versions of torch pass None.
+    def note(gradient: Tensor | None) -> None:
+        incoming[:] = [] if gradient is None else [gradient.detach()]
 
-    def check(gradient: Tensor) -> None:
-        if is_finite(gradient) or not is_finite(incoming[0]):
+    def check(gradient: Tensor | None) -> None:
+        if gradient is None or not incoming or is_finite(gradient) or not is_finite(incoming[0]):
             return
         row, norm = _where_it_explodes(step, times, values, incoming[0])
         raise NonFiniteGradientError(
