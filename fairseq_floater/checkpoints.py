@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import math
 import os
 import pickle
 import shutil
@@ -101,6 +102,9 @@ def _check_parts(state: dict[str, Any], path: Path) -> None:
         # A view can repeat one number as often as it likes.
         if not dense or tensor.is_quantized or tensor.numel() * tensor.element_size() > size:
             raise CheckpointError(f"{path}: the parameter {name!r} is no plain tensor.")
+        # The multiple of a learning rate (ode/rescaled.py) is read as a number.
+        if name.endswith("lr_scale") and not (tensor.numel() == 1 and 0 < float(tensor) < math.inf):
+            raise CheckpointError(f"{path}: {name} must be one positive number.")
     for name, kind in _PARTS.items():
         if not isinstance(state.get(name), (kind, NoneType)):
             raise CheckpointError(f"{path}: `{name}` must be a {kind.__name__}.")

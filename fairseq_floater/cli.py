@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fairseq_floater.cli_common import VERBS
-from fairseq_floater.errors import UsageError, UserError, one_line
+from fairseq_floater.errors import UsageError, UserError, one_line, sentence
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import UnsupportedError, check_fairseq
 from fairseq_floater.version import __version__
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 write_text(args.json, _encodable(as_json) + "\n")
     except USER_ERRORS as error:
         name = " ".join(filter(None, ("floater", args.verb, getattr(args, "part", None))))
-        print(one_line(f"{name}: {error}"), file=sys.stderr)
+        print(one_line(f"{name}: {sentence(error)}"), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

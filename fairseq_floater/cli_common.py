@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_floater.errors import UserError, one_line
+from fairseq_floater.errors import UserError, one_line, sentence
 
 
 class Verb(NamedTuple):
@@ -83,11 +83,8 @@ def exit_code(action: Callable[[], object], place: Path) -> int:
     """
     try:
         action()
-    except UserError as error:
-        print(one_line(error), file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(one_line(f"{error.filename or place}: {error.strerror or error}."), file=sys.stderr)
+    except (UserError, OSError) as error:
+        print(one_line(sentence(error, place)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

@@ -33,6 +33,14 @@ def shown(value: object) -> str:
     return _ShortRepr().repr(value)
 
 
+def sentence(error: BaseException, place: object = None) -> str:
+    """What an error says; a fault of the system names its file, or ``place``, first."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    name = error.filename or place
+    return f"{name}: {error.strerror}." if name else f"{error.strerror}."
+
+
 def one_line(message: object) -> str:
     """A message for a terminal: what it quotes of names and files can neither break nor flood it."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message))

@@ -132,6 +132,12 @@ def test_odd_options_of_an_experiment(place, stage, words):
     return accepted(*line_of("args", words), CONFIG, stage)
 
 
+def test_a_place_that_is_no_folder_is_said():
+    assert not accepted(
+        "args", CONFIG, "settings", "--write-all", "/dev/null", names=["/dev/null: File"]
+    )
+
+
 @inputs("floater score, options", 9, words=ODD_OPTIONS)
 def test_odd_options_of_scoring(place, words):
     lines = place / "lines"

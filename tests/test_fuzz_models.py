@@ -284,6 +284,17 @@ def test_a_gzip_header_that_breaks_off_is_said(place):
     assert not unrefused(lambda: list(member_lines(path, "training/b.en")), names=[path])
 
 
+@pytest.mark.parametrize("scale", [torch.ones(2), torch.tensor(-1.0), torch.tensor(float("nan"))])
+def test_a_learning_rate_scale_is_a_number(place, scale):
+    state = torch.load(place / "floater.pt", weights_only=True)
+    names = [name for name in state["model"] if name.endswith("lr_scale")]
+    state["model"][names[0]] = scale
+    path = place / "scale.pt"
+    torch.save(state, path)
+    words = ("plot", "positions", path, place / "x.png", "--length", "8")
+    assert not accepted(*words, names=[f"{path}: {names[0]} must be one positive number"])
+
+
 @pytest.mark.parametrize("kept", ["x", "0,", "-1", "0;1"])
 def test_layers_to_keep_are_numbers(place, kept):
     words = ("warm-start", place / "plain.pt", place / "start.pt", "--arch", TINY)
