@@ -71,7 +71,12 @@ def translated(toy, trained):
     return functools.cache(lambda encoder: toy.generate(trained(encoder).last).stdout)
 
 
-every_encoder = pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+# A path takes half a minute an encoder; of these two, other tests train models as well.
+_OFTEN = ("sinusoidal", "none")
+every_encoder = pytest.mark.parametrize(
+    "encoder",
+    [pytest.param(e, marks=[pytest.mark.slow] * (e in _OFTEN)) for e in POSITION_ENCODERS],
+)
 
 
 # The path of every experiment.

@@ -327,6 +327,7 @@ def by_fairseq(toy, plugin, folder, epochs, *options, tell=None):
     return toys.run(command, env=told(tell or {}, **ASKED)).stdout
 
 
+@pytest.mark.slow
 def test_two_processes_stop_at_the_same_update_whoever_is_told(toy, plugin, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     by_torchrun(toy, plugin, whole, 5, "--max-update", 21)

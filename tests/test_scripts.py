@@ -117,6 +117,7 @@ def test_a_finished_run_is_not_taken_for_one_of_other_settings(
     assert (finished / "floater-all-qkv" / f"{stage}.args").is_file()
 
 
+@pytest.mark.slow  # test_faults.py kills trainings too
 def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
     words = ("--encoder", "none", "--scratch", "--work", finished)
     command = ["bash", str(ROOT / "scripts" / "protocol.sh"), str(config), *map(str, words)]

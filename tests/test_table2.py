@@ -238,6 +238,7 @@ def stopped_by_sigterm(command, log):
     return process.returncode, output
 
 
+@pytest.mark.slow
 def test_a_cell_stopped_and_restarted(miniature):
     """Averages of updates within an epoch, both targets; SIGTERM saves; the table has the scores."""
     work = miniature / "two cells"

@@ -358,6 +358,7 @@ def killed_and_restarted(pair, archives, out, kills, seed):
     prepare(pair, out, "--mirror", archives, *REHEARSAL)
 
 
+@pytest.mark.slow
 def test_a_killed_script_goes_on_to_the_same_data(undisturbed, archives, tmp_path):
     killed_and_restarted("en-de", archives, tmp_path / "out", kills=2, seed=1)
     assert hashes(tmp_path / "out") == hashes(undisturbed("en-de")[0])
