@@ -230,6 +230,7 @@ def test_scripts_take_any_folder(tmp_path, script):
     assert list(tmp_path.iterdir()) == [config]
 
 
+@pytest.mark.slow
 def test_text_is_prepared_in_any_folder(tmp_path):
     raw, out = tmp_path / TOUCHING, tmp_path / f"{TOUCHING} out"
     write_numbers(raw, train=60, valid=3, test=3, test_long=0, max_number=99)

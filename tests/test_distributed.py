@@ -333,10 +333,12 @@ def on_two_nodes(toy, warm, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_nodes_train_as_one_process(alone, on_two_nodes):
     assert_same_run(alone / "checkpoint1.pt", on_two_nodes / "checkpoint1.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_resume_as_one(toy, warm, alone, on_two_nodes, tmp_path):
     shutil.copy(on_two_nodes / "checkpoint1.pt", tmp_path / "checkpoint_last.pt")
     two_processes(*in_bash(one_of_two(toy, tmp_path, *warm, "--max-epoch", 2)))

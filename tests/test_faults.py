@@ -78,7 +78,12 @@ def test_ctrl_c_is_one_word(inputs, tmp_path):
     folder = fresh(tmp_path / "run", inputs)
     # Enough lines for it to be at work still, on any machine.
     words = ["300000" if word == "2000" else word for word in TOOLS["numbers"].words]
-    process = start(TOOLS["numbers"], folder, words)
+    # Where these tests run in the background of a shell, Ctrl-C is ignored, and children inherit that.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = start(TOOLS["numbers"], folder, words)
+    finally:
+        signal.signal(signal.SIGINT, ours)
     await_change(process, folder, "")  # before that Python is still importing
     process.send_signal(signal.SIGINT)
     assert ended(process) == 130

@@ -80,6 +80,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(toy, start, uninterrupted, tmp_p
     assert largest_difference(folder / "checkpoint1.pt", pair[0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_an_update_interval_solves_at_the_same_updates(toy, start, tmp_path):
     assert UPDATES_AN_EPOCH % 3 == 0  # it stops where the flow would have been solved anew
     options = going_on(start, 2, "--floater-update-interval", 3)
@@ -148,6 +149,7 @@ def test_validation_by_bleu_resumes_and_averages(toy, start, tmp_path):
     assert len(hypotheses(toy.generate(tmp_path / "mean.pt").stdout)) == TEST_LINES
 
 
+@pytest.mark.slow
 def test_layerdrop_and_quantisation_noise_then_a_pruned_encoder(toy, tmp_path):
     noise = ("--encoder-layerdrop", 0.3, "--quant-noise-pq", 0.1, "--quant-noise-pq-block-size", 4)
     log = toy.train(tmp_path, "--arch", toys.ARCH, *noise, "--max-epoch", 1).stdout

@@ -259,6 +259,7 @@ def served(folder, missing=None):
         server.server_close()
 
 
+@pytest.mark.slow  # test_wmt14_download.py has servers that break off
 def test_a_server_that_breaks_off_gives_the_same_text(archives, tmp_path, capsys):
     with served(archives) as url:
         assert (
