@@ -99,8 +99,8 @@ def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> A
         raise CheckpointError(f"{path}: its options make no model: {error}") from None
     try:
         loaded = model.load_state_dict(state["model"], strict=False)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip().rstrip(".")
+    except Exception as error:  # torch's RuntimeError, or a bare one of fairseq's modules
+        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
         raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
     missing = [name for name in loaded.missing_keys if "positions." in name]
     if missing:

@@ -284,6 +284,16 @@ def test_a_gzip_header_that_breaks_off_is_said(place):
     assert not unrefused(lambda: list(member_lines(path, "training/b.en")), names=[path])
 
 
+def test_parameters_of_another_output_layer_are_said(place):
+    """fairseq's adaptive softmax raises a bare Exception where it is loaded from others."""
+    state = torch.load(place / "plain.pt", weights_only=True)
+    state["cfg"]["model"].adaptive_softmax_cutoff = "4"
+    path = place / "cutoff.pt"
+    torch.save(state, path)
+    words = ("plot", "positions", path, place / "x.png", "--length", "8")
+    assert not accepted(*words, names=[f"{path} does not fit its own options"])
+
+
 @pytest.mark.parametrize("scale", [torch.ones(2), torch.tensor(-1.0), torch.tensor(float("nan"))])
 def test_a_learning_rate_scale_is_a_number(place, scale):
     state = torch.load(place / "floater.pt", weights_only=True)
