@@ -62,7 +62,7 @@ if [[ -z $JOBS ]]; then
 fi
 # Small models share one thread among cores badly; side by side they use them all.
 if ((PROCESSES == 0 && JOBS > 1)); then export OMP_NUM_THREADS=1; fi
-SPLIT=$WORK/split DATA=$WORK/data
+SPLIT=$WORK/split DATA=$WORK/data WORDS=()
 
 # stage NAME: fills WORDS with the words of a stage of the experiment, or fails where it has none.
 stage() {
