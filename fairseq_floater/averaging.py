@@ -216,10 +216,6 @@ def _number(value: Any, name: str) -> float:
     return number
 
 
-def _averaged(tensor: Tensor) -> bool:
-    return tensor.is_floating_point()
-
-
 def _widened(tensor: Tensor) -> Tensor:
     """float64, so that the mean of equal checkpoints is the checkpoint; integers are not averaged."""
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
@@ -231,7 +227,9 @@ def _check_same_model(
     odd = sorted(set(reference) ^ set(model))
     both = set(reference) & set(model)
     odd += sorted(n for n in both if reference[n].shape != model[n].shape)
-    odd += sorted(n for n in both if _averaged(reference[n]) != _averaged(model[n]))
+    odd += sorted(
+        n for n in both if reference[n].is_floating_point() != model[n].is_floating_point()
+    )
     # A learning-rate scale says what its parameters mean; parameters under two scales do not add up.
     scales = (n for n in both if n.endswith("lr_scale"))
     odd += sorted(n for n in scales if not torch.equal(reference[n], model[n]))

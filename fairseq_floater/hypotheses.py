@@ -75,10 +75,9 @@ def read_hypotheses(
             lines = output.best()
     if remove_bpe is not None:
         lines = _joined(lines, remove_bpe)
-    for kind in BPE_MARKS:
-        if _segmented(lines, kind):
-            hint = f"; generate with `--remove-bpe` or score with `remove_bpe` {kind}."
-            raise wrong(f"`{file.path}` must hold whole words", f"holds pieces of {kind}", hint)
+    for kind in _segmentations(lines):
+        hint = f"; generate with `--remove-bpe` or score with `remove_bpe` {kind}."
+        raise wrong(f"`{file.path}` must hold whole words", f"holds pieces of {kind}", hint)
     return lines
 
 
@@ -183,12 +182,14 @@ class _GenerateOutput:
         raise wrong(rule, f"lacks {size - found} ({names})", f"; {DROPPED_HINT}")
 
 
-def _segmented(lines: Iterable[str], kind: str) -> bool:
-    marked = filled = 0
+def _segmentations(lines: Iterable[str]) -> list[str]:
+    """The kinds of :data:`BPE_MARKS` in whose pieces the lines are, found in one reading."""
+    marked, filled = dict.fromkeys(BPE_MARKS, 0), 0
     for line in lines:
-        marked += BPE_MARKS[kind].search(line) is not None
+        for kind, mark in BPE_MARKS.items():
+            marked[kind] += mark.search(line) is not None
         filled += not line.isspace() and line != ""
-    return marked > _SEGMENTED_SHARE * filled
+    return [kind for kind, count in marked.items() if count > _SEGMENTED_SHARE * filled]
 
 
 def join_pieces(line: str, kind: str) -> str:
@@ -200,6 +201,6 @@ def join_pieces(line: str, kind: str) -> str:
 
 def _joined(lines: TextLines, kind: str) -> TextLines:
     # Joining sentencepieces deletes every space: never to be done to text without pieces.
-    if kind == "sentencepiece" and not _segmented(lines, kind):
+    if kind == "sentencepiece" and kind not in _segmentations(lines):
         return lines
     return lines.changed(partial(join_pieces, kind=kind))

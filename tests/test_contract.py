@@ -37,9 +37,16 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, PositionRangeError
 
 TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
-every_table = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), TABLES, ids=["-".join(c) for c in TABLES]
-)
+
+
+def _cases(cases):
+    return pytest.mark.parametrize(
+        ("encoder", "blocks", "target"), cases, ids=["-".join(c) for c in cases]
+    )
+
+
+every_table = _cases(TABLES)
+every_endless_table = _cases([c for c in TABLES if POSITION_ENCODERS[c[0]].inductive])
 
 
 def recorded(model, monkeypatch):
@@ -259,11 +266,9 @@ def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
     assert difference(log_probs(twin, *batch), log_probs(model, *batch)) > 0.01
 
 
-@every_table
+@every_endless_table
 def test_ten_thousand_positions_with_a_bounded_time(encoder, blocks, target):
     """Finite, the same rows as of a short sentence, and within float16's range."""
-    if not POSITION_ENCODERS[encoder].inductive:
-        pytest.skip("it has a last position")
     model = build(encoder, blocks, target, floater_time_scale=1000.0, floater_init_scale=0.01)
     short = tables(model.eval(), 256)
     for long, few in zip(tables(model, 10_000, torch.float16), short, strict=True):

@@ -1,13 +1,13 @@
 """Warm start and averaging: what is copied, what is refused, and what a file says of itself."""
 
 import json
-import subprocess
 from argparse import Namespace
 
 import helpers
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from fault_disks import small_disk
 
 from fairseq_floater.averaging import average
 from fairseq_floater.checkpoints import (
@@ -261,24 +261,15 @@ def test_json_says_what_the_screen_says(tmp_path, donor, capsys):
     assert sum(report["new"].values()) > 0
 
 
-@pytest.fixture()
-def small_disk(tmp_path):
-    """A file system of 64 KiB, where this machine lets us mount one."""
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, donor, capsys):
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(small_disk, donor, capsys):
-    assert main(["warm-start", str(donor), str(small_disk / "out.pt"), "--arch", TINY]) == 1
-    message = capsys.readouterr().err
-    assert "out.pt could not be written" in message
-    assert message.count("\n") == 1
-    assert list(small_disk.iterdir()) == []
+    with small_disk(folder, "64k"):
+        assert main(["warm-start", str(donor), str(folder / "out.pt"), "--arch", TINY]) == 1
+        message = capsys.readouterr().err
+        assert "out.pt could not be written" in message
+        assert message.count("\n") == 1
+        assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_is_one_sentence(donor, capsys):
