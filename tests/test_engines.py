@@ -17,6 +17,7 @@ from fairseq_floater.ode.collocation import (
     solve_collocation,
 )
 from fairseq_floater.ode.hermite import HermiteGrid
+from fairseq_floater.ode.solve import row_errors
 
 TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
 FLOWS = ("small", "linear", "attracted", "oscillating")
@@ -275,11 +276,46 @@ def test_the_choice_is_good_enough_and_the_coarsest_that_is(name, device, monkey
     exact = copy.deepcopy(dynamics).double()
     truth = solve(exact, p0.detach().double(), TIMES, step_size=0.0125).detach()
     values = solve(dynamics, p0, TIMES, **choice.options).detach()
-    assert float((values - truth).abs().max() / truth.abs().max()) < 1e-3
+    assert float(row_errors(values, truth).max()) < 1e-3
     coarser = candidates[: candidates.index((choice.solver, choice.step_size))]
     for solver, step in coarser:
         monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": ((solver, step),)})
         assert not choose(dynamics, p0, TIMES).good_enough
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_gradient_of_short_sentences_is_as_good_as_that_of_long_ones(name):
+    dynamics, p0 = named_flow(name, dim=64)
+    choice = choose(dynamics, p0, TIMES)
+    exact, exact_p0 = copy.deepcopy(dynamics).double(), p0.detach().double().requires_grad_()
+    for rows in (32, 48, 64, 96):
+        weights = torch.zeros(len(TIMES), *p0.shape)
+        weights[:rows] = torch.randn(rows, *p0.shape, generator=torch.Generator().manual_seed(5))
+        _, gradient = values_and_gradient(dynamics, p0, weights, **choice.options)
+        _, truth = values_and_gradient(exact, exact_p0, weights, step_size=0.0125)
+        assert float((gradient - truth).norm() / truth.norm()) < 1e-2
+
+
+def test_late_rows_do_not_hide_the_errors_of_the_first():
+    dynamics, p0 = named_flow("linear", dim=64)
+    with torch.no_grad():
+        dynamics.weight1.mul_(4)
+    exact = copy.deepcopy(dynamics).double()
+    truth = solve(exact, p0.detach().double(), TIMES, step_size=0.0125).detach()
+    assert float(truth[-1].norm() / truth[0].norm()) > 1e3
+    choice = choose(dynamics, p0, TIMES)
+    values = solve(dynamics, p0, TIMES, **choice.options).detach()
+    assert float(row_errors(values, truth).max()) < 1e-3
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_evaluation_is_finer_and_the_same_on_every_device(name, monkeypatch):
+    monkeypatch.setattr(choice_module, "CANDIDATES", {})  # by device
+    dynamics, p0 = named_flow(name, dim=64)
+    choice = choose(dynamics, p0, TIMES, training=False)
+    truth = solve(copy.deepcopy(dynamics).double(), p0.detach().double(), TIMES, step_size=0.005)
+    values = solve(dynamics, p0, TIMES, **choice.options)
+    assert float(row_errors(values.detach(), truth.detach()).max()) < 1e-4
 
 
 def test_the_choice_depends_on_the_flow():
@@ -290,7 +326,7 @@ def test_the_choice_depends_on_the_flow():
 def test_without_gradients_only_values_count():
     dynamics, p0 = named_flow("linear")
     with torch.no_grad():
-        choice = choose(dynamics, p0, TIMES, gradients=False)
+        choice = choose(dynamics, p0, TIMES, training=False)
     assert choice.gradient_error is None
     assert choose(dynamics.requires_grad_(False), p0.detach(), TIMES).gradient_error is None
     assert all(p.grad is None for p in dynamics.parameters())

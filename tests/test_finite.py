@@ -95,10 +95,11 @@ def test_a_gradient_of_a_gradient_leaves_nothing_in_memory(engine):
     assert held() is None
 
 
-def test_a_flow_whose_gradient_explodes_is_no_choice():
+def test_a_flow_whose_gradient_explodes_is_measured_as_far_as_it_goes():
+    # Over 200 rows the gradient leaves float32; over 100 it is some 1e34, whose square does.
     choice = choose(*balancing_flow(8.0), TIMES)
-    assert not choice.good_enough
-    assert choice.gradient_error == float("inf")
+    assert choice.num_times == 100
+    assert 0 < choice.gradient_error < 0.1
 
 
 def test_a_flow_too_stiff_for_the_adaptive_solver_is_said():

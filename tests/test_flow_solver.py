@@ -37,14 +37,16 @@ def measured(monkeypatch):
     return count
 
 
-def test_each_flow_is_measured_at_the_first_update_and_every_thousand(measured):
+def test_each_flow_is_measured_often_in_the_first_updates_and_then_every_thousand(measured):
     trained = model()
-    for update in (0, 1, 999):
-        step(trained, update=update)
-    assert len(measured) == 3  # encoder, decoder, cross-attention
-    step(trained, update=1000)
-    step(trained, update=1001)
-    assert len(measured) == 6
+    moments = [0]
+    for update in (*range(20), 255, 256, 511, 512, 513, 999, 1000, 1001, 1999, 2000):
+        before = len(measured)
+        step(trained, lengths=(2,), update=update)
+        if len(measured) > before:
+            assert len(measured) == before + 3  # encoder, decoder, cross-attention
+            moments.append(update)
+    assert moments == [0, 0, 1, 2, 4, 8, 16, 255, 256, 512, 1000, 2000]
 
 
 def test_a_flow_is_measured_again_after_validation_and_after_loading(measured):
@@ -62,18 +64,45 @@ def test_a_flow_is_measured_again_after_validation_and_after_loading(measured):
     assert len(measured) == 12
 
 
-def test_the_engine_does_not_depend_on_the_batch(monkeypatch):
-    measured = []
+@pytest.fixture
+def lengths_measured(monkeypatch):
+    """Over how many tokens each choice was made."""
+    found = []
 
-    def noted(dynamics, p0, times, gradients):
-        measured.append(times)
-        return choice_module.choose(dynamics, p0, times, gradients)
+    def noted(dynamics, p0, times, training):
+        found.append(len(times))
+        return choice_module.choose(dynamics, p0, times, training)
 
     monkeypatch.setattr(flow_solver, "choose", noted)
+    return found
+
+
+def test_in_training_errors_are_measured_as_far_as_sentences_have_gone(lengths_measured):
+    trained = model()
+    for longest in (5, 60, 100, 90, 5):
+        step(trained, (longest, 3))
+    assert lengths_measured == [64] * 3 + [128] * 3  # encoder, decoder, cross-attention
+    lengths_measured.clear()
+    trained.eval().train()
+    step(trained)
+    assert lengths_measured == [128] * 3
+
+
+def test_in_evaluation_the_engine_does_not_depend_on_the_batch(lengths_measured):
     for lengths in ((5,), (300, 3)):
-        step(model(), lengths)
-    assert len(measured) == 6
-    assert all(torch.equal(times, measured[0]) and len(times) == 256 for times in measured)
+        with torch.no_grad():
+            step(model().eval(), lengths)
+    assert lengths_measured == [256] * 6
+
+
+def test_stretched_positions_count_in_tokens(lengths_measured):
+    options = {
+        "target": "hidden",
+        "position_stretch": "3:4",
+        "no_token_positional_embeddings": True,
+    }
+    step(model(**options), (30, 3))  # 30 tokens and an end symbol, up to 4 times as far apart
+    assert lengths_measured == [128] * 2
 
 
 @pytest.mark.parametrize(
@@ -119,7 +148,7 @@ def test_the_log_names_engine_and_error_once(options, words, caplog):
         step(trained)
         said = [r.getMessage() for r in caplog.records if "estimated" in r.getMessage()]
         assert len(said) == 3 and all(words in line for line in said)
-        assert "over 256 tokens" in said[0] and "q/k/v (source positions)" in said[0]
+        assert "over 64 tokens" in said[0] and "q/k/v (source positions)" in said[0]
         trained.eval().train()
         step(trained, update=1000)
         assert len([r for r in caplog.records if "estimated" in r.getMessage()]) == 3
@@ -163,6 +192,7 @@ def test_statistics_are_in_fairseqs_training_log():
     values = found.get_smoothed_values()
     assert values["flow_fallbacks"] == 0
     assert 0 < values["flow_error"] <= 1e-3
+    assert values["flow_error_age"] == 0  # measured at both updates
     # 12 tokens and an end symbol each way: 1.2 units of time, three steps of 0.4 by RK4.
     assert values["flow_evaluations"] > 4
     trained.eval()
@@ -170,6 +200,14 @@ def test_statistics_are_in_fairseqs_training_log():
         step(trained)
     assert not found.get_smoothed_values()
     assert trained.encoder.positions.statistics() == {}  # nor with the first update after
+
+
+def test_the_log_says_how_many_updates_ago_the_error_was_measured():
+    trained = model()
+    for update in (0, 512, 700):
+        with metrics.aggregate() as found:
+            step(trained, update=update)
+    assert found.get_smoothed_values()["flow_error_age"] == 700 - 512
 
 
 def test_residuals_of_the_parallel_engine_are_logged():

@@ -1,14 +1,20 @@
-"""The engine and step for a flow, by device and measured error: what ``--floater-solver auto`` means.
+"""Choose the engine and step for a flow by device and measured error: ``--floater-solver auto``.
 
-The error of a step depends on the flow, and training changes the flow: a step of 0.4 is a hundred times too
-fine for one and ten times too coarse for another. So the coarsest step is taken whose estimated
-errors are small enough, and the owner of the flow asks again now and then.
+The error of a step depends on the flow, and training changes the flow: a step of 0.4 is a hundred
+times too fine for one and ten times too coarse for another. So the coarsest step is taken whose
+estimated errors are small enough, and the owner of the flow asks again now and then.
+
+Errors are estimated over the first 32 rows, the first 64, and so on, each of these windows by itself:
+a row's error relative to the row's largest value, and the error of the gradient of a functional that weighs
+the window's rows alike, relative to the gradient's norm. A batch of sentences of any lengths is a mixture
+of such windows, so its gradient is as good as the worst of them; over the whole table alone, late
+rows, which are larger and of which few sentences have any, would hide the errors of the first.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,16 +25,26 @@ from fairseq_floater.ode.finite import FlowError
 from fairseq_floater.ode.record import SolveRecord
 from fairseq_floater.ode.solve import error_by_halving, solve
 
-# Errors that are good enough: of values, relative to the largest; of the gradient, relative to its norm.
+# Errors that are good enough in training: of a row, relative to its largest value; of a gradient,
+# relative to its norm.
 VALUE_TOLERANCE = 1e-3
 GRADIENT_TOLERANCE = 1e-2
+# What evaluation asks of each row: there a table is solved once and serves every sentence.
+EVALUATION_TOLERANCE = 1e-4
+# Rows of the shortest window.
+SHORTEST_WINDOW = 32
 
 # From the fastest on. A CPU pays for each evaluation of h, a GPU for each round of them.
 _ROBUST = (("rk4_hermite", 0.1), ("rk4_hermite", 0.05))
 CANDIDATES = {
-    "cpu": (("adams", 0.4), ("adams", 0.2), ("adams", 0.1), ("adams", 0.05), *_ROBUST),
+    "cpu": (*(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025)), *_ROBUST),
     "cuda": (("collocation", 0.4), ("collocation", 0.2), ("collocation", 0.1), *_ROBUST),
 }
+# The same on every device, so that a checkpoint has one set of scores.
+EVALUATION_CANDIDATES = (
+    *(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)),
+    ("rk4_hermite", 0.0125),
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +54,9 @@ class Choice:
     Attributes:
         solver: one of `SOLVERS`.
         step_size: in units of time; None for an engine without one.
-        value_error: of the largest value.
-        gradient_error: of the gradient's norm; None where no gradient was asked for.
+        value_error: the largest of a row, relative to the row's largest value.
+        gradient_error: the largest of a window, relative to its gradient's norm; None where no
+            gradient was asked for.
         num_times: over how many times they were estimated.
         iterations: that the parallel engine needed; 0 for others.
     """
@@ -53,7 +70,11 @@ class Choice:
 
     @property
     def good_enough(self) -> bool:
-        return self.value_error <= VALUE_TOLERANCE and (
+        return self.within(VALUE_TOLERANCE)
+
+    def within(self, value_tolerance: float) -> bool:
+        """Whether values are that exact, and the gradient as exact as training wants it."""
+        return self.value_error <= value_tolerance and (
             self.gradient_error is None or self.gradient_error <= GRADIENT_TOLERANCE
         )
 
@@ -63,8 +84,8 @@ class Choice:
         return {"solver": self.solver, "step_size": self.step_size}
 
 
-def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, gradients: bool = True) -> Choice:
-    """The fastest engine and step whose estimated errors are small enough.
+def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool = True) -> Choice:
+    """Find the fastest engine and step whose estimated errors are small enough.
 
     If none is, the last and most robust, with its errors; if even that leaves the range of its
     dtype, the choice is made over half as many times (not less than 16): a flow that could not go as far
@@ -74,28 +95,57 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, gradients: boo
         dynamics: the flow.
         p0: [..., C]; whether to look at gradients with respect to it follows from `requires_grad`.
         times: [N] float64: over which errors are estimated.
-        gradients: whether the gradient counts; if nothing requires one, it does not.
+        training: solved at every update, with a gradient if anything requires one; otherwise
+            once, for values alone, which then have to be finer.
     """
-    candidates = CANDIDATES["cuda" if p0.is_cuda else "cpu"]
+    candidates = CANDIDATES["cuda" if p0.is_cuda else "cpu"] if training else EVALUATION_CANDIDATES
+    tolerance = VALUE_TOLERANCE if training else EVALUATION_TOLERANCE
     # A copy in the dtype of the solve: in half precision a gradient could overflow.
     dynamics = copy.deepcopy(dynamics).to(p0.dtype)
     p0 = p0.detach().requires_grad_(p0.requires_grad)
-    inputs = [x for x in (p0, *dynamics.parameters()) if gradients and x.requires_grad]
-    measured: dict[tuple[str, float], _Solution] = {}
+    inputs = [x for x in (p0, *dynamics.parameters()) if training and x.requires_grad]
+    windows = _windows(len(times)) if inputs else [len(times)]  # errors of rows are each row's own
+    measured: dict[tuple[str, float, int], _Solution] = {}
 
-    def solution(solver: str, step: float) -> _Solution:
-        key = (solver, step)
+    def solution(solver: str, step: float, rows: int) -> _Solution:
+        key = (solver, step, rows)
         if key not in measured:
-            measured[key] = _Solution(dynamics, p0, times, inputs, solver, step)
+            measured[key] = _Solution(dynamics, p0, times[:rows], inputs, solver, step)
         return measured[key]
 
     for solver, step in candidates:
-        choice = solution(solver, step).compared_with(solution(solver, step / 2))
-        if choice.good_enough:
+        choice = None
+        for rows in windows:
+            found = solution(solver, step, rows).compared_with(solution(solver, step / 2, rows))
+            choice = found if choice is None else _worse(choice, found)
+            if not choice.within(tolerance) and (solver, step) != candidates[-1]:
+                break
+        if choice.within(tolerance):
             return choice
     if choice.value_error == float("inf") and len(times) >= 32:
-        return choose(dynamics, p0, times[: len(times) // 2], gradients)
+        return choose(dynamics, p0, times[: len(times) // 2], training)
     return choice
+
+
+def _windows(num_times: int) -> list[int]:
+    """32, 64, ... and all ``num_times`` rows."""
+    doubled = [SHORTEST_WINDOW]
+    while 2 * doubled[-1] < num_times:
+        doubled.append(2 * doubled[-1])
+    return [rows for rows in doubled if rows < num_times] + [num_times]
+
+
+def _worse(one: Choice, other: Choice) -> Choice:
+    """The larger errors of the same engine over two windows, ``other`` being the longer."""
+    gradient_error = other.gradient_error
+    if gradient_error is not None and one.gradient_error is not None:
+        gradient_error = max(gradient_error, one.gradient_error)
+    return replace(
+        other,
+        value_error=max(one.value_error, other.value_error),
+        gradient_error=gradient_error,
+        iterations=max(one.iterations, other.iterations),
+    )
 
 
 class _Solution:
@@ -137,8 +187,7 @@ class _Solution:
         if self.values is not None and finer.values is not None:
             value_error = error_by_halving(self.values, finer.values)
             if self.gradient is not None and finer.gradient is not None:
-                norm = finer.gradient.norm().clamp(min=torch.finfo(finer.gradient.dtype).tiny)
-                gradient_error = float((self.gradient - finer.gradient).norm() / norm)
+                gradient_error = _relative_difference(self.gradient, finer.gradient)
         asked = self.gradient is not None
         return Choice(
             self.solver,
@@ -156,6 +205,12 @@ def _functional_gradient(values: Tensor, inputs: list[Tensor]) -> Tensor:
     weights = torch.randn(values.shape, generator=generator).to(values)
     gradients = torch.autograd.grad(values, inputs, weights)
     return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _relative_difference(gradient: Tensor, finer: Tensor) -> float:
+    # In float64: the squares of entries near 1e19 leave float32.
+    gradient, finer = gradient.double(), finer.double()
+    return float((gradient - finer).norm() / finer.norm().clamp(min=torch.finfo(finer.dtype).tiny))
 
 
 def _or_infinite(error: float) -> float:

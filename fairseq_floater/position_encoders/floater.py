@@ -141,10 +141,11 @@ class FloaterPositions(PositionSignal):
         if self.training and self.update_interval > 1:
             return self._solved_at_intervals(times, blocks)[:num_rows]
         p0 = self._initial_values(blocks)
-        return self.solver.solve(self.dynamics, p0, times, **self._engine(p0))[:num_rows]
+        return self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))[:num_rows]
 
-    def _engine(self, p0: Tensor) -> dict[str, Any]:
-        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates)
+    def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
+        num_tokens = round(float(times[-1]) / self.delta) + 1
+        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
 
     def statistics(self) -> dict[str, Any]:
         return self.solver.statistics()
@@ -154,7 +155,7 @@ class FloaterPositions(PositionSignal):
         solve_now = self.num_updates % self.update_interval == 0
         if solve_now or self._last_solve is None:  # a resumed run may start in between
             p0 = self._initial_values(blocks)
-            engine = self._engine(p0)
+            engine = self._engine(p0, times)
             self._last_solve = _LastSolve(self.dynamics, p0, self.solver, engine)
             if solve_now:
                 table = self.solver.solve(self.dynamics, p0, times, **engine)
