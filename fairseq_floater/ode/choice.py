@@ -113,13 +113,14 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
             measured[key] = _Solution(dynamics, p0, times[:rows], inputs, solver, step)
         return measured[key]
 
+    def estimate(solver: str, step: float, rows: int) -> Choice:
+        return solution(solver, step, rows).compared_with(solution(solver, step / 2, rows))
+
     for solver, step in candidates:
-        choice = None
-        for rows in windows:
-            found = solution(solver, step, rows).compared_with(solution(solver, step / 2, rows))
-            choice = found if choice is None else _worse(choice, found)
-            if not choice.within(tolerance) and (solver, step) != candidates[-1]:
-                break
+        choice = estimate(solver, step, windows[0])
+        for rows in windows[1:]:
+            if choice.within(tolerance) or (solver, step) == candidates[-1]:
+                choice = _worse(choice, estimate(solver, step, rows))
         if choice.within(tolerance):
             return choice
     if choice.value_error == float("inf") and len(times) >= 32:
