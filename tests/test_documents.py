@@ -1,9 +1,12 @@
 """What the documents say is there, and the README's table is what the code prints."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import toy as toys
 
 from fairseq_floater.info import collect
 
@@ -60,3 +63,19 @@ def test_the_example_of_a_new_encoder_runs():
     table = line.compute(5, blocks)
     assert table.shape == (5, 3, 2, 8)
     assert (table[4] - 4 * table[1]).abs().max() < 1e-6
+
+
+def test_the_readmes_commands_on_a_checkpoint_run_as_typed(tmp_path_factory, tmp_path):
+    """The toy experiment lies where the README's own data and training would."""
+    toy = toys.shared(tmp_path_factory)
+    (tmp_path / "data").symlink_to(toy.prepared)
+    (tmp_path / "checkpoints").symlink_to(toy.donor.parent)
+    text = (ROOT / "README.md").read_text()
+    block = re.search(r"fairseq's own commands\n\n```bash\n(.*?)```", text, re.DOTALL)[1]
+    commands = block[block.index("fairseq-generate") :]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = toys.environment(PATH=path)
+    script = ["bash", "-euo", "pipefail", "-c", commands]
+    output = toys.run(script, cwd=tmp_path, env=environment).stdout
+    for result in (r"^BLEU +\d", r"valid on 'valid' subset \| loss", r"^D-0\t"):
+        assert re.search(result, output, re.MULTILINE), result
