@@ -153,12 +153,26 @@ def donor_dictionaries(
     task_options = task_options_of(state)
     loaded = []
     for side, size in zip(("source", "target"), sizes):
-        language = task_options.get(f"{side}_lang") or getattr(donor_args, f"{side}_lang", None)
+        language = getattr(donor_args, f"{side}_lang", None)
         path = Path(data.split(os.pathsep)[0]) / f"dict.{language}.txt"
         if not path.is_file():
             raise CheckpointError(f"There is no dictionary {path} for the donor's {side} language.")
         loaded.append(_same_dictionary(path, size, donor, task_options.get("data")))
     return loaded[0], loaded[1]
+
+
+def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: str) -> None:
+    """Fill in the languages of ``args``: the task's, or, as fairseq does, those that ``data`` is named by.
+
+    A training without ``-s`` and ``-t`` keeps none in its checkpoint.
+    """
+    from fairseq.data import data_utils
+
+    folder = Path(data.split(os.pathsep)[0])
+    named = data_utils.infer_language_pair(str(folder)) if folder.is_dir() else (None, None)
+    task = task_options_of(state)
+    for name, in_data in zip(("source_lang", "target_lang"), named):
+        setattr(args, name, getattr(args, name, None) or task.get(name) or in_data)
 
 
 def task_options_of(state: dict[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from fairseq_floater.checkpoints import CheckpointError, built_from
 from fairseq_floater.donor import (
     BareTask,
     check_size,
+    complete_languages,
     donor_dictionaries,
     longest_sentence,
-    task_options_of,
 )
 from fairseq_floater.position_encoders.base import PositionSignal
 from fairseq_floater.stack_positions import all_blocks
@@ -115,10 +115,7 @@ def trained_lengths(
     lengths: dict[str, int | None] = {"source": given, "target": given}
     if given is not None or data is None:
         return lengths
-    task = task_options_of(state)
-    for side in lengths:
-        language = f"{side}_lang"
-        setattr(args, language, getattr(args, language, None) or task.get(language))
+    complete_languages(args, state, data)
     for side, stack in zip(lengths, STACKS):
         longest = longest_sentence(data, stack, args)
         if longest is None:

@@ -30,6 +30,7 @@ from fairseq_floater.checkpoints import (
 from fairseq_floater.donor import (
     BareTask,
     check_size,
+    complete_languages,
     donor_dictionaries,
     longest_sentence,
     target_args,
@@ -124,6 +125,8 @@ def warm_start(
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
     state = load_checkpoint(donor)
     donor_args = model_args(state, donor)
+    if data is not None:
+        complete_languages(donor_args, state, data)
     with built_from(donor):
         args = target_args(donor_args, arch, model_options, donor)
         check_size(state["model"], args, donor)

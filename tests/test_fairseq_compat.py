@@ -271,7 +271,9 @@ def test_kept_blocks_keep_their_positions(encoder, blocks, target):
     batch = source_batch(), target_batch()
     assert difference(log_probs(pruned, *batch), log_probs(donor, *batch)) == 0
     for expected, actual in zip(whole, tables(pruned), strict=True):
-        assert torch.equal(actual, expected[:, :, [0, 2] if blocks == "all" else [0]])
+        # Products of two rows and of three may be summed in another order.
+        kept = expected[:, :, [0, 2] if blocks == "all" else [0]]
+        torch.testing.assert_close(actual, kept, rtol=1e-5, atol=1e-6)
 
 
 @every_case

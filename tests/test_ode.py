@@ -63,6 +63,20 @@ def test_parameter_count_is_table_6s():
     assert sum(p.numel() for p in PositionDynamics(512).parameters()) == 526_336
 
 
+def test_a_flow_that_starts_at_zero_learns_in_both_layers():
+    dynamics = PositionDynamics(8)
+    dynamics.reset_parameters(0.0)
+    optimiser = torch.optim.Adam(dynamics.parameters(), lr=0.01)
+    for _ in range(2):
+        rows = solve(dynamics, torch.zeros(1, 8), EQUIDISTANT.double())
+        if not any(p.grad is not None for p in dynamics.parameters()):
+            assert not rows.any()
+        optimiser.zero_grad()
+        (rows - 1).square().sum().backward()
+        optimiser.step()
+    assert all(p.grad.any() for p in dynamics.parameters())
+
+
 @pytest.mark.parametrize("times", [EQUIDISTANT, UNEVEN], ids=["equidistant", "uneven"])
 @pytest.mark.parametrize("options", [{}, {"time_scale": 7.0, "lr_scale": 3.0}])
 def test_written_out_gradient_is_the_gradient_of_the_steps(times, options):

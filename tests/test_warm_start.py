@@ -203,6 +203,17 @@ def test_dictionaries_are_compared(tmp_path):
         warm_start(donor, tmp_path / "d.pt", arch=TINY, data=str(tmp_path))
 
 
+def test_languages_that_the_donor_does_not_name_are_those_of_the_data(tmp_path):
+    # As after fairseq-train without -s and -t, which finds them in the names of the files.
+    donor = save_donor(tmp_path / "donor.pt")
+    state = torch.load(donor, weights_only=False)
+    state["cfg"]["task"].update(source_lang=None, target_lang=None)
+    torch.save(state, donor)
+    data = write_dictionaries(tmp_path / "data", [f"w{i}" for i in range(36)])
+    (data / "train.en-de.en.idx").touch()
+    warm_start(donor, tmp_path / "out.pt", arch=TINY, data=str(data))
+
+
 def test_an_existing_output_is_kept(tmp_path, donor, capsys):
     out = tmp_path / "out.pt"
     out.write_text("precious")

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode.rescaled import RescaledModule
 
+# Of the first layer, where the second is zero.
+FIRST_LAYER_STD = 0.01
+
 
 class DynamicsCoefficients(NamedTuple):
     """h(t, p) = relu(p @ w1.T + t * time1 + bias1) @ w2.T + t * time2 + bias2, in float32 or float64.
@@ -56,15 +59,18 @@ class PositionDynamics(RescaledModule):
         """Start small or as ``nn.Linear`` does.
 
         With ``std`` both weights are normal with that deviation and the biases zero, so that a flow
-        started at p(0) = 0 stays near zero (0 makes it exactly zero). Without, the default
-        initialisation of ``nn.Linear(C + 1, C)``: uniform within 1 / sqrt(C + 1).
+        started at p(0) = 0 stays near zero. 0 makes h exactly zero by its second layer alone: with
+        both at zero no gradient would ever reach the first. Without, the default initialisation
+        of ``nn.Linear(C + 1, C)``: uniform within 1 / sqrt(C + 1).
         """
         bound = (self.dim + 1) ** -0.5
         with torch.no_grad():
             for parameter in (self.weight1, self.bias1, self.weight2, self.bias2):
                 if std is None:
                     parameter.uniform_(-bound, bound)
-                elif parameter.dim() == 2:
+                elif parameter is self.weight1:
+                    parameter.normal_(0.0, std or FIRST_LAYER_STD)
+                elif parameter is self.weight2:
                     parameter.normal_(0.0, std)
                 else:
                     parameter.zero_()
