@@ -8,6 +8,7 @@ import yaml
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from fairseq_floater.averaging import AverageReport
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError
@@ -267,6 +268,15 @@ def test_info_prints_table_1(capsys):
     assert "| `floater` | yes | yes | yes | qkv | 526,336 |" in out
     assert main(["info", "--arch", "bert"]) == 1
     assert "floater_transformer_tiny" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "1 checkpoint (last 1)"), (5, "5 checkpoints (last 5)")]
+)
+def test_one_checkpoint_is_no_plural(count, words):
+    record = {"path": "checkpoint1.pt", "num_updates": 9, "sha256": 64 * "0"}
+    report = AverageReport("average.pt", f"last {count}", count * [record], 1, 0, None)
+    assert report.format_text().startswith(f"averaged {words}:")
 
 
 def save_run(folder, name, bleu, before=None):
