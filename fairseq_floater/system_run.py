@@ -7,8 +7,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS, TARGETS
 from fairseq_floater.errors import UsageError
-from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS, TARGETS
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
@@ -34,7 +34,7 @@ class Run:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        choices = (*POSITION_ENCODERS, PLAIN)
+        choices = (*DEFAULT_TARGETS, PLAIN)
         for name, value, allowed in (
             ("--encoder", self.encoder, choices),
             ("--blocks", self.blocks, BLOCKS),
@@ -54,7 +54,7 @@ class Run:
     def resolved_target(self) -> str | None:
         if self.encoder == PLAIN:
             return None
-        return self.target or POSITION_ENCODERS[self.encoder].default_target
+        return self.target or DEFAULT_TARGETS[self.encoder]
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Run:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that :func:`run_from_args` reads."""
-    parser.add_argument("--encoder", default="floater", choices=(*POSITION_ENCODERS, PLAIN))
+    parser.add_argument("--encoder", default="floater", choices=(*DEFAULT_TARGETS, PLAIN))
     parser.add_argument("--blocks", default="all", choices=BLOCKS)
     parser.add_argument("--target", default=None, choices=TARGETS)
     parser.add_argument(

@@ -1,23 +1,28 @@
 """Configurations, the arguments made from them, and the command line around them."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
 from fairseq import options
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from helpers import build, every_target
 
 from fairseq_floater.averaging import AverageReport
+from fairseq_floater.checkpoints import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError
 from fairseq_floater.info import added_parameters
 from fairseq_floater.machines import Machines
 from fairseq_floater.plots import plot_scores
+from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.report import ReportError
 from fairseq_floater.report import collect as collect_results
 from fairseq_floater.run_folder import write_validation
+from fairseq_floater.shapes import ARCHITECTURES, SIZES
 from fairseq_floater.system_run import Run, run_from_words
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -257,6 +262,25 @@ def test_parameters_are_the_papers():
     assert starts == (18 + 24 + 12) * 512
     learned = added_parameters("floater_transformer", "learned", "all")
     assert sum(learned.values()) == 12 * 1024 * 512
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_sizes_are_fairseqs(arch):
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[arch](args)
+    size = SIZES[ARCHITECTURES[arch]]
+    assert (args.encoder_embed_dim, args.encoder_layers) == size
+    assert (args.decoder_embed_dim, args.decoder_layers) == size
+
+
+@pytest.mark.parametrize("blocks", ["all", "input"])
+@every_target
+@pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+def test_added_parameters_are_those_of_the_model(encoder, blocks, target):
+    model = build(encoder, blocks, target)
+    found = position_parameters(dict(model.named_parameters()))
+    options = {"position_target": target}
+    assert added_parameters("floater_transformer_tiny", encoder, blocks, **options) == found
 
 
 def test_info_prints_table_1(capsys):
