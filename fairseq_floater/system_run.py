@@ -12,6 +12,7 @@ from fairseq_floater.errors import UsageError
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
+_LABELS = {"floater": "FLOATER", "sinusoidal": "sinusoid", "rnn": "RNN", "none": "no positions"}
 # What cannot stand in a line of a script's: control characters, line breaks, halves of characters.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -70,6 +71,27 @@ class Run:
         words = " ".join(self.options).replace(" --", "-").removeprefix("--")
         parts += [re.sub(r"[^\w.-]+", "_", words)] if words else []
         return "-".join(parts)
+
+    @property
+    def label(self) -> str:
+        """The run in a few words, for tables of one experiment: ``FLOATER, hidden``; ``sinusoid, warm``.
+
+        Untold is what is usual: a sinusoid or learned vectors at the input, flows at all blocks, each
+        encoder's own target, from random parameters with nothing underneath.
+        """
+        if self.encoder == PLAIN:
+            return PLAIN
+        parts = [_LABELS.get(self.encoder, self.encoder)]
+        usual = {"sinusoidal": "input", "learned": "input", "none": self.blocks}
+        if self.blocks != usual.get(self.encoder, "all"):
+            parts.append("input only" if self.blocks == "input" else "all blocks")
+        if self.resolved_target != DEFAULT_TARGETS[self.encoder]:
+            parts.append(str(self.resolved_target))
+        if self.base == self.scratch and (self.encoder, self.blocks) != ("sinusoidal", "input"):
+            parts.append("with base" if self.base else "no base")
+        parts += [] if self.scratch else ["warm"]
+        words = re.sub(r"--position-stretch[ =]\S+", "--stretched", " ".join(self.options))
+        return ", ".join([*parts, *re.split(r"\s*--", words)[1:]])
 
     def model_options(self) -> list[str]:
         """fairseq-train's options of the position encoder."""

@@ -144,6 +144,19 @@ S2L = ROOT / "configs" / "numbers_s2l.yaml"
         (lambda s: s.update(systems=[]), "must list one line of options"),
         (lambda s: s.update(systems=["--encoder 'x"]), "config.yaml: `s2l: systems`: .*cannot be"),
         (lambda s: s.update(systems="--encoder floater"), "must list one line of options"),
+        (lambda s: s.update(systems=[{"options": "--encoder rnn"}, 7]), "`options` and `label`"),
+        (
+            lambda s: s["systems"].append({"options": "--encoder rnn", "name": "x"}),
+            "`options` and `label`",
+        ),
+        (
+            lambda s: s["systems"].append({"options": "--encoder rnn", "label": 32 * "x"}),
+            "1 to 31 char",
+        ),
+        (
+            lambda s: s["systems"].append({"options": "--encoder rnn", "label": "sinusoid"}),
+            "has two labelled sinusoid; give one a `label`",
+        ),
         (lambda s: s.pop("threshold"), "`s2l` lacks threshold"),
         (lambda s: s.update(edge=3), "unknown key edge"),
     ],
@@ -155,6 +168,27 @@ def test_a_bad_s2l_section_is_refused(tmp_path, change, words):
     path.write_text(yaml.safe_dump(config))
     with pytest.raises(ConfigError, match=words):
         Experiment(path)
+
+
+LABELS = {
+    "--encoder sinusoidal --blocks input --scratch": "sinusoid",
+    "--encoder floater --target hidden --no-base --scratch": "FLOATER, hidden",
+    "--encoder rotation --no-base --scratch -- --position-stretch 0.5:2.5": "rotation, stretched",
+    "--encoder sinusoidal --no-base --scratch": "sinusoid, all blocks",
+    "--encoder sinusoidal --blocks input": "sinusoid, warm",
+    "--encoder floater --target qkv": "FLOATER, warm",
+    "--encoder floater --no-base --blocks input": "FLOATER, input only, no base, warm",
+    "--encoder rnn --scratch -- --rnn-layers 2 --rnn-input vector": (
+        "RNN, with base, rnn-layers 2, rnn-input vector"
+    ),
+    "--encoder none --no-base --scratch": "no positions",
+    "--encoder plain": "plain",
+}
+
+
+@pytest.mark.parametrize(("words", "label"), LABELS.items())
+def test_a_system_has_a_label_for_tables(words, label):
+    assert run_from_words(words).label == label
 
 
 def test_every_system_of_the_s2l_configuration_gets_equal_updates():
