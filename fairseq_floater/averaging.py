@@ -54,9 +54,8 @@ class AverageReport:
             f"  {i['path']}  updates {i['num_updates']}  sha256 {i['sha256'][:16]}"
             for i in self.inputs
         ]
-        return "\n".join(
-            [f"averaged {len(self.inputs)} checkpoints ({self.rule}):", *rows, self.output]
-        )
+        count = f"{len(self.inputs)} checkpoint{'s' * (len(self.inputs) != 1)}"
+        return "\n".join([f"averaged {count} ({self.rule}):", *rows, self.output])
 
 
 def average(

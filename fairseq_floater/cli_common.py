@@ -25,7 +25,7 @@ VERBS = {
     "info": Verb(
         "versions, device, and the encoders with their parameters and Table 1's properties; "
         "or what is missing",
-        "cli_models",
+        "cli_info",
     ),
     "numbers": Verb(
         "the built-in corpus: real number words in two languages, exact references", "cli_corpus"

@@ -112,6 +112,7 @@ def _s2l_score(parts: Any) -> None:
             tokenize=args.tokenize,
             bootstrap=args.bootstrap,
             seed=args.seed,
+            labels=dict(args.label),
         )
         for path in args.figure:
             plot_s2l(scores, path)
@@ -135,14 +136,26 @@ def _s2l_score(parts: Any) -> None:
     ):
         parser.add_argument(
             option,
-            type=_named_file,
+            type=_named_value,
             action="append",
             default=[],
             required=option == "--hypotheses",
             metavar="NAME=FILE",
             help=text,
         )
-    parser.add_argument("--baseline", metavar="NAME", help="compare every system with this one")
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="compare every system with this one: difference and two-sided p-value",
+    )
+    parser.add_argument(
+        "--label",
+        type=_named_value,
+        action="append",
+        default=[],
+        metavar="NAME=LABEL",
+        help="what tables and figures call a system (its name)",
+    )
     for name in ("a", "b"):
         parser.add_argument(
             f"--max-len-{name}",
@@ -166,11 +179,11 @@ def _edges(text: str) -> list[int]:
     return [positive(edge) for edge in text.split(",") if edge]
 
 
-def _named_file(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise argparse.ArgumentTypeError(f"must be NAME=FILE, but is {text!r}")
-    return name, path
+def _named_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, but is {text!r}")
+    return name, value
 
 
 def _systems(

@@ -11,10 +11,10 @@ from typing import Any
 
 from fairseq_floater.config_file import read_config
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiment_rules import AVERAGE_OF, ConfigError, check_config
+from fairseq_floater.experiment_rules import AVERAGE_OF, ConfigError, check_config, s2l_systems
 from fairseq_floater.files import USER_DIR, write_text
 from fairseq_floater.machines import ONE_CPU, Machines
-from fairseq_floater.system_run import PLAIN, Run, run_from_words
+from fairseq_floater.system_run import PLAIN, Run
 
 STAGES = (
     *("settings", "numbers", "split", "systems", "prepare"),
@@ -91,7 +91,8 @@ class Experiment:
         if stage == "split":
             return self._split()
         if stage == "systems":
-            return [f"{run_from_words(words).name}\t{words}" for words in self._s2l()["systems"]]
+            found = s2l_systems(self._s2l())
+            return [f"{system.run.name}\t{system.label}\t{system.options}" for system in found]
         if stage == "prepare":
             return self._prepare(work)
         if stage == "warm-start":

@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.parallel_text import LANGUAGE
 from fairseq_floater.segmentation import SEGMENTATIONS
 from fairseq_floater.shapes import ARCHITECTURES
-from fairseq_floater.system_run import CONTROL, run_from_words
+from fairseq_floater.system_run import CONTROL, Run, run_from_words
 from fairseq_floater.wmt14.sources import RECIPES
 
 _SECTIONS: dict[str, tuple[set[str], set[str]]] = {
@@ -32,6 +32,7 @@ _S2L_KEYS = (
     {"threshold", "systems"},
     {"edges", "both-sides", "max-len", "max-per-bin", "baseline"},
 )
+LONGEST_LABEL = 31  # of a system; the table of scores is then at most 100 columns wide
 _FREE_SECTIONS = ("shape", "optimisation", "generation")
 # Of which checkpoints a stage's average is made; `average-of` of its budget.
 AVERAGE_OF = ("epochs", "updates")
@@ -150,16 +151,27 @@ def _check_s2l(path: Path, section: Any) -> None:
     if not isinstance(section, dict):
         raise ConfigError(f"{path}: `s2l` must be a section of keys.")
     _check_keys(path, "`s2l`", section, *_S2L_KEYS)
-    _check_values(path, "s2l", section)
+    _check_values(path, "s2l", {k: v for k, v in section.items() if k != "systems"})
     systems = section["systems"]
-    if not systems or not isinstance(systems, list) or not all(map(_is_text, systems)):
-        raise ConfigError(f"{path}: `s2l: systems` must list one line of options a system.")
+    if not systems or not isinstance(systems, list) or not all(map(_is_system, systems)):
+        raise ConfigError(
+            f"{path}: `s2l: systems` must list one line of options a system, or `options` and `label`."
+        )
     try:
-        names = [run_from_words(words).name for words in systems]
+        found = s2l_systems(section)
     except UsageError as error:
         raise ConfigError(f"{path}: `s2l: systems`: {error}") from None
+    names, labels = [system.run.name for system in found], [system.label for system in found]
     if len(set(names)) < len(names):
         raise ConfigError(f"{path}: `s2l: systems` names {names} one of them twice.")
+    for entry, label in zip(systems, labels):
+        if isinstance(entry, dict) and not re.fullmatch(rf"[^|]{{1,{LONGEST_LABEL}}}", label):
+            raise ConfigError(
+                f"{path}: `s2l: systems: label` must be 1 to {LONGEST_LABEL} characters without `|`, but is "
+                f"{shown(label)} instead."
+            )
+    if double := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConfigError(f"{path}: `s2l: systems` has two labelled {double}; give one a `label`.")
     baseline = section.get("baseline")
     if baseline is not None and baseline not in names:
         raise ConfigError(
@@ -178,6 +190,35 @@ def _check_keys(path: Path, where: str, found: dict, required: set[str], further
         raise ConfigError(
             f"{path}: {where} has the unknown key {shown(unknown[0])[1:-1]}; it knows {known}."
         )
+
+
+class System(NamedTuple):
+    """One of `s2l: systems`: its run, the options it was given in, and its name in tables."""
+
+    run: Run
+    options: str
+    label: str
+
+
+def s2l_systems(section: dict[str, Any]) -> list[System]:
+    """The systems of an `s2l` section; raises UsageError for options that make no run."""
+    entries = [e if isinstance(e, dict) else {"options": e} for e in section["systems"]]
+    runs = [run_from_words(entry["options"]) for entry in entries]
+    return [
+        System(run, entry["options"], entry.get("label", run.label))
+        for run, entry in zip(runs, entries)
+    ]
+
+
+def _is_system(value: Any) -> bool:
+    if isinstance(value, dict):
+        words = list(value.values())
+        return {"options"} <= set(value) <= {"options", "label"} and all(map(_is_line, words))
+    return _is_line(value)
+
+
+def _is_line(value: Any) -> bool:
+    return _is_text(value) and _is_word(value)
 
 
 def _is_text(value: Any) -> bool:

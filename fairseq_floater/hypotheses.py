@@ -23,6 +23,8 @@ DROPPED_HINT = (
 # Below this share of lines a mark is taken for text; unremoved pieces are in nearly every line.
 _SEGMENTED_SHARE = 0.05
 _TAGGED = re.compile(rb"([STHDP])-([0-9]{1,12})\t(.*)", re.DOTALL)
+# In a line of fairseq's log, which begins and ends what fairseq-generate prints.
+_LOG = b"| INFO |"
 # Bits that say which lines of a sentence were met.
 _MET = {"S": 1, "T": 2, "H": 4, "D": 8}
 
@@ -98,8 +100,18 @@ class _GenerateOutput:
     def __init__(self, file: TextFile, remove_bpe: str | None, lines: int):
         self.file, self.path = file, file.path
         self.remove_bpe, self.lines = remove_bpe, lines
-        self.tags = {tag for _, tag, *_ in self._tagged()}
         self.places, self.met = Numbers(), Numbers()
+        self.tags: set[str] = set()
+        # The last sentence: its number, its last line, and the tags of its lines and of those before.
+        self.last, self.end = -1, 0
+        self.last_tags: set[str] = set()
+        self.tags_before: set[str] = set()
+        for number, tag, sentence, *_ in self._tagged():
+            if sentence != self.last:
+                self.tags_before, self.last_tags = self.last_tags, set()
+            self.last, self.end = sentence, number
+            self.last_tags.add(tag)
+            self.tags.add(tag)
 
     def _tagged(self) -> Iterator[tuple[int, str, int, int, bytes]]:
         """Number, tag and sentence of each line that has a tag, where its text begins, and the text."""
@@ -138,6 +150,7 @@ class _GenerateOutput:
                     self.places[sentence] = place + start
                     found += 1
                 previous, previous_value = sentence, value
+        self._refuse_broken_off()
         if found <= largest:
             self._refuse_gaps(largest + 1, wanted, found + len(beyond), beyond)
         return TextLines(self.file, self.places, found)
@@ -174,6 +187,23 @@ class _GenerateOutput:
         except ValueError:
             rule = f"`{self.path}` must have a score, a tab and the text after the id"
             raise wrong(rule, f"line {number} has {shown(rest.decode('utf-8'))}") from None
+
+    def _refuse_broken_off(self) -> None:
+        """fairseq-generate prints a sentence's lines together, and after the last sentence its score."""
+        if self.end < self.lines:
+            return
+        lacking = self.tags - self.last_tags
+        if lacking and self.tags_before == self.tags:  # else the lines were sorted
+            found = f"sentence {self.last} lacks its {', '.join(sorted(lacking))} line"
+        elif len(self.tags) > 1 and not self.file.ends_in_newline():
+            found = "that line has no end"
+        elif _LOG in next(iter(self.file)).data:
+            found = "fairseq's closing lines are not there"
+        else:
+            return
+        rule = f"`{self.path}` must be whole"
+        hint = "; was fairseq-generate stopped, or the disk full? Generate it again."
+        raise wrong(rule, f"breaks off at line {self.end} ({found})", hint)
 
     def _refuse_gaps(self, size: int, wanted: str, found: int, beyond: set[int]) -> None:
         missing = (i for i in range(size) if i not in beyond and not self.met[i] & _MET[wanted])

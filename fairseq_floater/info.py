@@ -1,4 +1,7 @@
-"""What is installed, and what each encoder is and costs: `floater info`."""
+"""What is installed, and what each encoder is and costs: `floater info`.
+
+Without fairseq, whose import takes longer than all the rest.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY
+from torch import nn
 
-from fairseq_floater.architectures import ARCHITECTURES
-from fairseq_floater.checkpoints import position_parameters
-from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS
-from fairseq_floater.transformer import FloaterTransformerModel
+from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, complete, encoder_options
+from fairseq_floater.position_encoders.base import (
+    CROSS_QUERY_STREAMS,
+    HIDDEN_STREAMS,
+    SELF_STREAMS,
+    SOURCE_STREAMS,
+    SignalSpec,
+)
+from fairseq_floater.shapes import ARCHITECTURES, SIZES
 
 PACKAGES = (
     "fairseq_floater",
@@ -29,6 +37,7 @@ PACKAGES = (
     "omegaconf",
     "hydra-core",
 )
+MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
 
 
 @dataclass
@@ -69,7 +78,7 @@ class Info:
 
 
 def collect(arch: str = "floater_transformer") -> Info:
-    """Look at the installation and build every encoder once (on torch's meta device: no memory)."""
+    """Look at the installation and count what each encoder adds."""
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
@@ -82,7 +91,7 @@ def collect(arch: str = "floater_transformer") -> Info:
                 "inductive": encoder.inductive,
                 "data_driven": encoder.data_driven,
                 "efficient": encoder.parameter_efficient,
-                "target": encoder.default_target,
+                "target": DEFAULT_TARGETS[name],
                 "parameters_input": sum(counts["input"].values()),
                 "parameters_all": sum(counts["all"].values()),
                 # What a stack owns of a signal, as against its blocks: one dynamics or recurrence.
@@ -97,19 +106,41 @@ def collect(arch: str = "floater_transformer") -> Info:
 
 
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
-    """Parameters that a position encoder adds to ``arch``, by state-dict name."""
-    args = argparse.Namespace(
-        arch=arch, position_encoder=encoder, position_blocks=blocks, **options
-    )
-    ARCH_CONFIG_REGISTRY[arch](args)
-    args.max_source_positions = args.max_target_positions = 1024  # fairseq's default
+    """Parameters that a position encoder adds to ``arch``, by state-dict name.
 
-    class Task:
-        source_dictionary = target_dictionary = Dictionary()
-
-    with torch.device("meta"):
-        model = FloaterTransformerModel.build_model(args, Task())
-    return position_parameters(dict(model.named_parameters()))
+    Its signals alone are built; ``options`` are the encoder's own, by ``dest``.
+    """
+    args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
+    complete(args)
+    channels, depth = SIZES[ARCHITECTURES[arch]]
+    # What `stacks.py` attaches to encoder and decoder.
+    attached: list[tuple[str, str, tuple[str, ...]]] = [
+        ("encoder", "positions", SELF_STREAMS),
+        ("decoder", "positions", SELF_STREAMS + CROSS_QUERY_STREAMS),
+        ("decoder", "source_positions", SOURCE_STREAMS),
+    ]
+    if args.position_target == "hidden":
+        attached = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
+    found: dict[str, int] = {}
+    for stack, attribute, streams in attached:
+        spec = SignalSpec(
+            dim=channels,
+            streams=streams,
+            every_block=blocks == "all",
+            target=args.position_target,
+            side="target" if (stack, attribute) == ("decoder", "positions") else "source",
+            max_positions=MAX_POSITIONS,
+            padding_idx=1,
+            base_at_input=True,
+            options=encoder_options(args),
+        )
+        signal = POSITION_ENCODERS[encoder](spec)
+        modules: dict[str, nn.Module] = {f"{stack}.{attribute}": signal}
+        for index in filter(signal.receives, range(depth)):
+            modules[f"{stack}.layers.{index}.{attribute}"] = signal.build_block(index)
+        for place, module in modules.items():
+            found |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
+    return found
 
 
 def versions() -> dict[str, str]:

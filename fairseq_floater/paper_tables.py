@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.encoder_names import DEFAULT_TARGETS
 from fairseq_floater.paper_runs import TEST_NAMES as TEST_NAMES
 from fairseq_floater.paper_runs import OutsideError, ScoredRun, read_run, runs_table
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.report import ReportError
 
 # (size, source, target) of Table 2's columns, and its rows in this order.
@@ -237,14 +237,14 @@ def _size(arch: str) -> str | None:
 
 def _check_protocol(settings: dict[str, str]) -> None:
     """The tables are of warm starts, by each encoder's own target; runs of one cell are seeds."""
-    encoder = POSITION_ENCODERS.get(settings["encoder"])
+    default = DEFAULT_TARGETS.get(settings["encoder"])
     if settings["scratch"] == "yes":
         raise OutsideError("was trained from random parameters, the tables are of warm starts")
     if settings["base"] == "no":
         raise OutsideError("is without fairseq's sinusoid underneath")
     target = settings.get("position_target")
-    if encoder is not None and target not in (None, encoder.default_target):
-        raise OutsideError(f"has target {target}, the row is of {encoder.default_target}")
+    if default is not None and target not in (None, default):
+        raise OutsideError(f"has target {target}, the row is of {default}")
 
 
 def _rnn_shape(options: str) -> tuple[str, str]:

@@ -60,12 +60,12 @@ def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
     with new_figure(path, len(panels), len(scores.systems) * len(groups)) as (figure, panel_axes):
         for axes, (title, attribute) in zip(panel_axes, panels.items()):
             bars = {
-                (groups[name], system): _bar_of(getattr(found, attribute))
+                (groups[name], scores.labels[system]): _bar_of(getattr(found, attribute))
                 for name, by_system in scores.scores.items()
                 for system, found in by_system.items()
                 if getattr(found, attribute) is not None
             }
-            grouped_bars(axes, list(groups.values()), scores.systems, bars)
+            grouped_bars(axes, list(groups.values()), list(scores.labels.values()), bars)
             axes.set_ylabel(title)
         panel_axes[-1].set_xlabel(f"{scores.length}\n{scores.signature}", fontsize=8)
         legend(figure, panel_axes[0])

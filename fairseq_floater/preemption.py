@@ -176,6 +176,7 @@ def _anyone_told(trainer: Trainer) -> bool:
 def _stop(training: _Training) -> None:
     """Let fairseq save after this update and end: it has reached the last one it may make."""
     training.stopping = True
+    logging.getLogger("fairseq_cli.train").addFilter(_not_done)
     trainer = training.trainer
     cfg = trainer.cfg
     # fairseq_cli.train reads this very object; a checkpoint is written with what the trainer holds.
@@ -187,6 +188,13 @@ def _stop(training: _Training) -> None:
         task = trainer.task  # fairseq calls its post_save when all files of a save are in place
         marker = Path(cfg.checkpoint.save_dir) / MARKER
         task.post_save = functools.partial(_saved, marker, getattr(task, "post_save", None))
+
+
+def _not_done(record: logging.LogRecord) -> bool:
+    """fairseq's last line, "done training in 12.3 seconds", is not true of a training that was stopped."""
+    if isinstance(record.msg, str):
+        record.msg = record.msg.replace("done training", "stopped training", 1)
+    return True
 
 
 def _saved(marker: Path, tasks_own: Callable[..., Any] | None, path: str, updates: int) -> None:

@@ -14,6 +14,18 @@ from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
 from fairseq_floater.report import ReportError, check_fields, read_json
 
+# Options that follow from how many GPUs there are.
+_OF_THE_MACHINE = {
+    *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
+    *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
+    "--distributed-no-spawn",
+}
+# What a stage after the training made: all that must go where its arguments are others.
+_RESULTS = {
+    "generate": "generate.* and scores.*",
+    "score-reference": "losses.* and score-reference.args",
+}
+
 
 def write_validation(log: str, output: str) -> None:
     """Keep the losses that fairseq-validate printed last in ``log`` as JSON.
@@ -58,8 +70,7 @@ def check_data(folder: str, settings: str, *, rehearsal: bool) -> None:
     Raises:
         ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
     """
-    lines = Path(settings).read_text(encoding="utf-8").splitlines()
-    wanted = dict(line.split("=", 1) for line in lines if "=" in line)
+    wanted = _settings(Path(settings))
     summary = Path(folder) / "summary.json"
     made = check_fields(summary, read_json(summary), {}).get("parameters", {})
     check_fields(summary, made, {})
@@ -74,6 +85,59 @@ def check_data(folder: str, settings: str, *, rehearsal: bool) -> None:
         if found["pair"] != wanted["wmt14"] or found.get("rehearsal") != rehearsal:
             of = "a rehearsal's" if found.get("rehearsal") else "WMT14's"
             raise ReportError(f"{folder} holds {of} {found['pair']}, not what is asked for.")
+
+
+def _settings(path: Path) -> dict[str, str]:
+    """The ``key=value`` lines of a ``settings.args``."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def check_same(folder: str, stage: str, staging: str) -> None:
+    """Make sure that a run goes on under the arguments it was started with; its machine may differ.
+
+    Args:
+        folder: the run's, with ``<stage>.args`` and ``<stage>.tokens`` of the time it was started.
+        stage: one of :data:`fairseq_floater.experiment.STAGES`.
+        staging: where the arguments of now are.
+
+    Raises:
+        ReportError: an option has another value, or an update another number of tokens.
+    """
+    before, tokens = Path(folder) / f"{stage}.args", Path(folder) / f"{stage}.tokens"
+    if not before.is_file():
+        return
+    old, new = _arguments(before), _arguments(Path(staging) / f"{stage}.args")
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    changes = [f"{name} was {_value(old, name)} and is {_value(new, name)} now" for name in names]
+    configured = _settings(Path(staging) / "settings.args")["configured_tokens"]
+    if tokens.is_file() and (found := tokens.read_text(encoding="utf-8").strip()) != configured:
+        changes.append(f"tokens-per-update was {found} and is {configured} now")
+    if changes:
+        results = _RESULTS.get(stage)
+        remove = f"remove {results} there" if results else f"remove {folder}"
+        raise ReportError(
+            f"{folder} was started with other arguments of {stage}: {'; '.join(changes)}. "
+            f"Set back what has changed, use another --work, or {remove}."
+        )
+
+
+def _arguments(path: Path) -> dict[str, str]:
+    """Of a file of words, one a line: each option with its values; what comes first is the data."""
+    found: dict[str, list[str]] = {"the data folder": []}
+    name = "the data folder"
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    for word in text.removesuffix("\n").split("\n"):
+        if word.startswith("--"):
+            name = word
+            found.setdefault(name, [])
+        else:
+            found[name].append(word)
+    return {name: " ".join(words) for name, words in found.items() if name not in _OF_THE_MACHINE}
+
+
+def _value(arguments: dict[str, str], name: str) -> str:
+    return (arguments[name] or "given") if name in arguments else "not given"
 
 
 def resume(folder: str, world: int) -> str:
@@ -110,7 +174,7 @@ def _processes(noted: Path) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m fairseq_floater.run_folder resume|data|validation|field ...`; returns the exit code."""
+    """`python -m fairseq_floater.run_folder resume|data|same|validation|field ...`; returns the exit code."""
     command, *words = sys.argv[1:] if argv is None else argv
     return exit_code(lambda: _run(command, words), Path(words[0]))
 
@@ -120,6 +184,8 @@ def _run(command: str, words: list[str]) -> None:
         print(resume(words[0], int(words[1])))
     elif command == "data":
         check_data(words[0], words[1], rehearsal="--rehearsal" in words[2:])
+    elif command == "same":
+        check_same(*words)
     elif command == "validation":
         write_validation(*words)
     else:

@@ -1,4 +1,4 @@
-"""The names of the shapes, for tools that need no more of them."""
+"""The names of the shapes and what positions need to know of them, for tools that need no more."""
 
 #: our architecture -> fairseq's
 ARCHITECTURES = {
@@ -9,4 +9,14 @@ ARCHITECTURES = {
     "floater_transformer_vaswani_wmt_en_de_big": "transformer_vaswani_wmt_en_de_big",
     "floater_transformer_vaswani_wmt_en_fr_big": "transformer_vaswani_wmt_en_fr_big",
     "floater_transformer_wmt_en_de_big": "transformer_wmt_en_de_big",
+}
+#: fairseq's architecture -> channels, and blocks of either stack
+SIZES = {
+    "transformer": (512, 6),
+    "transformer_tiny": (64, 2),
+    "transformer_iwslt_de_en": (512, 6),
+    "transformer_wmt_en_de": (512, 6),
+    "transformer_vaswani_wmt_en_de_big": (1024, 6),
+    "transformer_vaswani_wmt_en_fr_big": (1024, 6),
+    "transformer_wmt_en_de_big": (1024, 6),
 }

@@ -7,11 +7,12 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS, TARGETS
 from fairseq_floater.errors import UsageError
-from fairseq_floater.position_encoders import BLOCKS, POSITION_ENCODERS, TARGETS
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
+_LABELS = {"floater": "FLOATER", "sinusoidal": "sinusoid", "rnn": "RNN", "none": "no positions"}
 # What cannot stand in a line of a script's: control characters, line breaks, halves of characters.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -34,7 +35,7 @@ class Run:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        choices = (*POSITION_ENCODERS, PLAIN)
+        choices = (*DEFAULT_TARGETS, PLAIN)
         for name, value, allowed in (
             ("--encoder", self.encoder, choices),
             ("--blocks", self.blocks, BLOCKS),
@@ -54,7 +55,7 @@ class Run:
     def resolved_target(self) -> str | None:
         if self.encoder == PLAIN:
             return None
-        return self.target or POSITION_ENCODERS[self.encoder].default_target
+        return self.target or DEFAULT_TARGETS[self.encoder]
 
     @property
     def name(self) -> str:
@@ -70,6 +71,27 @@ class Run:
         words = " ".join(self.options).replace(" --", "-").removeprefix("--")
         parts += [re.sub(r"[^\w.-]+", "_", words)] if words else []
         return "-".join(parts)
+
+    @property
+    def label(self) -> str:
+        """The run in a few words, for tables of one experiment: ``FLOATER, hidden``; ``sinusoid, warm``.
+
+        Untold is what is usual: a sinusoid or learned vectors at the input, flows at all blocks, each
+        encoder's own target, from random parameters with nothing underneath.
+        """
+        if self.encoder == PLAIN:
+            return PLAIN
+        parts = [_LABELS.get(self.encoder, self.encoder)]
+        usual = {"sinusoidal": "input", "learned": "input", "none": self.blocks}
+        if self.blocks != usual.get(self.encoder, "all"):
+            parts.append("input only" if self.blocks == "input" else "all blocks")
+        if self.resolved_target != DEFAULT_TARGETS[self.encoder]:
+            parts.append(str(self.resolved_target))
+        if self.base == self.scratch and (self.encoder, self.blocks) != ("sinusoidal", "input"):
+            parts.append("with base" if self.base else "no base")
+        parts += [] if self.scratch else ["warm"]
+        words = re.sub(r"--position-stretch[ =]\S+", "--stretched", " ".join(self.options))
+        return ", ".join([*parts, *re.split(r"\s*--", words)[1:]])
 
     def model_options(self) -> list[str]:
         """fairseq-train's options of the position encoder."""
@@ -94,7 +116,7 @@ class Run:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that :func:`run_from_args` reads."""
-    parser.add_argument("--encoder", default="floater", choices=(*POSITION_ENCODERS, PLAIN))
+    parser.add_argument("--encoder", default="floater", choices=(*DEFAULT_TARGETS, PLAIN))
     parser.add_argument("--blocks", default="all", choices=BLOCKS)
     parser.add_argument("--target", default=None, choices=TARGETS)
     parser.add_argument(

@@ -117,7 +117,9 @@ class TextFile:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             found = f"line {number} holds the byte 0x{data[error.start]:02x}"
-            raise wrong(f"`{self.path}` must be UTF-8", found) from None
+            # The reason at the end of a file alone: a line's end would be more data.
+            hint = "; was it cut off?" if error.reason == "unexpected end of data" else ""
+            raise wrong(f"`{self.path}` must be UTF-8", found, hint) from None
 
     def _read(self, place: int) -> bytes:
         # Within its buffer a seek costs nothing; others may have read elsewhere in between.
@@ -130,6 +132,11 @@ class TextFile:
             return _without_end(self._read(place)).decode("utf-8")
         except UnicodeDecodeError:  # it was valid, and began elsewhere
             raise self._changed() from None
+
+    def ends_in_newline(self) -> bool:
+        """Whether the last line has its end."""
+        size, _ = self._state
+        return size > 0 and os.pread(self._file.fileno(), 1, size - 1) == b"\n"
 
     def check_unchanged(self) -> None:
         """Raises ScoringError if another process has written to the file since it was opened."""

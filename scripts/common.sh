@@ -179,13 +179,20 @@ use_gpus() {
   export CUDA_VISIBLE_DEVICES
 }
 
-# Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls.
+# Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls. From here on Python
+# finds this clone's package, not another copy that is installed or lies where the script was called.
 ensure_setup() {
-  if [[ ${FLOATER_SET_UP:-} == "$PYTHON" ]]; then return; fi
-  if dry; then
-    "$PYTHON" -c 'import fairseq_floater' 2>/dev/null || die "Run scripts/setup.sh first: a dry run installs nothing."
-    return
+  local root
+  if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
+    if dry; then # looked for and not imported, which takes seconds
+      "$PYTHON" -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("fairseq_floater") is None)' \
+        2>/dev/null || die "Run scripts/setup.sh first: a dry run installs nothing."
+    else
+      bash "$ROOT/scripts/setup.sh" || exit $?
+    fi
+    export FLOATER_SET_UP=$PYTHON
   fi
-  bash "$ROOT/scripts/setup.sh" || exit $?
-  export FLOATER_SET_UP=$PYTHON
+  root=$(cd -P -- "$ROOT" && pwd)
+  [[ :${PYTHONPATH:-}: == ":$root:"* ]] || export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+  export PYTHONSAFEPATH=1
 }

@@ -173,7 +173,7 @@ average_checkpoints() {
     fi
     local which=(--last "${SETTING[average]}")
     if [[ ${SETTING[average_of]} == updates ]]; then which+=(--updates); fi
-    say "$(basename "$folder"): averaging the last ${SETTING[average]} checkpoints"
+    say "$(basename "$folder"): averaging checkpoints (the last ${SETTING[average]})"
     aside "$PYTHON" -m fairseq_floater average --inputs "$folder/checkpoints" "${which[@]}" \
         --output "$folder/average.pt" --force --json "$folder/average.json"
 }

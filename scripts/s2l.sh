@@ -72,10 +72,12 @@ stage() {
 }
 
 stage systems || exit $?
-NAMES=() SYSTEMS=()
+NAMES=() SYSTEMS=() LABELS=()
 for line in "${WORDS[@]}"; do
-  NAMES+=("${line%%$'\t'*}")
-  SYSTEMS+=("${line#*$'\t'}")
+  IFS=$'\t' read -r name label system <<<"$line"
+  NAMES+=("$name")
+  LABELS+=(--label "$name=$label")
+  SYSTEMS+=("$system")
 done
 declare -A SETTING
 stage settings || exit $?
@@ -111,7 +113,7 @@ done
 side_by_side "$JOBS" one_system "${lines[@]}" ||
   die "The experiment stopped: a system above failed. Run it again to go on from there."
 
-files=()
+files=("${LABELS[@]}")
 for seed in "${SEED_LIST[@]}"; do
   for name in "${NAMES[@]}"; do
     folder=$WORK/seed-$seed/$name

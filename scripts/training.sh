@@ -66,13 +66,8 @@ launcher() {
 
 # same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
 same_arguments() {
-    local now=$STAGING/$1.args before=$2/$1.args
-    [[ -f $before ]] || return 0
-    diff <(whatever_the_gpus "$before") <(whatever_the_gpus "$now") >&2 ||
-        die "$2 was started with other arguments (above: < then, > now); use another --work or remove it."
-    if [[ -f $2/$1.tokens && $(<"$2/$1.tokens") != "${SETTING[configured_tokens]}" ]]; then
-        die "$2 was started for $(<"$2/$1.tokens") tokens an update, not ${SETTING[configured_tokens]}; use another --work or remove it."
-    fi
+    local said
+    said=$("$PYTHON" -m fairseq_floater.run_folder same "$2" "$1" "$STAGING" 2>&1) || die "$said"
 }
 
 # keep_arguments STAGE FOLDER: writes down what a stage is about to run with.
@@ -90,10 +85,4 @@ same_settings() {
         [[ -z $before || $before == "${SETTING[$key]}" ]] ||
             die "$folder was made with $key $before, not ${SETTING[$key]}; use another --work, or remove average.json, generate.* and scores.* there."
     done
-}
-
-# whatever_the_gpus FILE: the arguments that do not depend on how many GPUs there are.
-whatever_the_gpus() {
-    sed -E -e '/^--(update-freq|ddp-backend|distributed-(world-size|init-method|backend))$/ { N; d; }' \
-        -e '/^--(cpu|fp16|load-checkpoint-on-all-dp-ranks|distributed-no-spawn)$/d' "$1"
 }

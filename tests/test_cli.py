@@ -4,12 +4,13 @@ import subprocess
 import sys
 
 import pytest
-from toy import floater, run
+from toy import ROOT, floater, run
 
 from fairseq_floater.cli import build_parser
 from fairseq_floater.cli_common import VERBS
 
-LIGHT = ("user-dir", "numbers", "score", "s2l", "table")
+NUMBERS = ROOT / "configs" / "numbers_en_de.yaml"
+LIGHT = ("user-dir", "numbers", "args", "score", "s2l", "table")
 
 
 def imported(*words):
@@ -50,8 +51,21 @@ def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
     assert not {"torch", "fairseq"} & found
 
 
-def test_arguments_are_made_without_fairseq():
-    assert "fairseq" not in imported("-m", "fairseq_floater", "args", "--help")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fairseq_floater.table2", "status", "--work", "nowhere"],
+        ["fairseq_floater", "args", NUMBERS, "donor", "--encoder", "floater"],
+        ["fairseq_floater", "args", NUMBERS, "finetune", "--encoder", "rotation"],
+    ],
+    ids=["status", "donor", "finetune"],
+)
+def test_what_scripts_ask_again_and_again_needs_no_torch(words):
+    assert not {"torch", "fairseq"} & imported("-m", *words)
+
+
+def test_info_needs_no_fairseq():
+    assert "fairseq" not in imported("-m", "fairseq_floater", "info")
 
 
 REGISTERED = """

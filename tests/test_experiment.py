@@ -1,22 +1,28 @@
 """Configurations, the arguments made from them, and the command line around them."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
 from fairseq import options
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from helpers import build, every_target
 
+from fairseq_floater.averaging import AverageReport
+from fairseq_floater.checkpoints import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError
 from fairseq_floater.info import added_parameters
 from fairseq_floater.machines import Machines
 from fairseq_floater.plots import plot_scores
+from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.report import ReportError
 from fairseq_floater.report import collect as collect_results
 from fairseq_floater.run_folder import write_validation
+from fairseq_floater.shapes import ARCHITECTURES, SIZES
 from fairseq_floater.system_run import Run, run_from_words
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,6 +144,19 @@ S2L = ROOT / "configs" / "numbers_s2l.yaml"
         (lambda s: s.update(systems=[]), "must list one line of options"),
         (lambda s: s.update(systems=["--encoder 'x"]), "config.yaml: `s2l: systems`: .*cannot be"),
         (lambda s: s.update(systems="--encoder floater"), "must list one line of options"),
+        (lambda s: s.update(systems=[{"options": "--encoder rnn"}, 7]), "`options` and `label`"),
+        (
+            lambda s: s["systems"].append({"options": "--encoder rnn", "name": "x"}),
+            "`options` and `label`",
+        ),
+        (
+            lambda s: s["systems"].append({"options": "--encoder rnn", "label": 32 * "x"}),
+            "1 to 31 char",
+        ),
+        (
+            lambda s: s["systems"].append({"options": "--encoder rnn", "label": "sinusoid"}),
+            "has two labelled sinusoid; give one a `label`",
+        ),
         (lambda s: s.pop("threshold"), "`s2l` lacks threshold"),
         (lambda s: s.update(edge=3), "unknown key edge"),
     ],
@@ -149,6 +168,27 @@ def test_a_bad_s2l_section_is_refused(tmp_path, change, words):
     path.write_text(yaml.safe_dump(config))
     with pytest.raises(ConfigError, match=words):
         Experiment(path)
+
+
+LABELS = {
+    "--encoder sinusoidal --blocks input --scratch": "sinusoid",
+    "--encoder floater --target hidden --no-base --scratch": "FLOATER, hidden",
+    "--encoder rotation --no-base --scratch -- --position-stretch 0.5:2.5": "rotation, stretched",
+    "--encoder sinusoidal --no-base --scratch": "sinusoid, all blocks",
+    "--encoder sinusoidal --blocks input": "sinusoid, warm",
+    "--encoder floater --target qkv": "FLOATER, warm",
+    "--encoder floater --no-base --blocks input": "FLOATER, input only, no base, warm",
+    "--encoder rnn --scratch -- --rnn-layers 2 --rnn-input vector": (
+        "RNN, with base, rnn-layers 2, rnn-input vector"
+    ),
+    "--encoder none --no-base --scratch": "no positions",
+    "--encoder plain": "plain",
+}
+
+
+@pytest.mark.parametrize(("words", "label"), LABELS.items())
+def test_a_system_has_a_label_for_tables(words, label):
+    assert run_from_words(words).label == label
 
 
 def test_every_system_of_the_s2l_configuration_gets_equal_updates():
@@ -258,6 +298,25 @@ def test_parameters_are_the_papers():
     assert sum(learned.values()) == 12 * 1024 * 512
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_sizes_are_fairseqs(arch):
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[arch](args)
+    size = SIZES[ARCHITECTURES[arch]]
+    assert (args.encoder_embed_dim, args.encoder_layers) == size
+    assert (args.decoder_embed_dim, args.decoder_layers) == size
+
+
+@pytest.mark.parametrize("blocks", ["all", "input"])
+@every_target
+@pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+def test_added_parameters_are_those_of_the_model(encoder, blocks, target):
+    model = build(encoder, blocks, target)
+    found = position_parameters(dict(model.named_parameters()))
+    options = {"position_target": target}
+    assert added_parameters("floater_transformer_tiny", encoder, blocks, **options) == found
+
+
 def test_info_prints_table_1(capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out
@@ -267,6 +326,15 @@ def test_info_prints_table_1(capsys):
     assert "| `floater` | yes | yes | yes | qkv | 526,336 |" in out
     assert main(["info", "--arch", "bert"]) == 1
     assert "floater_transformer_tiny" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "1 checkpoint (last 1)"), (5, "5 checkpoints (last 5)")]
+)
+def test_one_checkpoint_is_no_plural(count, words):
+    record = {"path": "checkpoint1.pt", "num_updates": 9, "sha256": 64 * "0"}
+    report = AverageReport("average.pt", f"last {count}", count * [record], 1, 0, None)
+    assert report.format_text().startswith(f"averaged {words}:")
 
 
 def save_run(folder, name, bleu, before=None):

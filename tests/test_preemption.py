@@ -147,6 +147,8 @@ def test_a_training_told_to_stop_saves_at_that_very_update(stopped):
     assert valid_losses(log) == {}
     line = "told to stop (SIGTERM): saved at update 4; run the same command to go on"
     assert log.count(line) == 1
+    assert "done training" not in log
+    assert "stopped training in " in log
 
 
 def test_told_during_the_save_of_an_epoch_it_stops_after_the_next_update(stopped, uninterrupted):
@@ -162,6 +164,7 @@ def test_told_during_the_save_of_an_epoch_it_stops_after_the_next_update(stopped
 def test_told_at_its_last_update_a_training_finishes(stopped):
     number, marker, _, log = stopped[1][2]
     assert (number, marker) == (2 * UPDATES_AN_EPOCH, None)
+    assert "done training in " in log
     assert "told to stop" not in log
     assert list(valid_losses(log)) == [2]
 

@@ -52,7 +52,9 @@ def test_official_fairseq_is_refused_at_import(official):
 
 def test_the_commands_say_so_in_one_line(official):
     code, env = official
-    code += "sys.argv = ['floater', 'info']; from fairseq_floater.cli import main; sys.exit(main())"
+    code += (
+        "sys.argv = ['floater', 'average']; from fairseq_floater.cli import main; sys.exit(main())"
+    )
     status, lines = last_line(code, env)
     assert status == 1
     assert len(lines) == 1

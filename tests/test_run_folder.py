@@ -8,7 +8,7 @@ from toy import ROOT, environment, run
 
 from fairseq_floater.checkpoints import CheckpointError
 from fairseq_floater.report import ReportError
-from fairseq_floater.run_folder import check_data, field, main, resume
+from fairseq_floater.run_folder import check_data, check_same, field, main, resume
 
 
 @pytest.fixture
@@ -64,6 +64,75 @@ def test_data_are_what_the_configuration_describes(tmp_path):
     ):
         with pytest.raises(ReportError, match=message):
             check_data(*data(tmp_path, **changes), rehearsal=False)
+
+
+def arguments(folder, stage, words, tokens=2000):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{stage}.args").write_text("".join(f"{word}\n" for word in words))
+    (folder / f"{stage}.tokens").write_text(f"{tokens}\n")
+    (folder / "settings.args").write_text(f"seed=1\nconfigured_tokens={tokens}\n")
+
+
+DONOR = (
+    "w/data/bin",
+    "--lr",
+    "0.003",
+    "--cpu",
+    "--update-freq",
+    "4",
+    "--adam-betas",
+    "(0.9, 0.98)",
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "tokens", "message"),
+    [
+        (
+            ["w/data/bin", "--lr", "0.01", "--adam-betas", "(0.9, 0.98)", "--fp16"],
+            2000,
+            "--lr was 0.003 and is 0.01 now. Set back what has changed, use another --work, or remove",
+        ),
+        (["x", *DONOR[1:]], 2000, "the data folder was w/data/bin and is x now."),
+        (
+            [*DONOR[:6], "--clip-norm", "1", "--share-all-embeddings"],
+            2000,
+            "--adam-betas was (0.9, 0.98) and is not given now; --clip-norm was not given and is 1 "
+            "now; --share-all-embeddings was not given and is given now.",
+        ),
+        (DONOR, 4000, "tokens-per-update was 2000 and is 4000 now."),
+    ],
+)
+def test_other_arguments_are_named_with_both_values(tmp_path, now, tokens, message):
+    arguments(tmp_path / "plain", "donor", DONOR)
+    arguments(tmp_path / "now", "donor", now, tokens)
+    with pytest.raises(ReportError) as error:
+        check_same(str(tmp_path / "plain"), "donor", str(tmp_path / "now"))
+    assert f"plain was started with other arguments of donor: {message}" in str(error.value)
+
+
+def test_another_search_asks_for_another_translation_not_another_training(tmp_path):
+    arguments(tmp_path / "run", "generate", ["bin", "--beam", "4"])
+    arguments(tmp_path / "now", "generate", ["bin", "--beam", "5"])
+    with pytest.raises(
+        ReportError, match=r"--beam was 4 and is 5 now\. .* or remove generate\.\* and"
+    ):
+        check_same(str(tmp_path / "run"), "generate", str(tmp_path / "now"))
+
+
+def test_the_same_arguments_on_other_gpus_go_on(tmp_path):
+    arguments(tmp_path / "plain", "donor", DONOR)
+    gpus = [
+        "--distributed-world-size",
+        "8",
+        "--load-checkpoint-on-all-dp-ranks",
+        "--update-freq",
+        "1",
+    ]
+    now = ["w/data/bin", "--lr", "0.003", *gpus, "--adam-betas", "(0.9, 0.98)", "--fp16"]
+    arguments(tmp_path / "now", "donor", now)
+    check_same(str(tmp_path / "plain"), "donor", str(tmp_path / "now"))
+    check_same(str(tmp_path / "nothing yet"), "donor", str(tmp_path / "now"))
 
 
 def test_a_field_of_a_file(tmp_path, capsys):

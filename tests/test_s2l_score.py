@@ -2,22 +2,28 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu.significance
+import yaml
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiment_rules import s2l_systems
 from fairseq_floater.hypotheses import ScoringError
 from fairseq_floater.metric_sums import score_of, sentence_counts
 from fairseq_floater.s2l.bins import S2LError
 from fairseq_floater.s2l.score import score
+from fairseq_floater.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.s2l.split import split
 from fairseq_floater.s2l.split_options import SplitOptions
 from fairseq_floater.s2l.statistics import Bootstrap, interval, paired_p_value
 from fairseq_floater.s2l.systems import SystemFiles
 
+ROOT = Path(__file__).resolve().parent.parent
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in ("an", "el", "ir", "os", "ut")]
 
 
@@ -153,6 +159,14 @@ def test_paired_p_values_follow_their_definition():
     assert paired_p_value(1.0, np.empty(0)) is None
 
 
+def test_paired_p_values_are_two_to_three_times_sacrebleus():
+    for difference in (0.1, 0.5, 1.0, 2.0):
+        resampled = np.random.default_rng(3).normal(difference, 1, 20_000)
+        stats = np.abs(resampled) - np.abs(resampled).mean()  # sacreBLEU's paired bootstrap
+        theirs = sacrebleu.significance._compute_p_value(stats, difference)
+        assert 1.9 < paired_p_value(difference, resampled) / theirs < 3
+
+
 def test_the_bootstrap_resamples_sentences():
     """Of a mean, its spread is known: standard deviation / sqrt(N)."""
     values = np.random.default_rng(1).normal(10, 3, (400, 1))
@@ -234,14 +248,43 @@ def test_the_command_writes_table_json_and_figures(folder, systems, tmp_path, ca
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "s.json").read_text())
     value = found["bins"]["all"]["systems"]["good"]["bleu"]["value"]
-    assert re.search(rf"\| good \| {value:.1f} \[", out)
-    assert "BLEU against bad" in out and "loss, bits a token" in out
-    assert "Length is counted in source tokens without the end symbol" in out
+    assert re.search(rf"\| good +\| {value:.1f} ±", out)
+    assert "difference from bad" in out and "loss: bits a token" in out
+    assert "p is two-sided" in out
+    assert "Lengths are counted in source tokens without the end symbol" in out
     assert figures[0].read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in figures[1].read_bytes()
     assert main([*words, "--figure", str(tmp_path / "g.png"), str(tmp_path / "f.txt")]) == 2
     assert not (tmp_path / "g.png").exists()
     assert "must end in one of png, svg, pdf" in capsys.readouterr().err
+
+
+def test_the_table_is_narrow_and_the_json_is_whole():
+    section = yaml.safe_load((ROOT / "configs" / "numbers_s2l.yaml").read_text())["s2l"]
+    labels = {system.run.name: system.label for system in s2l_systems(section)}
+    report = S2LScores("split", labels, section["baseline"], "nrefs:1", "tokens", 1000, 1, (2, 20))
+    bleu, loss = (
+        Measure(34.56, 30.1, 39.9, [33, 36], None),
+        Measure(2.34, 2.1, 2.5, [2.3, 2.4], None),
+    )
+    for name in ("[48, inf)", "all"):
+        report.add_bin(name, 1200, 51.2)
+        for system in labels:
+            gains = (Comparison(-12.34, 0.0012), Comparison(-0.123, 0.0123))
+            report.scores[name][system] = BinScore(bleu, loss, 56.7, 0.987, 0.021, *gains)
+    text = report.format_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 * (2 + len(labels))
+    assert max(map(len, rows)) <= 100
+    values = "34.6 ±2.1", "-12.3 (0.001)", "2.34 ±0.07", "-0.12 (0.012)", "0.99 "
+    row = f"| {'rotation, stretched':<31} | {' | '.join(values)} |"
+    assert rows.count(row) == 2
+    assert not any(name in text for name in labels)
+    found = report.to_json_dict()
+    assert (found["labels"], found["systems"]) == (labels, list(labels))
+    one = found["bins"]["all"]["systems"]["floater-all-qkv"]
+    assert (one["bleu"]["low"], one["bleu"]["high"], one["chrf"]) == (30.1, 39.9, 56.7)
+    assert (one["cut_off"], one["loss_against_baseline"]["p_value"]) == (0.021, 0.0123)
 
 
 def spoilt(folder, tmp_path, change):

@@ -20,7 +20,7 @@ def s2l_config(tmp_path_factory):
     settings["data"]["vocab"] = 130
     settings["s2l"].update({"edges": [24, 36], "max-per-bin": 6})
     settings["s2l"]["systems"] = [
-        "--encoder sinusoidal --blocks input --scratch",
+        {"options": "--encoder sinusoidal --blocks input --scratch", "label": "fairseq's own"},
         "--encoder rotation --no-base --scratch -- --position-stretch 0.5:2.5",
     ]
     settings["s2l"]["baseline"] = SYSTEMS[0]
@@ -57,7 +57,9 @@ def test_from_corpus_to_figure(s2l_config):
             assert found["systems"][system]["loss_bits_per_token"]["value"] > 0
             assert 0 <= found["systems"][system]["cut_off"] <= 1
     assert scores["length_limit"] == {"a": 0, "b": 10}
-    assert (work / "s2l.md").read_text() in done.stdout
+    table = (work / "s2l.md").read_text()
+    assert "| fairseq's own" in table and "| rotation, stretched |" in table
+    assert table in done.stdout
     assert "never trained" in done.stdout
     assert (work / "s2l.png").stat().st_size > 10_000
     assert b"<svg" in (work / "s2l.svg").read_bytes()

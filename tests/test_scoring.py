@@ -123,10 +123,54 @@ def test_gaps_are_refused_with_the_missing_ids_and_the_hint(write):
     )
 
 
-@pytest.mark.parametrize("last", ["S-1\tsource", "H-1\t-1\t▁a"])
-def test_a_file_that_broke_off_before_the_last_hypothesis_is_refused(write, last):
+BROKEN_OFF = (
+    r"`.*out\.txt` must be whole, but breaks off at line {} \({}\) instead; "
+    r"was fairseq-generate stopped, or the disk full\? Generate it again\."
+)
+
+
+@pytest.mark.parametrize(
+    ("last", "lacking"),
+    [
+        ("S-1\tsource", "sentence 1 lacks its D, H line"),
+        ("H-1\t-1\t▁a", "sentence 1 lacks its D, S line"),
+    ],
+)
+def test_a_file_that_broke_off_before_the_last_hypothesis_is_refused(write, last, lacking):
     path = write("out.txt", f"S-0\ts\nH-0\t-1\t▁a\nD-0\t-1\ta\n{last}\n")
-    refused(r".* from 0 to 1, but lacks 1 \(1\) instead.*", read_hypotheses, path)
+    refused(BROKEN_OFF.format(4, lacking), read_hypotheses, path)
+
+
+@pytest.mark.parametrize(
+    ("cut", "found"),
+    [
+        ("T-5", "sentence 5 lacks its D, H, P, T line"),
+        ("\nP-5", "sentence 5 lacks its P line"),
+        ("0.2\nS-1", "that line has no end"),
+        ("S-1", "fairseq's closing lines are not there"),
+    ],
+)
+def test_a_file_cut_off_anywhere_is_said_to_be_cut_off(write, cut, found):
+    text = generated(HYPOTHESES, order=[0, 5, 4, 1, 3, 2])
+    left = text[: text.index(cut)]
+    refused(
+        BROKEN_OFF.format(len(left.splitlines()), found), read_hypotheses, write("out.txt", left)
+    )
+
+
+def test_the_sentences_of_whole_output_alone_are_whole(write):
+    lines = generated(HYPOTHESES).splitlines(keepends=True)
+    path = write("out.txt", "".join(line for line in lines if line[1] == "-"))
+    assert list(read_hypotheses(path)) == HYPOTHESES
+
+
+def test_a_character_cut_off_is_said(write):
+    path = write("out.txt", "D-0\t-1\tGrüße".encode()[:-2])
+    refused(
+        r".* must be UTF-8, but line 1 holds the byte 0xc3 instead; was it cut off\?",
+        read_hypotheses,
+        path,
+    )
 
 
 @pytest.mark.parametrize("rest", ["nur Text", "x\tText", ""])

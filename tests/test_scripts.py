@@ -84,8 +84,15 @@ def test_a_second_run_skips_what_is_whole(finished, config):
     assert "trained already" in again.stderr
 
 
-@pytest.mark.parametrize("change", [{"lr": 0.5}, {"log-interval": 7}], ids=["rate", "whole number"])
-def test_other_settings_do_not_mix_into_a_run(finished, config, change):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0.5}, "--lr was 0.003 and is 0.5 now"),
+        ({"log-interval": 7}, "-interval was 2 and is 7"),
+    ],
+    ids=["rate", "whole number"],
+)
+def test_other_settings_do_not_mix_into_a_run(finished, config, change, message):
     settings = yaml.safe_load(config.read_text())
     settings["optimisation"] |= change
     other = config.with_name("other.yaml")
@@ -94,7 +101,8 @@ def test_other_settings_do_not_mix_into_a_run(finished, config, change):
     refused = run("protocol.sh", other, "--encoder", "floater", "--work", finished)
     (finished / "floater-all-qkv" / "set aside").rename(finished / "floater-all-qkv" / "trained")
     assert refused.returncode == 1
-    assert "was started with other arguments" in refused.stderr
+    assert "plain was started with other arguments of donor: " in refused.stderr
+    assert message in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
 """The scripts' command lines: help, bad usage, dry runs."""
 
+import shutil
+import site
+import subprocess
+import sys
+
 import pytest
-from test_scripts import ROOT, run
+from test_scripts import ENVIRONMENT, ROOT, run
 
 SOURCED = ("common.sh", "training.sh")
 SCRIPTS = sorted(p for p in (ROOT / "scripts").glob("*.sh") if p.name not in SOURCED)
@@ -44,3 +49,20 @@ def test_a_dry_run_prints_commands_and_leaves_nothing(tmp_path):
     for command in ("fairseq_cli.train", "warm-start", "average", "fairseq_cli.generate", "score"):
         assert command in done.stdout
     assert not (tmp_path / "w").exists()
+
+
+def test_a_script_uses_its_own_clone_whatever_is_installed_or_lies_around(tmp_path):
+    other = tmp_path / "other clone"
+    shutil.copytree(ROOT / "fairseq_floater", other / "fairseq_floater")
+    command = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"]
+    subprocess.run(command, check=True)
+    [packages] = (tmp_path / "venv").glob("lib/*/site-packages")
+    (packages / "installed.pth").write_text("\n".join([str(other), *site.getsitepackages()]))
+    environment = {k: v for k, v in ENVIRONMENT.items() if k != "PYTHONPATH"}
+    environment["FLOATER_PYTHON"] = str(tmp_path / "venv" / "bin" / "python")
+    words = ["bash", ROOT / "scripts" / "protocol.sh", CONFIG, "--encoder", "learned", "--dry-run"]
+    done = subprocess.run(words, cwd=other, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    commands = done.stdout.replace("\\", "")  # before a space of a path
+    assert f"--user-dir {ROOT / 'fairseq_floater'} " in commands
+    assert str(other) not in commands

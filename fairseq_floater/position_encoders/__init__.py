@@ -1,6 +1,7 @@
 """Which file encodes the position? The one in this folder named after `--position-encoder`.
 
-To add an encoder: write its file (its options included) and add its class to ``_ENCODERS`` below.
+To add an encoder: write its file (its options included), add its class to ``_ENCODERS`` below and its
+name to `encoder_names.py`.
 The command line, the README's table, `floater info` and the contract tests read this registry.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS, TARGETS
 from fairseq_floater.position_encoders.base import Option, PositionSignal
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.learned import LearnedPositions
@@ -26,11 +28,8 @@ _ENCODERS: tuple[type[PositionSignal], ...] = (
     NoPositions,
 )
 POSITION_ENCODERS: dict[str, type[PositionSignal]] = {cls.name: cls for cls in _ENCODERS}
-if len(POSITION_ENCODERS) != len(_ENCODERS):
-    raise ImportError("Two position encoders share a name.")
-
-BLOCKS = ("all", "input")
-TARGETS = ("qkv", "hidden")
+if [cls.name for cls in _ENCODERS] != list(DEFAULT_TARGETS):
+    raise ImportError("encoder_names.py must name the classes of `_ENCODERS`, in their order.")
 
 ENCODER_OPTION = Option(
     "--position-encoder",
@@ -82,7 +81,7 @@ def complete(args: Any) -> None:
         setattr(args, option.dest, option.checked(option.default if value is None else value))
     encoder = POSITION_ENCODERS[args.position_encoder]
     if args.position_target is None:
-        args.position_target = encoder.default_target
+        args.position_target = DEFAULT_TARGETS[encoder.name]
     encoder.check_options(encoder_options(args), args.position_target)
     _check_stretch(args, encoder)
 

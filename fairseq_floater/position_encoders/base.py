@@ -133,7 +133,6 @@ class PositionSignal(nn.Module, ABC):
     title: ClassVar[str]
     formula: ClassVar[str]
     source: ClassVar[str]
-    default_target: ClassVar[str] = "hidden"
     #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
     keeps_base: ClassVar[bool] = True
     #: Table 1 of the paper.

@@ -61,7 +61,6 @@ class FloaterPositions(PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
-    default_target = "qkv"
     inductive = True
     data_driven = True
     parameter_efficient = True

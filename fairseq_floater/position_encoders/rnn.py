@@ -48,7 +48,6 @@ class RecurrentPositions(PositionSignal):
     title = "RNN"
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
-    default_target = "qkv"
     inductive = True
     data_driven = True
     parameter_efficient = True

@@ -35,7 +35,6 @@ class RotationPositions(PositionSignal):
     title = "rotation flow"
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
-    default_target = "hidden"
     inductive = True
     data_driven = True
     parameter_efficient = True

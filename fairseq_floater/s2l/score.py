@@ -55,6 +55,7 @@ def score(
     tokenize: str = "13a",
     bootstrap: int = 1000,
     seed: int = 12345,
+    labels: dict[str, str] | None = None,
 ) -> S2LScores:
     """Score systems on the test pairs of ``floater s2l split``.
 
@@ -69,6 +70,7 @@ def score(
         tokenize: sacreBLEU's tokenizer.
         bootstrap: resamples for intervals and p-values, 0 for none.
         seed: of the resampling.
+        labels: what tables and figures call a system, by its name; the name itself where it has none.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
@@ -83,6 +85,9 @@ def score(
     for files in short_systems:
         if files.name not in names:
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
+    shown_as = {name: (labels or {}).get(name, name) for name in names}
+    if len(set(shown_as.values())) < len(names):
+        raise UsageError(f"`--label` must tell the systems apart, but they are {shown_as}.")
     check_bootstrap(bootstrap, seed)
     if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
         raise UsageError(
@@ -96,7 +101,7 @@ def score(
     scorer = _Scorer(bleu, length_limit, bootstrap, seed, baseline)
     report = S2LScores(
         split=str(split_dir),
-        systems=names,
+        labels=shown_as,
         baseline=baseline,
         signature=scorer.signature(),
         length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
@@ -232,8 +237,8 @@ def _warn_of_early_stops(report: S2LScores) -> None:
         ]
         if short:
             report.warnings.append(
-                f"{system} stops early: hypotheses of {', '.join(short)} of the references' length. "
-                "BLEU and chrF flatter that; read the loss."
+                f"{report.labels[system]} stops early: hypotheses of {', '.join(short)} of the "
+                "references' length. BLEU and chrF flatter that; read the loss."
             )
 
 

@@ -31,8 +31,6 @@ class Measure:
 
     def format(self, digits: int) -> str:
         text = f"{self.value:.{digits}f}"
-        if self.low is not None:
-            text += f" [{self.low:.{digits}f}, {self.high:.{digits}f}]"
         if self.spread is not None:
             text += f" ±{self.spread:.{digits}f}"
         return text
@@ -47,7 +45,7 @@ class Comparison:
 
     def format(self, digits: int) -> str:
         text = f"{self.difference:+.{digits}f}"
-        return text if self.p_value is None else f"{text} (p={self.p_value:.3f})"
+        return text if self.p_value is None else f"{text} ({self.p_value:.3f})"
 
 
 @dataclass
@@ -79,7 +77,7 @@ class S2LScores:
     """Scores of all systems by bin, the trained lengths first (where given) and ``all`` last."""
 
     split: str
-    systems: list[str]
+    labels: dict[str, str]  # of each system, by its name
     baseline: str | None
     signature: str
     length: str
@@ -97,6 +95,10 @@ class S2LScores:
         self.scores[name] = {}
 
     @property
+    def systems(self) -> list[str]:
+        return list(self.labels)
+
+    @property
     def bins(self) -> list[str]:
         return list(self.scores)
 
@@ -109,7 +111,16 @@ class S2LScores:
             }
             for name, scores in self.scores.items()
         }
-        keys = ("split", "systems", "baseline", "signature", "length", "resamples", "seed")
+        keys = (
+            "split",
+            "systems",
+            "labels",
+            "baseline",
+            "signature",
+            "length",
+            "resamples",
+            "seed",
+        )
         return {
             **{key: getattr(self, key) for key in keys},
             "length_limit": self.length_limit and dict(zip("ab", self.length_limit)),
@@ -119,57 +130,65 @@ class S2LScores:
         }
 
     def format_text(self) -> str:
+        """A table for each bin, narrow enough for a terminal; intervals and the rest are in the JSON."""
         has_loss = any(f.loss for scores in self.scores.values() for f in scores.values())
-        has_limit = any(
-            f.cut_off is not None for scores in self.scores.values() for f in scores.values()
-        )
-        heads = ["source tokens", "sentences", "mean length", "system", "BLEU", "chrF", "length"]
-        heads += ["cut off"] if has_limit else []
-        heads += ["loss, bits a token"] if has_loss else []
-        if self.baseline:
-            heads.append(f"BLEU against {self.baseline}")
-            heads += [f"loss against {self.baseline}"] if has_loss else []
-        lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        for name, scores in self.scores.items():
-            for number, (system, found) in enumerate(scores.items()):
-                place = ["", "", ""]
-                if number == 0:
-                    place = [name, f"{self.sentences[name]:,}", f"{self.mean_length[name]:.1f}"]
-                cells = [*place, system, found.bleu.format(1), f"{found.chrf:.1f}"]
-                cells.append(f"{found.length_ratio:.2f}")
-                if has_limit:
-                    cells.append("-" if found.cut_off is None else f"{100 * found.cut_off:.0f} %")
-                if has_loss:
-                    cells.append(found.loss.format(2) if found.loss else "-")
-                if self.baseline:
-                    cells += self._gains(system, found, has_loss)
-                lines.append(f"| {' | '.join(cells)} |")
-        return "\n".join([*lines, "", *self._notes()])
+        gain = ["against (p)"] if self.baseline else []
+        heads = ["system", "BLEU", *gain, *(["loss", *gain] if has_loss else []), "ratio"]
+        rows = {
+            name: [self._cells(system, found, has_loss) for system, found in scores.items()]
+            for name, scores in self.scores.items()
+        }
+        every_row = [heads, *(row for bin_rows in rows.values() for row in bin_rows)]
+        widths = [max(map(len, column)) for column in zip(*every_row)]
 
-    def _gains(self, system: str, found: BinScore, has_loss: bool) -> list[str]:
-        gains = [(found.bleu_gain, 1), *([(found.loss_gain, 2)] if has_loss else [])]
-        if system == self.baseline:
-            return ["" for _ in gains]
-        return [gain.format(digits) if gain else "-" for gain, digits in gains]
+        def line(cells: list[str]) -> str:
+            return f"| {' | '.join(c.ljust(width) for c, width in zip(cells, widths))} |"
+
+        lines = []
+        for name, bin_rows in rows.items():
+            sentences, mean = self.sentences[name], self.mean_length[name]
+            lines += [f"{name}: {sentences:,} sentences of {mean:.1f} source tokens on average", ""]
+            lines += [
+                line(heads),
+                line(["-" * width for width in widths]),
+                *map(line, bin_rows),
+                "",
+            ]
+        return "\n".join([*lines, *self._notes()])
+
+    def _cells(self, system: str, found: BinScore, has_loss: bool) -> list[str]:
+        cells = [self.labels[system]]
+        kinds = [(found.bleu, found.bleu_gain, 1), (found.loss, found.loss_gain, 2)]
+        for value, gain, digits in kinds if has_loss else kinds[:1]:
+            cells.append(value.format(digits) if value else "-")
+            if system == self.baseline:
+                cells.append("")
+            elif self.baseline:
+                cells.append(gain.format(digits) if gain else "-")
+        return [*cells, f"{found.length_ratio:.2f}"]
 
     def _notes(self) -> list[str]:
         seeds = max(
             len(f.bleu.per_seed) for scores in self.scores.values() for f in scores.values()
         )
-        notes = [f"Length is counted in {self.length}."]
+        notes = [f"Lengths are counted in {self.length}."]
+        if seeds > 1:
+            notes.append(f"Means over up to {seeds} training seeds, ± their standard deviation.")
+        if self.baseline:
+            notes.append(f"against: the difference from {self.labels[self.baseline]}.")
         if self.resamples:
             notes.append(
-                f"[95 % interval] and p: {self.resamples} bootstrap resamples of sentences, seed "
-                f"{self.seed}, the same for every system."
+                f"p, and the 95 % intervals in the JSON: {self.resamples} bootstrap resamples of sentences, "
+                f"seed {self.seed}, the same for every system; with several seeds, of their mean."
             )
-        if seeds > 1:
             notes.append(
-                f"Means over up to {seeds} training seeds, ± their standard deviation; intervals and p "
-                "are those of the mean on resampled sentences."
+                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives."
             )
-        notes.append("length: hypothesis / reference in BLEU's tokens.")
+        notes.append("loss: bits a token. ratio: hypothesis / reference in BLEU's tokens.")
         if self.length_limit:
             a, b = self.length_limit
-            notes.append(f"cut off: hypotheses that reached the limit of {a:g} x source + {b:g}.")
+            notes.append(
+                f"cut_off in the JSON: hypotheses that reached the limit of {a:g} x source + {b:g}."
+            )
         notes.append(f"BLEU: {self.signature}")
         return notes + [f"Warning: {warning}" for warning in self.warnings]

@@ -71,10 +71,11 @@ def interval(value: float, resampled: Array) -> Estimate:
 
 
 def paired_p_value(difference: float, resampled: Array) -> float | None:
-    """Chance of a difference as large if there were none: 1 for a system against itself.
+    """Chance of a difference as large, either way, if there were none: 1 for a system against itself.
 
     ``resampled`` are the differences on the same resamples; their spread around their own mean
-    stands for chance (the shift method, as in sacreBLEU's paired bootstrap).
+    stands for chance, on both sides of it. sacreBLEU's paired bootstrap takes the differences without
+    their signs and counts one side: its p-values are a half to a third of these.
     """
     if not len(resampled):
         return None
