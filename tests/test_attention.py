@@ -38,5 +38,3 @@ def test_a_decoding_step_costs_the_same_at_every_position(target):
                 model.decoder(prefix, encoder_out=encoder_out, incremental_state={})
             costs[length] = written.count
     assert costs[32] == costs[1000]
-
-

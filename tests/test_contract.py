@@ -17,6 +17,7 @@ from helpers import (
     difference,
     every_case,
     every_target,
+    generated,
     log_probs,
     loss_of,
     parts,
@@ -34,7 +35,8 @@ from helpers import (
 )
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, PositionRangeError
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.row_range import PositionRangeError
 
 TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
 
@@ -334,6 +336,38 @@ def test_a_position_out_of_range_is_an_error(encoder, target):
     assert tables(model, dtype=torch.bfloat16)[0].isfinite().all()
     with pytest.raises(PositionRangeError, match=f"Position 0 of {encoder} reaches 1e.05.*float16"):
         tables(model, dtype=torch.float16)
+
+
+@every_table
+@pytest.mark.parametrize("products", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_that_the_model_would_overflow_at_is_an_error(
+    encoder, blocks, target, products, monkeypatch
+):
+    """A table may be finite, and the model's output NaN: a LayerNorm squares rows, a product casts them."""
+    model = visible(encoder, blocks, target)
+    largest = 7e4 if products == torch.float16 else 1.2e18
+    for stack, name, signal in signals(model):
+        rows = torch.zeros_like(signal.compute(64, parts(stack, name)).detach())
+        rows[5, 0, 0, 3] = largest
+        monkeypatch.setattr(signal, "compute", lambda n, _, rows=rows: rows[:n])
+    with torch.autocast("cpu", dtype=products, enabled=products != torch.float32):
+        with pytest.raises(PositionRangeError, match=f"Position 5 of {encoder} (reaches|has norm)"):
+            log_probs(model, source_batch(), target_batch())
+        short = [sentence(5), shifted(sentence(4))]
+        assert log_probs(model, *short).isfinite().all()
+
+
+def test_a_search_ends_with_the_error_and_no_hypothesis_of_nan():
+    model = visible("floater", target="hidden")
+    with torch.no_grad():
+        for parameter in position_parameters(model):
+            parameter.zero_()
+        for _, _, signal in signals(model):
+            signal.dynamics.bias2.fill_(1e18)  # row i is 1e17 i, and so is each of its 64 entries
+    with pytest.raises(
+        PositionRangeError, match="Position 2 of floater has norm .*--floater-delta"
+    ):
+        generated([model], source_batch())
 
 
 def test_a_position_out_of_range_that_nobody_asked_for_is_none():

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.row_range import check_rows
+
 # What `max_positions()` answers for an encoder without a limit of its own.
 UNLIMITED_POSITIONS = 1_000_000
 # A kept table has at least this many rows, and grows by doubling.
@@ -28,10 +30,6 @@ HIDDEN_STREAMS = ("hidden",)
 SELF_STREAMS = ("q", "k", "v")
 CROSS_QUERY_STREAMS = ("cross_q",)
 SOURCE_STREAMS = ("cross_k", "cross_v")
-
-
-class PositionRangeError(FloatingPointError):
-    """A position does not fit the range of the model's dtype."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +141,10 @@ class PositionSignal(nn.Module, ABC):
     #: There are positions between two tokens (:meth:`compute_between`).
     continuous: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
+    #: What to change where rows grow too large.
+    range_advice: ClassVar[str] = (
+        "Train with a smaller learning rate: its parameters have diverged."
+    )
 
     def __init__(self, spec: SignalSpec):
         super().__init__()
@@ -196,7 +198,7 @@ class PositionSignal(nn.Module, ABC):
 
         Raises:
             ValueError: more positions than the encoder has.
-            PositionRangeError: a row does not fit ``dtype``.
+            PositionRangeError: a row is too large for a model of ``dtype``.
         """
         if rows_per_token > 1:
             return self._cast(
@@ -228,19 +230,11 @@ class PositionSignal(nn.Module, ABC):
     def _cast(
         self, compute: Callable[[], Tensor], blocks: Sequence[Any], dtype: torch.dtype
     ) -> Tensor:
-        """What ``compute`` gives in float32, cast last; refuses what does not fit ``dtype``."""
+        """What ``compute`` gives in float32, cast last; refuses what a model of ``dtype`` cannot use."""
         device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
         with torch.autocast(device_type, enabled=False):
             table = compute()
-        # Only half precision has a range that a float32 row can leave unnoticed.
-        limit = torch.finfo(dtype).max
-        if dtype == torch.float16 and float(table.detach().abs().max()) > limit:
-            row = int((table.detach().flatten(1).abs().amax(1) > limit).nonzero()[0])
-            raise PositionRangeError(
-                f"Position {row} of {self.name} reaches {float(table[row].abs().max()):.4g}, beyond "
-                f"the largest {dtype} ({limit:.4g}). Raise --floater-time-scale, lower "
-                "--floater-init-scale, or use float32 or bfloat16."
-            )
+        check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)
 
     def _check_length(self, num_positions: int) -> None:

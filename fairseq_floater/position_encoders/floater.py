@@ -13,10 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.ode import (
-    PositionDynamics,
-    RescaledModule,
-)
+from fairseq_floater.ode import ADVICE, PositionDynamics, RescaledModule
 from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
 from fairseq_floater.position_encoders.flow_solver import (
     SOLVER_OPTIONS,
@@ -66,6 +63,7 @@ class FloaterPositions(PositionSignal):
     data_driven = True
     parameter_efficient = True
     continuous = True
+    range_advice = ADVICE
     options = (
         *SOLVER_OPTIONS,
         Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
