@@ -141,6 +141,7 @@ class BlockRows:
         num_positions: rows that are enough for ``positions``.
         dtype: of the model.
         stretch: of each sentence, or None.
+        begins: with this call a batch begins; in a later step of its decoding none does.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class BlockRows:
         num_positions: int,
         dtype: torch.dtype,
         stretch: Stretch | None = None,
+        begins: bool = True,
     ):
         owners = [block for block in blocks if getattr(block, attribute, None) is not None]
         parts = [getattr(block, attribute) for block in owners]
@@ -164,6 +166,8 @@ class BlockRows:
         #: [T, B or 1], as blocks hold their tokens: gathered rows need no transposing
         self.positions = positions.T.contiguous()
         self._slots = {id(block): slot for slot, block in enumerate(owners)}
+        if begins:
+            signal.begin_batch(parts)
         # One backward pass joins what flows into all blocks' tables.
         self._tables = (
             signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()

@@ -241,6 +241,7 @@ class FloaterDecoder(TransformerDecoderBase):
             prev_output_tokens.size(1),
             embedded.dtype,
             stretch,
+            begins=not incremental_state,
         )
         source_rows = None
         if not source_is_cached(blocks[0], incremental_state):

@@ -21,6 +21,7 @@ from helpers import (
     log_probs,
     loss_of,
     parts,
+    position_modules,
     position_parameters,
     randomise_positions,
     raw_log_probs,
@@ -33,8 +34,9 @@ from helpers import (
     target_batch,
     visible,
 )
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
 from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.row_range import PositionRangeError
 
@@ -230,6 +232,31 @@ def test_the_kept_table_is_dropped_by(encoder, blocks, target, drop, monkeypatch
     calls = recorded(model, monkeypatch)
     log_probs(model, source_batch(), target_batch())
     assert len(calls) == (3 if target == "qkv" else 2)
+
+
+UNANNOUNCED = {
+    "vector_to_parameters": lambda model: vector_to_parameters(
+        1.5 * parameters_to_vector(model.parameters()).detach(), model.parameters()
+    ),
+    "data": lambda model: [p.data.mul_(1.5) for p in position_parameters(model)],
+    "state-dict-of-a-part": lambda model: [
+        module.load_state_dict({k: 1.5 * v for k, v in module.state_dict().items()})
+        for module in position_modules(model)
+        if not isinstance(module, PositionSignal)
+    ],
+}
+
+
+@every_table
+@pytest.mark.parametrize("change", UNANNOUNCED.values(), ids=UNANNOUNCED)
+def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, target, change):
+    model = visible(encoder, blocks, target)
+    generated([model], source_batch())
+    change(model)
+    fresh = build(encoder, blocks, target, seed=5).eval()
+    fresh.load_state_dict(model.state_dict())
+    for one, other in zip(generated([model], source_batch()), generated([fresh], source_batch())):
+        assert torch.equal(one["positional_scores"], other["positional_scores"])
 
 
 @every_case

@@ -123,8 +123,10 @@ class PositionSignal(nn.Module, ABC):
     The table is computed in float32 with autocast off and cast last. In training, and wherever
     gradients are wanted, it is computed at every call. In evaluation without gradients it is kept,
     grown when a longer sentence comes, and dropped when the parameters may have changed: by
-    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``) and by any call
-    that wants gradients. It is no buffer: never saved, averaged or copied with a graph.
+    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
+    wants gradients, and, where a batch begins, by whatever changed a parameter's sum (``p.data``,
+    ``vector_to_parameters``, the state dict of a part). It is no buffer: never saved, averaged or
+    copied with a graph.
     """
 
     name: ClassVar[str]
@@ -150,6 +152,7 @@ class PositionSignal(nn.Module, ABC):
         super().__init__()
         self.spec = spec
         self._kept: dict[torch.dtype, Tensor] = {}
+        self._kept_for = torch.empty(0)  # sums of the parameters then
 
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:
@@ -209,12 +212,28 @@ class PositionSignal(nn.Module, ABC):
             self.drop_kept_table()
             return self._computed(num_positions, blocks, dtype)
         kept = self._kept.get(dtype)
+        if not self._kept:
+            self._kept_for = self._parameter_sums(blocks)
         if kept is None or len(kept) < num_positions:
             kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
         return kept[:num_positions]
 
     def drop_kept_table(self) -> None:
         self._kept.clear()
+
+    def begin_batch(self, blocks: Sequence[Any]) -> None:
+        """Forget what is kept if parameters changed without a call of ours: reads each of them once."""
+        if self._kept and not torch.equal(self._kept_for, self._parameter_sums(blocks)):
+            self.forget()
+
+    def forget(self) -> None:
+        """The parameters may be others from now on."""
+        self.drop_kept_table()
+
+    def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
+        owned = [p for module in (self, *blocks) for p in module.parameters()]
+        sums = [p.detach().sum(dtype=torch.float64) for p in owned]
+        return torch.stack(sums) if sums else torch.empty(0)
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
@@ -251,11 +270,11 @@ class PositionSignal(nn.Module, ABC):
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
-        self.drop_kept_table()
+        self.forget()
         return super()._apply(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.drop_kept_table()
+        self.forget()
         super()._load_from_state_dict(*args, **kwargs)
 
 

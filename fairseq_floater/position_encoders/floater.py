@@ -169,18 +169,11 @@ class FloaterPositions(PositionSignal):
         # fairseq says train() before every update, so only a change counts. After validation the
         # flow is solved at once, as in a run resumed from the checkpoint saved there.
         if mode != self.training:
-            self._forget()
+            self.forget()
         return super().train(mode)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._forget()
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
-        self._forget()
-        return super()._apply(*args, **kwargs)
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        super().forget()
         self._last_solve = None
         self.solver.forget()
 
