@@ -10,9 +10,11 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.base import PositionSignal
 from fairseq_floater.stacks import FloaterDecoder, FloaterEncoder
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,18 @@ class FloaterTransformerModel(TransformerModel):
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> FloaterDecoder:
         cfg = TransformerConfig.from_namespace(args)
         return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+
+    def register_backward_hook(self, hook: Any) -> RemovableHandle:
+        """Called by fairseq's NanDetector, where gradients are not finite: tells how large positions are."""
+        signals = [module for module in self.modules() if isinstance(module, PositionSignal)]
+        logger.error(
+            "Gradients are not finite. The tables of positions of the last batch had the norms %s "
+            "(all rows together; float16: the largest entry). If these are large: %s",
+            ", ".join(f"{s.size:.3g} ({'/'.join(s.spec.streams)}, {s.spec.side})" for s in signals),
+            signals[0].range_advice,
+        )
+        handle: RemovableHandle = super().register_backward_hook(hook)
+        return handle
 
 
 def _refuse_unsupported(args: Any) -> None:

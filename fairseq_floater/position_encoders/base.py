@@ -145,7 +145,7 @@ class PositionSignal(nn.Module, ABC):
     options: ClassVar[tuple[Option, ...]] = ()
     #: What to change where rows grow too large.
     range_advice: ClassVar[str] = (
-        "Train with a smaller learning rate: its parameters have diverged."
+        "Train with a smaller learning rate: the parameters have diverged."
     )
 
     def __init__(self, spec: SignalSpec):
@@ -153,6 +153,8 @@ class PositionSignal(nn.Module, ABC):
         self.spec = spec
         self._kept: dict[torch.dtype, Tensor] = {}
         self._kept_for = torch.empty(0)  # sums of the parameters then
+        #: of the last table, see :func:`check_rows`
+        self.size = 0.0
 
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:
@@ -253,7 +255,7 @@ class PositionSignal(nn.Module, ABC):
         device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
         with torch.autocast(device_type, enabled=False):
             table = compute()
-        check_rows(table.detach(), dtype, self.name, self.range_advice)
+        self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)
 
     def _check_length(self, num_positions: int) -> None:

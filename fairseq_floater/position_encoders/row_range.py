@@ -15,7 +15,7 @@ class PositionRangeError(FloatingPointError):
     """A position is too large for the dtype that the model computes in."""
 
 
-def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> None:
+def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> float:
     """Refuse a table [N, S, L, C] with a row that a model of ``dtype`` cannot use.
 
     LayerNorm sums a row's squares in float32, or in float64 for float64: where the sum overflows it
@@ -26,6 +26,9 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> Non
         table: before it is cast to ``dtype``.
         name: of the encoder.
         advice: what to change, a sentence.
+
+    Returns:
+        The norm of the table, all rows together; where products are float16, its largest entry.
 
     Raises:
         PositionRangeError: names the first such position.
@@ -41,13 +44,14 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> Non
         order, limit = 2, torch.finfo(squares).max ** 0.5 / HEADROOM
         found, rule = "has norm", f"near which LayerNorm's squares leave {squares}"
     # As a rule the table as a whole is below what one row may be: one reduction and one transfer.
-    if float(torch.linalg.vector_norm(table, order)) <= limit:
-        return
+    size = float(torch.linalg.vector_norm(table, order))
+    if size <= limit:
+        return size
     norms = torch.linalg.vector_norm(table.double(), order, dim=-1).flatten(1).amax(1)
     beyond = (~(norms <= limit)).nonzero()
-    if len(beyond):
-        row = int(beyond[0])
-        raise PositionRangeError(
-            f"Position {row} of {name} {found} {float(norms[row]):.4g}, beyond {limit:.4g}, {rule}. "
-            f"{advice}"
-        )
+    if not len(beyond):
+        return size
+    row = int(beyond[0])
+    raise PositionRangeError(
+        f"Position {row} of {name} {found} {float(norms[row]):.4g}, beyond {limit:.4g}, {rule}. {advice}"
+    )
