@@ -74,7 +74,12 @@ class FloaterPositions(PositionSignal):
             "initialisation for hidden (p(0) std 0.1); 0 starts exactly as the model without it",
             float,
         ),
-        Option("--floater-lr-scale", 1.0, "learning-rate multiple of h and p(0)", float),
+        Option(
+            "--floater-lr-scale",
+            1.0,
+            "learning-rate multiple of h and p(0); with adam, adamax, adagrad or adafactor",
+            float,
+        ),
         Option(
             "--floater-update-interval",
             1,
