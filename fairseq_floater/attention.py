@@ -230,9 +230,14 @@ def _projected(projection: nn.Module, x: Tensor, bias: PositionBias | None) -> T
     if type(projection) is not nn.Linear or projection.bias is None or hooked:
         return projection(x) + gather_rows(bias.table, bias.positions)
     # The rows take the place of the projection's own bias in its product: no pass over the tokens
-    # more than without positions, and the gradient of that bias is a sum over rows, not over tokens.
-    rows = gather_rows(bias.table + projection.bias, bias.positions).expand(*x.shape[:2], -1)
-    flat = torch.addmm(rows.reshape(-1, rows.size(-1)), x.flatten(0, 1), projection.weight.T)
+    # more than without positions. That bias is added to whichever is fewer: to the table, so that its
+    # gradient is a sum over rows and not over tokens, or in a decoding step to the rows it reads.
+    if bias.positions.numel() < len(bias.table):
+        rows = gather_rows(bias.table, bias.positions) + projection.bias
+    else:
+        rows = gather_rows(bias.table + projection.bias, bias.positions)
+    rows = rows.expand(*x.shape[:2], -1).reshape(-1, projection.out_features)
+    flat = torch.addmm(rows, x.flatten(0, 1), projection.weight.T)
     return flat.view(*x.shape[:2], -1)
 
 

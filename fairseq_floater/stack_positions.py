@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq.distributed.utils import get_global_rank
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
@@ -23,6 +24,8 @@ from fairseq_floater.position_encoders.base import PositionSignal, SignalSpec, g
 
 # Of a table that stretched positions are read from: positions are rounded to a quarter of a token.
 ROWS_PER_TOKEN = 4
+# Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def attach_signal(
@@ -96,9 +99,15 @@ class Stretch:
 
     @classmethod
     def drawn(cls, limits: tuple[float, float], sentences: int, device: torch.device) -> Stretch:
-        """Uniform in ``limits``, from the random numbers that fairseq seeds anew at every update."""
+        """Uniform in ``limits``, from the random numbers that fairseq seeds anew at every update.
+
+        It seeds every process alike: process r turns its numbers within the range by r golden ratios.
+        """
         low, high = limits
-        return cls(torch.empty(sentences, 1, device=device).uniform_(low, high), high)
+        width = high - low
+        factors = torch.empty(sentences, 1, device=device).uniform_(low, high)
+        turned = factors + width * (get_global_rank() * GOLDEN_RATIO % 1)
+        return cls(torch.where(turned > high, turned - width, turned), high)
 
     def rows(self, positions: Tensor, num_positions: int) -> tuple[Tensor, int]:
         """The nearest rows [B, T] of a table of :data:`ROWS_PER_TOKEN`, and how many it must have.
@@ -132,6 +141,7 @@ class BlockRows:
         num_positions: rows that are enough for ``positions``.
         dtype: of the model.
         stretch: of each sentence, or None.
+        begins: with this call a batch begins; in a later step of its decoding none does.
     """
 
     def __init__(
@@ -143,6 +153,7 @@ class BlockRows:
         num_positions: int,
         dtype: torch.dtype,
         stretch: Stretch | None = None,
+        begins: bool = True,
     ):
         owners = [block for block in blocks if getattr(block, attribute, None) is not None]
         parts = [getattr(block, attribute) for block in owners]
@@ -155,6 +166,8 @@ class BlockRows:
         #: [T, B or 1], as blocks hold their tokens: gathered rows need no transposing
         self.positions = positions.T.contiguous()
         self._slots = {id(block): slot for slot, block in enumerate(owners)}
+        if begins:
+            signal.begin_batch(parts)
         # One backward pass joins what flows into all blocks' tables.
         self._tables = (
             signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()

@@ -16,6 +16,7 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerEncode
 from fairseq.modules import transformer_layer
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater.attention import IncrementalState
 from fairseq_floater.blocks import (
@@ -144,6 +145,14 @@ class FloaterEncoder(TransformerEncoderBase):
             reordered[BEAM] = [copies] if torch.equal(new_order, each) else []
         return reordered
 
+    def register_backward_hook(self, hook: Any) -> RemovableHandle:
+        """As a full hook, for fairseq's NanDetector.
+
+        torch looks for a tensor among the values of an output that is a dict; here and in fairseq's
+        own encoder all are lists, and it dies of a StopIteration.
+        """
+        return self.register_full_backward_hook(hook)
+
     def embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> tuple[Tensor, Tensor]:
         """Scaled token embeddings with fairseq's base positions, and without: [B, S, C] each."""
         if token_embeddings is None:
@@ -241,6 +250,7 @@ class FloaterDecoder(TransformerDecoderBase):
             prev_output_tokens.size(1),
             embedded.dtype,
             stretch,
+            begins=not incremental_state,
         )
         source_rows = None
         if not source_is_cached(blocks[0], incremental_state):

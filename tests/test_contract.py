@@ -17,9 +17,11 @@ from helpers import (
     difference,
     every_case,
     every_target,
+    generated,
     log_probs,
     loss_of,
     parts,
+    position_modules,
     position_parameters,
     randomise_positions,
     raw_log_probs,
@@ -32,9 +34,11 @@ from helpers import (
     target_batch,
     visible,
 )
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, PositionRangeError
+from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.row_range import PositionRangeError
 
 TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
 
@@ -230,6 +234,31 @@ def test_the_kept_table_is_dropped_by(encoder, blocks, target, drop, monkeypatch
     assert len(calls) == (3 if target == "qkv" else 2)
 
 
+UNANNOUNCED = {
+    "vector_to_parameters": lambda model: vector_to_parameters(
+        1.5 * parameters_to_vector(model.parameters()).detach(), model.parameters()
+    ),
+    "data": lambda model: [p.data.mul_(1.5) for p in position_parameters(model)],
+    "state-dict-of-a-part": lambda model: [
+        module.load_state_dict({k: 1.5 * v for k, v in module.state_dict().items()})
+        for module in position_modules(model)
+        if not isinstance(module, PositionSignal)
+    ],
+}
+
+
+@every_table
+@pytest.mark.parametrize("change", UNANNOUNCED.values(), ids=UNANNOUNCED)
+def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, target, change):
+    model = visible(encoder, blocks, target)
+    generated([model], source_batch())
+    change(model)
+    fresh = build(encoder, blocks, target, seed=5).eval()
+    fresh.load_state_dict(model.state_dict())
+    for one, other in zip(generated([model], source_batch()), generated([fresh], source_batch())):
+        assert torch.equal(one["positional_scores"], other["positional_scores"])
+
+
 @every_case
 def test_evaluation_follows_fairseqs_adam(encoder, blocks, target):
     model = visible(encoder, blocks, target, dropout=0.0)
@@ -334,6 +363,38 @@ def test_a_position_out_of_range_is_an_error(encoder, target):
     assert tables(model, dtype=torch.bfloat16)[0].isfinite().all()
     with pytest.raises(PositionRangeError, match=f"Position 0 of {encoder} reaches 1e.05.*float16"):
         tables(model, dtype=torch.float16)
+
+
+@every_table
+@pytest.mark.parametrize("products", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_that_the_model_would_overflow_at_is_an_error(
+    encoder, blocks, target, products, monkeypatch
+):
+    """A table may be finite, and the model's output NaN: a LayerNorm squares rows, a product casts them."""
+    model = visible(encoder, blocks, target)
+    largest = 7e4 if products == torch.float16 else 1.2e18
+    for stack, name, signal in signals(model):
+        rows = torch.zeros_like(signal.compute(64, parts(stack, name)).detach())
+        rows[5, 0, 0, 3] = largest
+        monkeypatch.setattr(signal, "compute", lambda n, _, rows=rows: rows[:n])
+    with torch.autocast("cpu", dtype=products, enabled=products != torch.float32):
+        with pytest.raises(PositionRangeError, match=f"Position 5 of {encoder} (reaches|has norm)"):
+            log_probs(model, source_batch(), target_batch())
+        short = [sentence(5), shifted(sentence(4))]
+        assert log_probs(model, *short).isfinite().all()
+
+
+def test_a_search_ends_with_the_error_and_no_hypothesis_of_nan():
+    model = visible("floater", target="hidden")
+    with torch.no_grad():
+        for parameter in position_parameters(model):
+            parameter.zero_()
+        for _, _, signal in signals(model):
+            signal.dynamics.bias2.fill_(1e18)  # row i is 1e17 i, and so is each of its 64 entries
+    with pytest.raises(
+        PositionRangeError, match="Position 2 of floater has norm .*--floater-delta"
+    ):
+        generated([model], source_batch())
 
 
 def test_a_position_out_of_range_that_nobody_asked_for_is_none():

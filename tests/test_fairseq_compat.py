@@ -440,3 +440,32 @@ BAD = [
 def test_bad_options_are_refused_with_name_rule_and_value(options, words):
     with pytest.raises(ValueError, match=".*".join(map(re.escape, words))):
         build(**{"position_encoder": "floater", "position_target": "qkv", **options})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ("sgd", {}),
+        ("nag", {}),
+        ("adadelta", {}),
+        ("lamb", {}),
+        ("adafactor", {"scale_parameter": True}),
+    ],
+)
+def test_a_learning_rate_multiple_is_refused_where_training_would_make_something_else_of_it(
+    optimizer, options
+):
+    """At the first update and not when built: a checkpoint that is evaluated names its optimiser too."""
+    options = {"optimizer": optimizer, "encoder": "floater", "floater_lr_scale": 10.0, **options}
+    model = build(**options).eval()
+    assert log_probs(model, source_batch(), target_batch()).isfinite().all()
+    rule = f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}.*but is 10.0 instead"
+    with pytest.raises(ValueError, match=rule):
+        model.set_num_updates(0)
+    build(**{**options, "floater_lr_scale": 1.0}).set_num_updates(0)
+    build(**{**options, "encoder": "rotation"}).set_num_updates(0)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "cpu_adam", "adamax", "adagrad", "adafactor"])
+def test_a_learning_rate_multiple_is_taken_where_it_is_one(optimizer):
+    build("floater", floater_lr_scale=10.0, optimizer=optimizer).set_num_updates(0)

@@ -197,7 +197,17 @@ def assert_same_bits(ours, theirs):
 def test_a_flow_that_leaves_its_range_stops_training_with_advice(toy, tmp_path):
     log = toy.train(tmp_path, "--arch", toys.ARCH, "--floater-lr-scale", "1e9", code=1).stderr
     assert "The position flow is not finite from t = " in log
-    assert "Lower --floater-lr-scale" in log
+    assert "smaller --floater-delta, --floater-init-scale or --floater-lr-scale" in log
+
+
+def test_gradients_that_are_not_finite_end_with_a_sentence_and_no_stop_iteration(toy, tmp_path):
+    """The Transformer overflows after its first update, the frozen flow does not."""
+    options = ("--arch", toys.ARCH, "--floater-freeze", "--lr", "1e30")
+    done = toy.train(tmp_path, *options, code=1)
+    assert "StopIteration" not in done.stderr
+    assert done.stderr.endswith("FloatingPointError: gradients are Nan/Inf\n")
+    assert "detected in output of" in done.stdout  # fairseq's detector went on to the place
+    assert "The tables of positions of the last batch had the norms" in done.stdout
 
 
 def test_adaptive_softmax(toy, tmp_path):

@@ -20,7 +20,7 @@ from helpers import (
     visible,
 )
 
-from fairseq_floater import stacks
+from fairseq_floater import stack_positions, stacks
 from fairseq_floater.position_encoders import POSITION_ENCODERS, stretch_range
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
 from fairseq_floater.stack_positions import ROWS_PER_TOKEN, Stretch
@@ -124,6 +124,21 @@ def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
         s, t = source[i][source[i].ne(PAD)], target_in[i][target_in[i].ne(PAD)]
         alone = training_log_probs(model, s[None], t[None])[0]
         assert difference(together[i][target_in[i].ne(PAD)], alone) <= 2e-5
+
+
+def test_every_process_and_every_batch_of_an_update_draws_its_own_factors(monkeypatch):
+    draws = []
+    for rank in range(8):
+        monkeypatch.setattr(stack_positions, "get_global_rank", lambda rank=rank: rank)
+        torch.manual_seed(5)  # as fairseq does in every process
+        draws += [Stretch.drawn((0.5, 2.5), 4000, torch.device("cpu")).factors for _ in range(2)]
+    torch.manual_seed(5)
+    assert torch.equal(draws[0], torch.empty(4000, 1).uniform_(0.5, 2.5))
+    for i, factors in enumerate(draws):
+        assert factors.min() >= 0.5 and factors.max() <= 2.5
+        assert float(factors.mean()) == pytest.approx(1.5, abs=0.04)
+        assert float(factors.std()) == pytest.approx(2 / 12**0.5, abs=0.04)
+        assert all((factors - other).abs().mean() > 0.1 for other in draws[:i])
 
 
 def test_the_table_is_long_enough_for_any_draw():

@@ -4,6 +4,7 @@ from fairseq_floater.ode.choice import Choice as Choice
 from fairseq_floater.ode.choice import choose as choose
 from fairseq_floater.ode.collocation import COARSEST_STEP as COARSEST_STEP
 from fairseq_floater.ode.dynamics import PositionDynamics as PositionDynamics
+from fairseq_floater.ode.finite import ADVICE as ADVICE
 from fairseq_floater.ode.finite import FlowError as FlowError
 from fairseq_floater.ode.finite import NonFiniteGradientError as NonFiniteGradientError
 from fairseq_floater.ode.finite import NonFiniteTrajectoryError as NonFiniteTrajectoryError

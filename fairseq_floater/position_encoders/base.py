@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.row_range import check_rows
+
 # What `max_positions()` answers for an encoder without a limit of its own.
 UNLIMITED_POSITIONS = 1_000_000
 # A kept table has at least this many rows, and grows by doubling.
@@ -28,10 +30,6 @@ HIDDEN_STREAMS = ("hidden",)
 SELF_STREAMS = ("q", "k", "v")
 CROSS_QUERY_STREAMS = ("cross_q",)
 SOURCE_STREAMS = ("cross_k", "cross_v")
-
-
-class PositionRangeError(FloatingPointError):
-    """A position does not fit the range of the model's dtype."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,10 @@ class PositionSignal(nn.Module, ABC):
     The table is computed in float32 with autocast off and cast last. In training, and wherever
     gradients are wanted, it is computed at every call. In evaluation without gradients it is kept,
     grown when a longer sentence comes, and dropped when the parameters may have changed: by
-    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``) and by any call
-    that wants gradients. It is no buffer: never saved, averaged or copied with a graph.
+    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
+    wants gradients, and, where a batch begins, by whatever changed a parameter's sum (``p.data``,
+    ``vector_to_parameters``, the state dict of a part). It is no buffer: never saved, averaged or
+    copied with a graph.
     """
 
     name: ClassVar[str]
@@ -142,11 +142,18 @@ class PositionSignal(nn.Module, ABC):
     #: There are positions between two tokens (:meth:`compute_between`).
     continuous: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
+    #: What to change where rows grow too large.
+    range_advice: ClassVar[str] = (
+        "Train with a smaller learning rate: the parameters have diverged."
+    )
 
     def __init__(self, spec: SignalSpec):
         super().__init__()
         self.spec = spec
         self._kept: dict[torch.dtype, Tensor] = {}
+        self._kept_for = torch.empty(0)  # sums of the parameters then
+        #: of the last table, see :func:`check_rows`
+        self.size = 0.0
 
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:
@@ -195,7 +202,7 @@ class PositionSignal(nn.Module, ABC):
 
         Raises:
             ValueError: more positions than the encoder has.
-            PositionRangeError: a row does not fit ``dtype``.
+            PositionRangeError: a row is too large for a model of ``dtype``.
         """
         if rows_per_token > 1:
             return self._cast(
@@ -206,12 +213,28 @@ class PositionSignal(nn.Module, ABC):
             self.drop_kept_table()
             return self._computed(num_positions, blocks, dtype)
         kept = self._kept.get(dtype)
+        if not self._kept:
+            self._kept_for = self._parameter_sums(blocks)
         if kept is None or len(kept) < num_positions:
             kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
         return kept[:num_positions]
 
     def drop_kept_table(self) -> None:
         self._kept.clear()
+
+    def begin_batch(self, blocks: Sequence[Any]) -> None:
+        """Forget what is kept if parameters changed without a call of ours: reads each of them once."""
+        if self._kept and not torch.equal(self._kept_for, self._parameter_sums(blocks)):
+            self.forget()
+
+    def forget(self) -> None:
+        """The parameters may be others from now on."""
+        self.drop_kept_table()
+
+    def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
+        owned = [p for module in (self, *blocks) for p in module.parameters()]
+        sums = [p.detach().sum(dtype=torch.float64) for p in owned]
+        return torch.stack(sums) if sums else torch.empty(0)
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
@@ -227,19 +250,11 @@ class PositionSignal(nn.Module, ABC):
     def _cast(
         self, compute: Callable[[], Tensor], blocks: Sequence[Any], dtype: torch.dtype
     ) -> Tensor:
-        """What ``compute`` gives in float32, cast last; refuses what does not fit ``dtype``."""
+        """What ``compute`` gives in float32, cast last; refuses what a model of ``dtype`` cannot use."""
         device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
         with torch.autocast(device_type, enabled=False):
             table = compute()
-        # Only half precision has a range that a float32 row can leave unnoticed.
-        limit = torch.finfo(dtype).max
-        if dtype == torch.float16 and float(table.detach().abs().max()) > limit:
-            row = int((table.detach().flatten(1).abs().amax(1) > limit).nonzero()[0])
-            raise PositionRangeError(
-                f"Position {row} of {self.name} reaches {float(table[row].abs().max()):.4g}, beyond "
-                f"the largest {dtype} ({limit:.4g}). Raise --floater-time-scale, lower "
-                "--floater-init-scale, or use float32 or bfloat16."
-            )
+        self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)
 
     def _check_length(self, num_positions: int) -> None:
@@ -256,11 +271,11 @@ class PositionSignal(nn.Module, ABC):
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
-        self.drop_kept_table()
+        self.forget()
         return super()._apply(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.drop_kept_table()
+        self.forget()
         super()._load_from_state_dict(*args, **kwargs)
 
 

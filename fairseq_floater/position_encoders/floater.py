@@ -13,10 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.ode import (
-    PositionDynamics,
-    RescaledModule,
-)
+from fairseq_floater.ode import ADVICE, PositionDynamics, RescaledModule
 from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
 from fairseq_floater.position_encoders.flow_solver import (
     SOLVER_OPTIONS,
@@ -65,6 +62,7 @@ class FloaterPositions(PositionSignal):
     data_driven = True
     parameter_efficient = True
     continuous = True
+    range_advice = ADVICE
     options = (
         *SOLVER_OPTIONS,
         Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
@@ -75,7 +73,12 @@ class FloaterPositions(PositionSignal):
             "initialisation for hidden (p(0) std 0.1); 0 starts exactly as the model without it",
             float,
         ),
-        Option("--floater-lr-scale", 1.0, "learning-rate multiple of h and p(0)", float),
+        Option(
+            "--floater-lr-scale",
+            1.0,
+            "learning-rate multiple of h and p(0); with adam, adamax, adagrad or adafactor",
+            float,
+        ),
         Option(
             "--floater-update-interval",
             1,
@@ -171,18 +174,11 @@ class FloaterPositions(PositionSignal):
         # fairseq says train() before every update, so only a change counts. After validation the
         # flow is solved at once, as in a run resumed from the checkpoint saved there.
         if mode != self.training:
-            self._forget()
+            self.forget()
         return super().train(mode)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._forget()
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def _apply(self, *args: Any, **kwargs: Any) -> PositionSignal:
-        self._forget()
-        return super()._apply(*args, **kwargs)
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        super().forget()
         self._last_solve = None
         self.solver.forget()
 

@@ -209,7 +209,10 @@ class FlowSolver:
             gradient = f" (of its gradient {choice.gradient_error:.1e})"
         advice = ""
         if too_large:
-            advice = "; a larger --floater-time-scale or smaller --floater-lr-scale tames the flow"
+            advice = (
+                "; a smaller --lr, --floater-lr-scale or --floater-delta tames the flow, in the qkv form "
+                "a larger --floater-time-scale too"
+            )
         logger.log(
             logging.WARNING if too_large else logging.INFO,
             "position flow of %s: %s, estimated relative error of the solve %.1e%s over %d tokens%s",

@@ -1,0 +1,40 @@
+"""What attention with position biases computes, counted in elements rather than in seconds."""
+
+import torch
+from helpers import VOCABULARY, build, every_target, parts, sentence, signals
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class WrittenElements(TorchDispatchMode):
+    """Counts the floating-point elements that operations write; views write none."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        results = operation(*args, **(kwargs or {}))
+        read = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _is_float(t)}
+        for result in filter(_is_float, tree_leaves(results)):
+            if result.untyped_storage().data_ptr() not in read:
+                self.count += result.numel()
+        return results
+
+
+def _is_float(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+@every_target
+def test_a_decoding_step_costs_the_same_at_every_position(target):
+    model = build("floater", target=target, floater_time_scale=100.0).eval()
+    costs = {}
+    with torch.no_grad():
+        encoder_out = model.encoder(sentence(6), src_lengths=torch.tensor([6]))
+        for stack, name, signal in signals(model):  # kept from here on, as in any search
+            signal(1000, parts(stack, name), torch.float32)
+        for length in (32, 1000):
+            prefix = torch.randint(4, VOCABULARY, (1, length))
+            with WrittenElements() as written:  # without a cache: keys are the new token's alone
+                model.decoder(prefix, encoder_out=encoder_out, incremental_state={})
+            costs[length] = written.count
+    assert costs[32] == costs[1000]
