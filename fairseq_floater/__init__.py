@@ -15,7 +15,9 @@ from fairseq_floater.requirements import check_fairseq, check_python
 from fairseq_floater.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fairseq_floater.transformer import FloaterTransformerModel as FloaterTransformerModel
+    from fairseq_floater.transformer.translation import (
+        FloaterTransformerModel as FloaterTransformerModel,
+    )
 
 check_python()
 
@@ -37,21 +39,21 @@ def _is_own_command() -> bool:
 
 def _register() -> None:
     check_fairseq()
-    from fairseq_floater import architectures  # noqa: F401  registers them
-    from fairseq_floater.checkpoints import allow_fairseq_checkpoints
+    from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
+    from fairseq_floater.transformer import architectures  # noqa: F401  registers them
 
     allow_fairseq_checkpoints()
     if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":
-        from fairseq_floater import preemption
+        from fairseq_floater.checkpoints import preemption
 
         preemption.install()
 
 
 def __getattr__(name: str) -> Any:
     if name == "FloaterTransformerModel":
-        from fairseq_floater import transformer
+        from fairseq_floater.transformer import translation
 
-        return transformer.FloaterTransformerModel
+        return translation.FloaterTransformerModel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -14,10 +14,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
-from fairseq_floater.cli_common import VERBS
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import UnsupportedError, check_fairseq
+from fairseq_floater.verbs import VERBS
 from fairseq_floater.version import __version__
 
 # What a user can cause. Anything else is a fault of ours and keeps its traceback.

@@ -116,7 +116,7 @@ fi
 
 ensure_setup
 
-helper=("$PYTHON" -m fairseq_floater.text_data)
+helper=("$PYTHON" -m fairseq_floater.data.prepare)
 encode=("${helper[@]}" encode "$raw_dir" "$out_dir" --src "$src" --tgt "$tgt"
     --workers "$workers" "${options[@]}")
 # The helper prints the test splits in the order in which fairseq is to number them.

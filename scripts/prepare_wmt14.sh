@@ -78,7 +78,7 @@ if [[ -z $WORKERS ]]; then
 fi
 ensure_setup
 
-tool=("$PYTHON" -m fairseq_floater.wmt14)
+tool=("$PYTHON" -m fairseq_floater.data.wmt14.recipe)
 sources=(--valid "$VALID")
 if [[ -n $MIRROR ]]; then sources+=(--mirror "$MIRROR"); fi
 if [[ $REHEARSAL == yes ]]; then sources+=(--rehearsal); fi

@@ -156,13 +156,13 @@ prepare_data() {
 # check_data: ready data are whole, and what CONFIG describes.
 check_data() {
     [[ -d $DATA/bin ]] || die "$DATA holds no binarised data (bin)."
-    "$PYTHON" -m fairseq_floater.run_folder data "$DATA" "$STAGING/settings.args" "${REHEARSAL[@]}" ||
+    "$PYTHON" -m fairseq_floater.experiments.run_folder data "$DATA" "$STAGING/settings.args" "${REHEARSAL[@]}" ||
         die "$DATA is not for $CONFIG."
 }
 
 # field FILE KEY...: a value of a JSON file.
 field() {
-    "$PYTHON" -m fairseq_floater.run_folder field "$@" 2>/dev/null
+    "$PYTHON" -m fairseq_floater.experiments.run_folder field "$@" 2>/dev/null
 }
 
 average_checkpoints() {
@@ -192,7 +192,7 @@ warm_start() {
         logged "${SETTING[name]}" "$RUN_DIR/before.log" "$PYTHON" -m fairseq_cli.validate "${ARGS[@]}" \
             --path "$RUN_DIR/warm_start.pt" --valid-subset valid
         if ! dry; then
-            "$PYTHON" -m fairseq_floater.run_folder validation "$RUN_DIR/before.log" "$RUN_DIR/before.json"
+            "$PYTHON" -m fairseq_floater.experiments.run_folder validation "$RUN_DIR/before.log" "$RUN_DIR/before.json"
         fi
     fi
 }

@@ -68,10 +68,10 @@ ensure_setup
 selected=(--only "$ONLY")
 if [[ $DONORS == yes ]]; then selected+=(--donors); fi
 case $ACTION in
-status) exec "$PYTHON" -m fairseq_floater.table2 status --work "$WORK" --seeds "$SEEDS" --only "$ONLY" ;;
+status) exec "$PYTHON" -m fairseq_floater.experiments.table2 status --work "$WORK" --seeds "$SEEDS" --only "$ONLY" ;;
 table) exec "$PYTHON" -m fairseq_floater table "$WORK" --paper --json "$WORK/table2.json" ;;
 esac
-text=$("$PYTHON" -m fairseq_floater.table2 cells "${selected[@]}") || exit $?
+text=$("$PYTHON" -m fairseq_floater.experiments.table2 cells "${selected[@]}") || exit $?
 mapfile -t CELLS <<<"$text"
 if [[ $ACTION == list ]]; then
     printf '%s\n' "${CELLS[@]%% *}"

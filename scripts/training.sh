@@ -16,7 +16,7 @@ train() {
     fi
     if ! dry; then
         local found
-        found=$("$PYTHON" -m fairseq_floater.run_folder resume "$folder" "${SETTING[world]}") ||
+        found=$("$PYTHON" -m fairseq_floater.experiments.run_folder resume "$folder" "${SETTING[world]}") ||
             die "$(basename "$folder"): cannot go on with ${SETTING[processes]}."
         say "$(basename "$folder"): $found"
         keep_arguments "$stage" "$folder"
@@ -67,7 +67,7 @@ launcher() {
 # same_arguments STAGE FOLDER: a run resumes under the arguments it was started with; GPUs may differ.
 same_arguments() {
     local said
-    said=$("$PYTHON" -m fairseq_floater.run_folder same "$2" "$1" "$STAGING" 2>&1) || die "$said"
+    said=$("$PYTHON" -m fairseq_floater.experiments.run_folder same "$2" "$1" "$STAGING" 2>&1) || die "$said"
 }
 
 # keep_arguments STAGE FOLDER: writes down what a stage is about to run with.

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from toy import environment
 
-from fairseq_floater.checkpoints import load_checkpoint
+from fairseq_floater.checkpoints.reading import load_checkpoint
 
 FLOATER = (sys.executable, "-m", "fairseq_floater")
 # Kills without a finished run between them: what one leaves is met by the next.

@@ -15,11 +15,11 @@ from hypothesis import example
 from hypothesis import strategies as st
 from toy import ROOT, environment
 
-from fairseq_floater import text_data
 from fairseq_floater.cli import build_parser
-from fairseq_floater.cli_common import VERBS
-from fairseq_floater.corpus import write_numbers
-from fairseq_floater.experiment import STAGES
+from fairseq_floater.data import prepare
+from fairseq_floater.data.number_words import write_numbers
+from fairseq_floater.experiments.stages import STAGES
+from fairseq_floater.verbs import VERBS
 
 # Options.
 
@@ -74,7 +74,7 @@ ODD_WORDS = (
 
 
 def parser_of(name):
-    return {"text_data": text_data._parser}.get(name, lambda: build_parser(name))()
+    return {"text_data": prepare._parser}.get(name, lambda: build_parser(name))()
 
 
 def option_names(parser):

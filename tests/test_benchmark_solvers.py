@@ -10,7 +10,7 @@ from fairseq_floater.benchmark.parts import Bench
 from fairseq_floater.benchmark.run import BenchmarkResult
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import format_tables
-from fairseq_floater.checkpoints import CheckpointError
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.ode import solve
 
 MACHINE = {"date": "2026-11-21", "device": "x", "cpu": "x", "cores": 1, "threads": 1, "load": 0.0}

@@ -7,7 +7,7 @@ import pytest
 from toy import ROOT, floater, run
 
 from fairseq_floater.cli import build_parser
-from fairseq_floater.cli_common import VERBS
+from fairseq_floater.verbs import VERBS
 
 NUMBERS = ROOT / "configs" / "numbers_en_de.yaml"
 LIGHT = ("user-dir", "numbers", "args", "score", "s2l", "table")
@@ -54,7 +54,7 @@ def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
 @pytest.mark.parametrize(
     "words",
     [
-        ["fairseq_floater.table2", "status", "--work", "nowhere"],
+        ["fairseq_floater.experiments.table2", "status", "--work", "nowhere"],
         ["fairseq_floater", "args", NUMBERS, "donor", "--encoder", "floater"],
         ["fairseq_floater", "args", NUMBERS, "finetune", "--encoder", "rotation"],
     ],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_floater.corpus import (
+from fairseq_floater.data.number_words import (
     LANGUAGES,
     MANIFEST,
     CorpusError,

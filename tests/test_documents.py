@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import toy as toys
 
-from fairseq_floater.info import collect
+from fairseq_floater.experiments.info import collect
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

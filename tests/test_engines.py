@@ -9,14 +9,14 @@ from test_ode import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_grad
 
 from fairseq_floater.benchmark.flows import standard_flows
 from fairseq_floater.ode import PositionDynamics, SolveRecord, choose, solve
-from fairseq_floater.ode import choice as choice_module
-from fairseq_floater.ode.collocation import (
+from fairseq_floater.ode import auto as choice_module
+from fairseq_floater.ode.engines.collocation import (
     MAX_ITERATIONS,
     TOLERANCE,
     _quadrature,
     solve_collocation,
 )
-from fairseq_floater.ode.hermite import HermiteGrid
+from fairseq_floater.ode.engines.hermite import HermiteGrid
 from fairseq_floater.ode.solve import row_errors
 
 TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
@@ -146,7 +146,7 @@ def test_a_gradient_that_does_not_converge_is_rk4s(monkeypatch):
     record = SolveRecord()
     values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.2, record=record)
     assert record.fallbacks == 0
-    monkeypatch.setattr("fairseq_floater.ode.collocation.MAX_ITERATIONS", 0)
+    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
     (gradient,) = torch.autograd.grad(values.sum(), p0)
     (expected,) = torch.autograd.grad(solve(dynamics, p0, TIMES, step_size=0.1).sum(), p0)
     assert record.fallbacks == 1
@@ -221,7 +221,7 @@ def test_default_steps_are_exact_enough(solver, name):
 def test_an_iteration_that_fails_is_no_choice(monkeypatch):
     candidates = {"cpu": (("collocation", 0.4), ("rk4_hermite", 0.05))}
     monkeypatch.setattr(choice_module, "CANDIDATES", candidates)
-    monkeypatch.setattr("fairseq_floater.ode.collocation.MAX_ITERATIONS", 1)
+    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 1)
     choice = choose(*named_flow("attracted"), TIMES)
     assert choice.solver == "rk4_hermite" and choice.iterations == 0
 

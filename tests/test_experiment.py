@@ -10,20 +10,20 @@ from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from helpers import build, every_target
 
-from fairseq_floater.averaging import AverageReport
-from fairseq_floater.checkpoints import position_parameters
+from fairseq_floater.checkpoints.averaging import AverageReport
+from fairseq_floater.checkpoints.reading import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiment import STAGES, ConfigError, Experiment, MissingStageError
-from fairseq_floater.info import added_parameters
-from fairseq_floater.machines import Machines
-from fairseq_floater.plots import plot_scores
+from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.experiments.run_folder import write_validation
+from fairseq_floater.experiments.stages import STAGES, ConfigError, Experiment, MissingStageError
+from fairseq_floater.experiments.system import Run, run_from_words
+from fairseq_floater.figures import plot_scores
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.report import ReportError
-from fairseq_floater.report import collect as collect_results
-from fairseq_floater.run_folder import write_validation
-from fairseq_floater.shapes import ARCHITECTURES, SIZES
-from fairseq_floater.system_run import Run, run_from_words
+from fairseq_floater.results.table import ReportError
+from fairseq_floater.results.table import collect as collect_results
+from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

@@ -7,7 +7,7 @@ import torch
 from fairseq.logging import metrics
 from helpers import PAD, build, source_batch, target_batch
 
-from fairseq_floater.ode import choice as choice_module
+from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode import solve
 from fairseq_floater.position_encoders import flow_solver
 
@@ -173,7 +173,7 @@ def test_an_error_too_large_is_said_once(caplog, monkeypatch):
 
 
 def test_a_solve_that_rk4_did_over_is_said_in_the_log(caplog, monkeypatch):
-    monkeypatch.setattr("fairseq_floater.ode.collocation.MAX_ITERATIONS", 0)
+    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
     trained = model(floater_solver="collocation")
     with caplog.at_level(logging.INFO, logger="fairseq_floater"):
         step(trained)

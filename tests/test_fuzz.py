@@ -23,10 +23,10 @@ from fuzzing import (
 from hypothesis import example
 from hypothesis import strategies as st
 
-from fairseq_floater.experiment import STAGES
-from fairseq_floater.hypotheses import read_hypotheses, read_tagged
-from fairseq_floater.parallel_text import check_parallel, find_splits, read_lines
-from fairseq_floater.text_lines import TextFile
+from fairseq_floater.data.parallel_text import check_parallel, find_splits, read_lines
+from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_tagged
+from fairseq_floater.evaluation.lines import TextFile
+from fairseq_floater.experiments.stages import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = [

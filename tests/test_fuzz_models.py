@@ -13,23 +13,14 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fuzzing import (
-    CHANGES,
-    EDITS,
-    ODD_VALUES,
-    accepted,
-    changed,
-    inputs,
-    spoilt,
-    unrefused,
-)
+from fuzzing import CHANGES, EDITS, ODD_VALUES, accepted, changed, inputs, spoilt, unrefused
 from hypothesis import strategies as st
 from test_warm_start import TINY, save_donor
 
-from fairseq_floater import position_figure
-from fairseq_floater.checkpoints import load_checkpoint, repair_last
-from fairseq_floater.wmt14 import archive as wmt14_archive
-from fairseq_floater.wmt14.corpora import member_lines
+from fairseq_floater.checkpoints.reading import load_checkpoint, repair_last
+from fairseq_floater.data.wmt14 import archive as wmt14_archive
+from fairseq_floater.data.wmt14.corpora import member_lines
+from fairseq_floater.results import position_figure
 
 SHAPE = {
     f"{side}_{name}": 8

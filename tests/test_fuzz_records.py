@@ -18,12 +18,13 @@ from fuzzing import (
 )
 from hypothesis import strategies as st
 
-from fairseq_floater import corpus, prepared, run_folder
-from fairseq_floater.s2l.held_out import read_origins
-from fairseq_floater.s2l.split import split
-from fairseq_floater.s2l.split_options import SplitOptions
-from fairseq_floater.s2l.split_report import SplitReport
-from fairseq_floater.wmt14 import __main__ as wmt14
+from fairseq_floater.data import binarised, number_words
+from fairseq_floater.data.wmt14 import recipe as wmt14
+from fairseq_floater.evaluation.s2l.held_out import read_origins
+from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.evaluation.s2l.split_options import SplitOptions
+from fairseq_floater.evaluation.s2l.split_report import SplitReport
+from fairseq_floater.experiments import run_folder
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +172,8 @@ def test_spoilt_records(place, edits, changes, bytewise, record):
         place / "settings.args", SETTINGS + b"bpe=sentencepiece\nvocab=300\nwmt14=en-de\n"
     )
     taken = [
-        unrefused(prepared.finish, folder, names=[folder]),
-        unrefused(corpus._read_manifest, folder),
+        unrefused(binarised.finish, folder, names=[folder]),
+        unrefused(number_words._read_manifest, folder),
         unrefused(wmt14.report, "en-de", folder, names=[folder]),
         unrefused(run_folder.check_data, folder, settings, rehearsal=False, names=[folder]),
         unrefused(run_folder.field, str(folder / "summary.json"), "b", "c", names=[folder]),

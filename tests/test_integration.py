@@ -17,7 +17,7 @@ import toy as toys
 from fairseq import checkpoint_utils
 from toy import TEST_LINES, floater, hypotheses, valid_losses
 
-from fairseq_floater.checkpoints import load_checkpoint
+from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 LEARNED_ROWS = 64

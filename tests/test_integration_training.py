@@ -21,7 +21,7 @@ from toy import (
     update_losses,
 )
 
-from fairseq_floater.averaging import average
+from fairseq_floater.checkpoints.averaging import average
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ import torch
 from faults import FLOATER
 from toy import environment
 
-from fairseq_floater.checkpoints import load_checkpoint
-from fairseq_floater.subwords import SUBWORD_PAIRS
+from fairseq_floater.checkpoints.reading import load_checkpoint
+from fairseq_floater.data.sentencepiece_subwords import SUBWORD_PAIRS
 
 LINES = int(os.environ.get("FLOATER_LOAD_LINES", 200_000))
 CHECKPOINTS = 20

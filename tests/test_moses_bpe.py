@@ -13,14 +13,14 @@ from fairseq.data import Dictionary, encoders
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from toy import run
 
-from fairseq_floater.corpus import write_numbers
-from fairseq_floater.moses_bpe import (
+from fairseq_floater.data.moses_subwords import (
     MosesSegmenter,
     MosesTokens,
     train_codes,
     write_counted_dictionary,
 )
-from fairseq_floater.parallel_text import TextDataError
+from fairseq_floater.data.number_words import write_numbers
+from fairseq_floater.data.parallel_text import TextDataError
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_text.sh"
 LANGS = ("en", "de")
@@ -147,7 +147,7 @@ def test_a_ready_model_is_for_sentencepiece_alone(numbers, tmp_path):
 
 ORPHANS = """
 import os, sys, time
-from fairseq_floater.moses_bpe import Workers, _load
+from fairseq_floater.data.moses_subwords import Workers, _load
 pool = Workers(2, _load, ("en", "de"), None)
 print(*[p.pid for p in pool._pool._pool], flush=True)
 time.sleep(60)

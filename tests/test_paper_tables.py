@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_floater.cli import main
-from fairseq_floater.paper_tables import TABLE_2, TABLE_6, collect_paper_tables
-from fairseq_floater.report import ReportError
+from fairseq_floater.results.paper import TABLE_2, TABLE_6, collect_paper_tables
+from fairseq_floater.results.table import ReportError
 
 SHARED = {"arch": "transformer_wmt_en_de", "source": "en", "target": "de", "seed": "1"}
 DEFAULTS = {"encoder": "floater", "blocks": "all", "position_target": "qkv"}
@@ -223,7 +223,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
 
 def test_the_scripts_settings_are_the_ones_that_are_read():
     """Every key that decides on a cell is a key that an experiment writes."""
-    from fairseq_floater.experiment import Experiment, Run
+    from fairseq_floater.experiments.stages import Experiment, Run
 
     config = Path(__file__).resolve().parent.parent / "configs" / "text_base.yaml"
     lines = Experiment(config).arguments("settings", Run())

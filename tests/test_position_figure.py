@@ -8,12 +8,12 @@ import torch
 from fairseq.data import indexed_dataset
 from test_warm_start import TINY, save_donor
 
-from fairseq_floater import position_figure
-from fairseq_floater.checkpoints import CheckpointError
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.cli import main
-from fairseq_floater.position_drawing import dimension_order
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-from fairseq_floater.position_figure import plot_positions
+from fairseq_floater.results import position_figure
+from fairseq_floater.results.position_drawing import dimension_order
+from fairseq_floater.results.position_figure import plot_positions
 
 DIM = 64
 

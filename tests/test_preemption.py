@@ -15,7 +15,7 @@ import torch
 import toy as toys
 from toy import PACKAGE, UPDATES_AN_EPOCH, largest_difference, losses, update_losses, valid_losses
 
-from fairseq_floater import preemption
+from fairseq_floater.checkpoints import preemption
 
 ASKED = {"FLOATER_SAVE_ON_SIGTERM": "1"}
 
@@ -39,7 +39,7 @@ def tell(trainer, moment):
                 subprocess.run(["kill", "-TERM", "--", f"-{os.getpgrp()}"], start_new_session=True)
             else:
                 os.kill(os.getpid() if whom == "process" else os.getppid(), signal.SIGTERM)
-            while whom == "parent" and not fairseq_floater.preemption._told:
+            while whom == "parent" and not fairseq_floater.checkpoints.preemption._told:
                 time.sleep(0.01)
 
 
@@ -252,7 +252,7 @@ from fairseq.trainer import Trainer
 plain = Trainer.train_step, Trainer.get_train_iterator
 for folder in sys.argv[1:]:
     utils.import_user_module(Namespace(user_dir=folder))
-from fairseq_floater import preemption
+from fairseq_floater.checkpoints.reading import preemption
 preemption.install()
 assert plain == (Trainer.train_step.__wrapped__, Trainer.get_train_iterator.__wrapped__)
 assert signal.getsignal(signal.SIGTERM) is preemption._on_sigterm
@@ -272,7 +272,7 @@ LOADERS = """
 import multiprocessing, subprocess
 from multiprocessing import resource_tracker
 from torch.utils.data import DataLoader
-from fairseq_floater import preemption
+from fairseq_floater.checkpoints.reading import preemption
 
 if __name__ == "__main__":
     preemption._training = "some"

@@ -13,8 +13,9 @@ import yaml
 from toy import environment, floater
 
 from fairseq_floater.cli import main
-from fairseq_floater.experiment import Experiment
-from fairseq_floater.machine_checks import (
+from fairseq_floater.data.wmt14.sources import RECIPES
+from fairseq_floater.experiments.hardware import ONE_CPU
+from fairseq_floater.experiments.machine_checks import (
     COMMANDS,
     GB,
     MISSING,
@@ -26,14 +27,13 @@ from fairseq_floater.machine_checks import (
     gpu_check,
     memory_check,
 )
-from fairseq_floater.machines import ONE_CPU
-from fairseq_floater.readiness import (
+from fairseq_floater.experiments.readiness import (
     WMT14,
     gpu_memory_check,
     kept_checkpoints,
     training_options,
 )
-from fairseq_floater.wmt14.sources import RECIPES
+from fairseq_floater.experiments.stages import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE, TINY, NUMBERS = (

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import build, difference, log_probs, parts, plain, signals, source_batch, target_batch
 
-from fairseq_floater.info import added_parameters
+from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
 # layers, input, parameters of one recurrence at C = 512 (Table 6: 263.2K, 526.3K, 1,050.0K)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from toy import ROOT, environment, run
 
-from fairseq_floater.checkpoints import CheckpointError
-from fairseq_floater.report import ReportError
-from fairseq_floater.run_folder import check_data, check_same, field, main, resume
+from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.experiments.run_folder import check_data, check_same, field, main, resume
+from fairseq_floater.results.table import ReportError
 
 
 @pytest.fixture

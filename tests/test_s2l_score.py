@@ -12,16 +12,16 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiment_rules import s2l_systems
-from fairseq_floater.hypotheses import ScoringError
-from fairseq_floater.metric_sums import score_of, sentence_counts
-from fairseq_floater.s2l.bins import S2LError
-from fairseq_floater.s2l.score import score
-from fairseq_floater.s2l.score_report import BinScore, Comparison, Measure, S2LScores
-from fairseq_floater.s2l.split import split
-from fairseq_floater.s2l.split_options import SplitOptions
-from fairseq_floater.s2l.statistics import Bootstrap, interval, paired_p_value
-from fairseq_floater.s2l.systems import SystemFiles
+from fairseq_floater.evaluation.hypotheses import ScoringError
+from fairseq_floater.evaluation.metric_sums import score_of, sentence_counts
+from fairseq_floater.evaluation.s2l.bins import S2LError
+from fairseq_floater.evaluation.s2l.score import score
+from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
+from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.evaluation.s2l.split_options import SplitOptions
+from fairseq_floater.evaluation.s2l.statistics import Bootstrap, interval, paired_p_value
+from fairseq_floater.evaluation.s2l.systems import SystemFiles
+from fairseq_floater.experiments.config import s2l_systems
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in ("an", "el", "ir", "os", "ut")]

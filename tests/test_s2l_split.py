@@ -12,15 +12,15 @@ import pytest
 import sentencepiece
 
 from fairseq_floater.cli import main
-from fairseq_floater.corpus import write_numbers
+from fairseq_floater.data.number_words import write_numbers
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import UsageError
-from fairseq_floater.parallel_text import TextDataError
-from fairseq_floater.s2l import split as split_module
-from fairseq_floater.s2l.bins import Bins, S2LError
-from fairseq_floater.s2l.held_out import HeldOut, read_origins
-from fairseq_floater.s2l.repeats import NGRAM, Overlap, first_occurrences
-from fairseq_floater.s2l.split import split
-from fairseq_floater.s2l.split_options import SplitOptions
+from fairseq_floater.evaluation.s2l import split as split_module
+from fairseq_floater.evaluation.s2l.bins import Bins, S2LError
+from fairseq_floater.evaluation.s2l.held_out import HeldOut, read_origins
+from fairseq_floater.evaluation.s2l.repeats import NGRAM, Overlap, first_occurrences
+from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.evaluation.s2l.split_options import SplitOptions
 
 ENCODED = {"source": "en", "target": "de", "encoded": True}
 

@@ -9,8 +9,9 @@ import sys
 import pytest
 import sacrebleu
 
-from fairseq_floater import scoring, text_metrics
-from fairseq_floater.scoring import ScoringError, read_hypotheses, read_references, score
+from fairseq_floater.evaluation import metrics
+from fairseq_floater.evaluation import score as scoring
+from fairseq_floater.evaluation.score import ScoringError, read_hypotheses, read_references, score
 
 REFERENCES = [
     "Die Katze sitzt auf der Matte, und der Hund schläft.",
@@ -470,7 +471,7 @@ def test_a_tokenizer_that_is_not_installed_is_refused_in_one_line(monkeypatch):
     def missing(**_):
         raise RuntimeError("\nneeds more:\n  pip install it\n")
 
-    monkeypatch.setattr(text_metrics, "BLEU", missing)
+    monkeypatch.setattr(metrics, "BLEU", missing)
     refused(
         r"`tokenize` must be a tokenizer that is installed, but is 'ja-mecab' instead: needs more: "
         r"pip install it\.",
@@ -557,7 +558,7 @@ def test_self_check_notices_a_metric_that_lies(monkeypatch):
         def _extract_corpus_statistics(self, hypotheses, references):
             return super()._extract_corpus_statistics(["Die", *hypotheses[1:]], references)
 
-    monkeypatch.setattr(text_metrics, "BLEU", Lying)
+    monkeypatch.setattr(metrics, "BLEU", Lying)
     refused(
         r"`r` must score 100\.00 BLEU against itself, but scores \d\d\.\d\d instead\.",
         scoring.self_check,

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from fairseq_floater.checkpoints import load_checkpoint
+from fairseq_floater.checkpoints.reading import load_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {**os.environ, "FLOATER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

@@ -12,11 +12,11 @@ import torch
 from fuzzing import accepted, unrefused
 from toy import PACKAGE, ROOT
 
-from fairseq_floater.checkpoints import allow_fairseq_checkpoints
-from fairseq_floater.experiment import Experiment
+from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
+from fairseq_floater.data.parallel_text import LONGEST_LINE, read_lines
+from fairseq_floater.evaluation.hypotheses import read_hypotheses
+from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.files import read_json, write_text, write_whole
-from fairseq_floater.hypotheses import read_hypotheses
-from fairseq_floater.parallel_text import LONGEST_LINE, read_lines
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -11,14 +11,14 @@ import torch
 from helpers import difference, signals
 from make_stored import CASES, DONOR, STORED, load, outputs, unpacked
 
-from fairseq_floater.checkpoints import load_checkpoint, model_args
+from fairseq_floater.checkpoints.reading import load_checkpoint, model_args
+from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.warm_start import warm_start
 
 # Of log-probabilities. Another CPU or torch adds up float32 numbers in another order: 2e-6 here.
 TOLERANCE = 1e-5
 # `auto` may choose another engine and step one day, whose values are off by up to 1e-3 of the largest
-# (ode/choice.py): the engines that it chooses from then differ by up to 4e-3 here.
+# (ode/auto.py): the engines that it chooses from then differ by up to 4e-3 here.
 AUTO_TOLERANCE = 5e-3
 
 ENCODERS = [case for case in CASES if case != DONOR]

@@ -20,10 +20,11 @@ from helpers import (
     visible,
 )
 
-from fairseq_floater import stack_positions, stacks
 from fairseq_floater.position_encoders import POSITION_ENCODERS, stretch_range
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.stack_positions import ROWS_PER_TOKEN, Stretch
+from fairseq_floater.transformer import encoder as stacks
+from fairseq_floater.transformer import stack_positions
+from fairseq_floater.transformer.stack_positions import ROWS_PER_TOKEN, Stretch
 
 CONTINUOUS = [name for name, cls in POSITION_ENCODERS.items() if cls.continuous]
 CASES = [(name, target) for name in CONTINUOUS for target in ("qkv", "hidden")]

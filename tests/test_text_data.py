@@ -18,17 +18,22 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_floater import subwords
-from fairseq_floater.corpus import write_numbers
-from fairseq_floater.parallel_text import (
+from fairseq_floater.data import sentencepiece_subwords
+from fairseq_floater.data.number_words import write_numbers
+from fairseq_floater.data.parallel_text import (
     LINE_BREAKS,
     TextDataError,
     check_parallel,
     find_splits,
     read_lines,
 )
-from fairseq_floater.subwords import Segmenter, SplitEncoder, train_subword, write_dictionary
-from fairseq_floater.text_data import encode_all, finish, main
+from fairseq_floater.data.prepare import encode_all, finish, main
+from fairseq_floater.data.sentencepiece_subwords import (
+    Segmenter,
+    SplitEncoder,
+    train_subword,
+    write_dictionary,
+)
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_text.sh"
 PARAMETERS = {"src": "en", "tgt": "de", "bpe": "sentencepiece", "vocab": 60}
@@ -168,7 +173,7 @@ def test_long_text_is_sampled_evenly(
     pairs = list(zip(text_lines(numbers / "train.en"), text_lines(numbers / "train.de")))
     half, all_of_it = tmp_path / "half.model", tmp_path / "all.model"
     train_subword(iter(pairs[::2]), 200, half, vocab_size=60)
-    monkeypatch.setattr(subwords, "SUBWORD_PAIRS", 200)
+    monkeypatch.setattr(sentencepiece_subwords, "SUBWORD_PAIRS", 200)
     learn(numbers, all_of_it, 60)
     assert all_of_it.read_bytes() == half.read_bytes()
 
@@ -439,9 +444,9 @@ def test_a_dry_run_prints_commands_and_makes_nothing(numbers: Path, tmp_path: Pa
     out = tmp_path / "my data"
     printed = script(numbers, out, *VOCAB, "--max-ratio=1.5", "--force", "--dry-run").stdout
     assert [line.split()[2] for line in printed.splitlines()] == [
-        "fairseq_floater.text_data",
+        "fairseq_floater.data.prepare",
         "fairseq_cli.preprocess",
-        "fairseq_floater.text_data",
+        "fairseq_floater.data.prepare",
     ]
     assert "--max-ratio 1.5 --force" in printed
     assert "my\\ data/spm/test\\," in printed and "my\\ data/spm/test_long " in printed

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_floater.hypotheses import read_hypotheses, read_references
-from fairseq_floater.metric_sums import AT_ONCE, MetricSums, Resampling, sentence_counts
-from fairseq_floater.scoring import ScoringError, score
-from fairseq_floater.text_lines import Numbers, TextFile, TextLines
+from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
+from fairseq_floater.evaluation.lines import Numbers, TextFile, TextLines
+from fairseq_floater.evaluation.metric_sums import AT_ONCE, MetricSums, Resampling, sentence_counts
+from fairseq_floater.evaluation.score import ScoringError, score
 
 WORDS = [
     "der",

@@ -9,17 +9,17 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fault_disks import small_disk
 
-from fairseq_floater.averaging import average
-from fairseq_floater.checkpoints import (
+from fairseq_floater.checkpoints.averaging import average
+from fairseq_floater.checkpoints.reading import (
     REQUIRED_KEYS,
     CheckpointError,
     load_checkpoint,
     repair_last,
 )
+from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-from fairseq_floater.warm_start import warm_start
 
 TINY = "floater_transformer_tiny"
 

@@ -19,9 +19,9 @@ import pytest
 import wmt14_stand_in as stand_in
 from toy import environment, run
 
-from fairseq_floater.parallel_text import TextDataError
-from fairseq_floater.wmt14 import corpora, sources
-from fairseq_floater.wmt14.__main__ import archives_of, main
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.wmt14 import corpora, sources
+from fairseq_floater.data.wmt14.recipe import archives_of, main
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_wmt14.sh"
 REHEARSAL = ("--rehearsal", "--vocab", 60, "--workers", 1)

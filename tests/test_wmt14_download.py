@@ -28,11 +28,11 @@ from typing import Any
 import pytest
 from tqdm import tqdm
 
+from fairseq_floater.data.wmt14 import archive as archive_module
+from fairseq_floater.data.wmt14 import download
+from fairseq_floater.data.wmt14.archive import Archive, DownloadError
+from fairseq_floater.data.wmt14.download import fetch
 from fairseq_floater.files import write_text
-from fairseq_floater.wmt14 import archive as archive_module
-from fairseq_floater.wmt14 import download
-from fairseq_floater.wmt14.archive import Archive, DownloadError
-from fairseq_floater.wmt14.download import fetch
 
 NAME = "text-v7.tgz"
 CONTENT = random.Random(7).randbytes(300_000)

@@ -9,8 +9,8 @@ import io
 import tarfile
 from dataclasses import replace
 
-from fairseq_floater.corpus import write_numbers
-from fairseq_floater.wmt14.sources import RECIPES
+from fairseq_floater.data.number_words import write_numbers
+from fairseq_floater.data.wmt14.sources import RECIPES
 
 LINES = {
     "europarl-v7": 500,

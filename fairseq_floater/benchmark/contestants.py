@@ -18,12 +18,12 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
-from fairseq_floater import architectures as _architectures  # noqa: F401  registers ours
 from fairseq_floater import position_encoders
 from fairseq_floater.benchmark.batches import Batch
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.shapes import ARCHITECTURES
+from fairseq_floater.transformer import architectures as _architectures  # noqa: F401  registers ours
+from fairseq_floater.transformer.shapes import ARCHITECTURES
 
 BASELINE = "fairseq"
 # The paper's protocol (configs/wmt14_en_de_base.yaml), but for the rate: nothing should be learned

@@ -9,14 +9,7 @@ from fairseq_floater.benchmark.contestants import BASELINE
 from fairseq_floater.benchmark.run import BenchmarkResult
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.errors import UsageError
-from fairseq_floater.plots import (
-    COLOURS,
-    Bar,
-    checked_format,
-    grouped_bars,
-    legend,
-    new_figure,
-)
+from fairseq_floater.figures import COLOURS, Bar, checked_format, grouped_bars, legend, new_figure
 
 _DRAWN = ("update", "generation", "memory", "growth")
 _MARKERS = "osD^"

@@ -11,7 +11,7 @@ from fairseq_floater.benchmark.contestants import Contestant, fresh_model, witho
 from fairseq_floater.benchmark.parts import Bench, Row, update_rows
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.timing import Spread, exponent
-from fairseq_floater.stack_positions import all_blocks
+from fairseq_floater.transformer.stack_positions import all_blocks
 
 
 def table_rows(bench: Bench) -> list[Row]:

@@ -20,7 +20,7 @@ from fairseq_floater.benchmark.contestants import contestants
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import format_tables
 from fairseq_floater.errors import UsageError
-from fairseq_floater.info import versions
+from fairseq_floater.experiments.info import versions
 
 VERSIONS = ("python", "torch", "fairseq-fixed", "fairseq", "torchdiffeq", "fairseq_floater")
 

@@ -4,18 +4,18 @@
 solver         method                                                 default step
 =============  =====================================================  ==========================
 adams          Adams-Bashforth 4 on its own grid: one evaluation      0.1 (units of time)
-               of h a step; what a CPU wants (`adams.py`)
+               of h a step; what a CPU wants (`engines/adams.py`)
 collocation    all grid points of a segment at once, few rounds       0.2
-               of h in a row; what a GPU wants (`collocation.py`)
+               of h in a row; what a GPU wants (`engines/collocation.py`)
 rk4_hermite    RK4 on its own grid; stands the strongest flows        0.2
-               (`rk4_hermite.py`)
+               (`engines/rk4_hermite.py`)
 rk4            torchdiffeq's RK4 (3/8 rule), the paper's solver       0.02 = 0.1 / 5, the paper's
 midpoint       torchdiffeq's midpoint                                 0.02
 dopri5         torchdiffeq's adaptive Dormand-Prince 5(4)             adaptive, rtol = atol = 1e-5
 =============  =====================================================  ==========================
 
-The first three interpolate from their grid (`hermite.py`) and have a written-out gradient of the
-discrete solution; `choice.py` picks one, and its step, by measured error.
+The first three interpolate from their grid (`engines/hermite.py`) and have a written-out gradient of the
+discrete solution; `auto.py` picks one, and its step, by measured error.
 
 How exact they are: relative errors of values and of the gradient at steps 0.4, 0.2 and 0.1 stand in
 docs/benchmarks.md, for flows from nearly still to oscillating. Where no ReLU bends, all three are of
@@ -36,12 +36,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_floater.ode.adams import STARTING_STEPS, solve_adams
-from fairseq_floater.ode.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
 from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
+from fairseq_floater.ode.engines.adams import STARTING_STEPS, solve_adams
+from fairseq_floater.ode.engines.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
+from fairseq_floater.ode.engines.rk4_hermite import solve_rk4_hermite
 from fairseq_floater.ode.finite import check_trajectory, solved_adaptively, watch_gradient
-from fairseq_floater.ode.record import SolveRecord
-from fairseq_floater.ode.rk4_hermite import solve_rk4_hermite
+from fairseq_floater.ode.solve_record import SolveRecord
 
 DEFAULT_STEP_SIZES: dict[str, float | None] = {
     "adams": 0.1,

@@ -1,0 +1,1 @@
+"""Parameter files: read, repair, rebuild, start from, average."""

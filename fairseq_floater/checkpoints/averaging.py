@@ -1,0 +1,264 @@
+"""The mean of several checkpoints' parameters (paper, B.2: the last five).
+
+Numeric order, float64 accumulation, the result in the checkpoints' own dtype, and a record of what
+went in. Fewer checkpoints than asked for is an error, never a shorter average.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.checkpoints.reading import (
+    CheckpointError,
+    load_checkpoint,
+    position_parameters,
+    save_checkpoint,
+)
+from fairseq_floater.errors import shown
+from fairseq_floater.files import file_hash
+
+_EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
+_UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
+_BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
+
+
+@dataclass
+class AverageReport:
+    """What was averaged, in the order taken, with each file's sha256 and update count.
+
+    ``position_parameters``: of the position encoder, in all. ``training_seconds``: fairseq's own
+    count up to the last input, restarts included; None where it is not recorded.
+    """
+
+    output: str
+    rule: str
+    inputs: list[dict[str, Any]]
+    parameters: int
+    position_parameters: int
+    training_seconds: float | None
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def format_text(self) -> str:
+        rows = [
+            f"  {i['path']}  updates {i['num_updates']}  sha256 {i['sha256'][:16]}"
+            for i in self.inputs
+        ]
+        count = f"{len(self.inputs)} checkpoint{'s' * (len(self.inputs) != 1)}"
+        return "\n".join([f"averaged {count} ({self.rule}):", *rows, self.output])
+
+
+def average(
+    inputs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    last: int | None = None,
+    best: int | None = None,
+    updates: bool = False,
+    force: bool = False,
+) -> AverageReport:
+    """Average checkpoints and write the result as a checkpoint that fairseq loads.
+
+    Args:
+        inputs: one folder, with ``last`` or ``best``; or the files themselves.
+        last: the N latest ``checkpoint<epoch>.pt`` (``updates``: ``checkpoint_<epoch>_<updates>.pt``).
+        best: the N with the best validation value: among ``checkpoint.best_*.pt`` where there are
+            any (--keep-best-checkpoints), else among the epochs.
+        force: overwrite ``output``.
+
+    Raises:
+        CheckpointError: too few or unusable inputs, different models, or ``output`` exists.
+    """
+    output = Path(output)
+    if output.exists() and not force:
+        raise CheckpointError(f"{output} exists; choose another name or pass --force.")
+    paths, rule = _chosen(inputs, last, best, updates)
+    mean, state, records = _accumulate(paths)
+    # Several processes leave a tensor: their mean.
+    seconds = (state.get("extra_state") or {}).get("previous_training_time")
+    if seconds is not None:
+        seconds = _number(seconds, f"{paths[-1]}: `previous_training_time`")
+    state["model"] = mean
+    state["extra_state"] = {**(state.get("extra_state") or {}), "averaged": records}
+    # The optimiser's moments belong to one checkpoint, not to the mean.
+    state.pop("last_optimizer_state", None)
+    if isinstance(state["extra_state"].get("ema"), dict):
+        del state["extra_state"]["ema"]
+    save_checkpoint(state, output)
+    return AverageReport(
+        str(output),
+        rule,
+        records,
+        parameters=sum(t.numel() for t in _distinct(mean)),
+        position_parameters=sum(position_parameters(mean).values()),
+        training_seconds=seconds,
+    )
+
+
+def _chosen(
+    inputs: Sequence[str | os.PathLike[str]], last: int | None, best: int | None, updates: bool
+) -> tuple[list[Path], str]:
+    paths = [Path(p) for p in inputs]
+    if last is not None and best is not None:
+        raise CheckpointError("`--last` and `--best` exclude each other.")
+    count = last if last is not None else best
+    if count is None:
+        if any(p.is_dir() for p in paths):
+            raise CheckpointError(f"{paths[0]} is a folder; say --last N or --best N.")
+        return paths, "the files named"
+    if count < 1:
+        raise CheckpointError(
+            f"The number of checkpoints must be at least 1, but is {count} instead."
+        )
+    if len(paths) != 1 or not paths[0].is_dir():
+        raise CheckpointError(
+            f"With --last or --best, `--inputs` must be one folder, but is "
+            f"{' '.join(map(str, paths))} instead."
+        )
+    if last is not None:
+        return _last(paths[0], last, updates), f"last {last}"
+    return _best(paths[0], count), f"best {count}"
+
+
+def _last(folder: Path, count: int, updates: bool) -> list[Path]:
+    """The ``count`` latest checkpoints, oldest first, by number and not by name or date."""
+    by_epoch = _numbered(folder, _EPOCH)
+    by_update = _numbered(folder, _UPDATE)
+    found = by_update if updates else by_epoch
+    if len(found) >= count:
+        return found[-count:]
+    kind = "checkpoint_<epoch>_<updates>.pt" if updates else "checkpoint<epoch>.pt"
+    hint = ""
+    if not updates and len(by_update) >= count:
+        hint = f"; there are {len(by_update)} saved by updates: pass --updates for those"
+    raise CheckpointError(f"{folder} holds {len(found)} files {kind}, fewer than {count}{hint}.")
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """Files that match, ordered by the last number in the name."""
+    matches = ((pattern.match(p.name), p) for p in folder.iterdir())
+    return [p for _, p in sorted((int(m.groups()[-1]), p) for m, p in matches if m)]
+
+
+def _best(folder: Path, count: int) -> list[Path]:
+    """The ``count`` checkpoints with the best validation value, best first."""
+    candidates = [p for p in folder.iterdir() if _BEST.match(p.name)] or _numbered(folder, _EPOCH)
+    ranked = []
+    for path in candidates:
+        state = load_checkpoint(path)
+        value = (state.get("extra_state") or {}).get("val_loss")
+        if value is None:
+            raise CheckpointError(f"{path} holds no validation value (it was saved unvalidated).")
+        value = _number(value, f"{path}: `val_loss`")
+        part = (state.get("cfg") or {}).get("checkpoint")
+        if not isinstance(part, dict) or "maximize_best_checkpoint_metric" not in part:
+            raise CheckpointError(
+                f"{path} does not say whether its validation value is to be large."
+            )
+        maximise = part["maximize_best_checkpoint_metric"]
+        ranked.append((-value if maximise else value, str(path), path))
+    if len(ranked) < count:
+        raise CheckpointError(
+            f"{folder} holds {len(ranked)} validated checkpoints, fewer than {count}."
+        )
+    return [path for *_, path in sorted(ranked)[:count]]
+
+
+def _accumulate(
+    paths: Sequence[Path],
+) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
+    """Mean parameters, the last input's state, and a record of each input; one in memory at a time."""
+    total: dict[str, Tensor] = {}
+    reference: dict[str, Tensor] = {}
+    state: dict[str, Any] = {}
+    records = []
+    for path in paths:
+        state = load_checkpoint(path)
+        model: dict[str, Tensor] = state["model"]
+        if not reference:
+            reference = model
+            total = {name: _widened(tensor) for name, tensor in model.items()}
+        else:
+            _check_same_model(reference, model, paths[0], path)
+            for name, tensor in model.items():
+                if tensor.is_floating_point():
+                    total[name] += tensor
+                else:
+                    total[name] = tensor
+        records.append(_record(path, state))
+    count = len(paths)
+    mean = {
+        name: (tensor / count if tensor.is_floating_point() else tensor).to(reference[name].dtype)
+        for name, tensor in total.items()
+    }
+    return mean, state, records
+
+
+def _number(value: Any, name: str) -> float:
+    """A number of a checkpoint's, plain or as a tensor."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise CheckpointError(f"{name} must be a finite number, but is {shown(value)}.")
+    return number
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """float64, so that the mean of equal checkpoints is the checkpoint; integers are not averaged."""
+    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
+
+
+def _check_same_model(
+    reference: dict[str, Tensor], model: dict[str, Tensor], first: Path, path: Path
+) -> None:
+    odd = sorted(set(reference) ^ set(model))
+    both = set(reference) & set(model)
+    odd += sorted(n for n in both if reference[n].shape != model[n].shape)
+    odd += sorted(
+        n for n in both if reference[n].is_floating_point() != model[n].is_floating_point()
+    )
+    # A learning-rate scale says what its parameters mean; parameters under two scales do not add up.
+    scales = (n for n in both if n.endswith("lr_scale"))
+    odd += sorted(n for n in scales if not torch.equal(reference[n], model[n]))
+    if odd:
+        raise CheckpointError(
+            f"{path} and {first} are of different models: they differ in {odd[0]}."
+        )
+
+
+def _distinct(model: dict[str, Tensor]) -> list[Tensor]:
+    """The model's tensors, shared embeddings once; neither fairseq's version marks nor our scales."""
+    marks = (".version", "lr_scale", "_float_tensor")
+    kept = {n: t for n, t in model.items() if not n.endswith(marks)}
+    if "decoder.output_projection.weight" in kept and _equal_pair(
+        kept, "decoder.output_projection.weight", "decoder.embed_tokens.weight"
+    ):
+        del kept["decoder.output_projection.weight"]
+    if _equal_pair(kept, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
+        del kept["decoder.embed_tokens.weight"]
+    return list(kept.values())
+
+
+def _equal_pair(model: dict[str, Tensor], first: str, second: str) -> bool:
+    return first in model and second in model and torch.equal(model[first], model[second])
+
+
+def _record(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    history = state.get("optimizer_history") or [{}]
+    return {
+        "path": str(path),
+        "sha256": file_hash(path),
+        "num_updates": history[-1].get("num_updates"),
+    }

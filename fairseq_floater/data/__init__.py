@@ -1,0 +1,1 @@
+"""From raw text to binarised data. Imports no torch."""

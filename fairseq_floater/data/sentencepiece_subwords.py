@@ -1,0 +1,185 @@
+"""One sentencepiece model for both languages: learning it, its fairseq dictionary, encoding with it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import sentencepiece
+
+from fairseq_floater.data.parallel_text import TextDataError, batched
+from fairseq_floater.files import write_text, write_whole
+
+# fairseq's own symbols; as pieces of text they would become control symbols.
+FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
+# sentencepiece holds what it learns from in memory, some 300 bytes a sentence; a million sentences
+# give its pieces, and longer corpora are sampled evenly.
+SUBWORD_PAIRS = 500_000
+BATCH = 10_000
+DROPPED = ("empty", "too_long", "ratio")
+
+
+def train_subword(
+    pairs: Iterator[tuple[str, str]],
+    lines: int,
+    model_path: Path,
+    *,
+    vocab_size: int,
+    character_coverage: float = 1.0,
+) -> None:
+    """Learn one sentencepiece BPE model from both sides of ``lines`` sentence pairs.
+
+    The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
+    """
+    stride = max(1.0, lines / SUBWORD_PAIRS)
+    sample = (pair for k, pair in enumerate(pairs) if int(k // stride) != int((k - 1) // stride))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=itertools.chain.from_iterable(sample),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            max_sentence_length=16_384,
+            num_threads=4,
+            minloglevel=2,
+        )
+    except (RuntimeError, ValueError) as error:  # a number that is no C int is a ValueError
+        raise TextDataError(_subword_fault(str(error), vocab_size)) from None
+    write_whole(model_path, lambda temporary: temporary.write_bytes(model.getvalue()) and None)
+
+
+def write_dictionary(model_path: Path, dict_path: Path) -> int:
+    """Write sentencepiece's vocabulary as a joint fairseq dictionary; returns its entries.
+
+    All counts are 1: the order, and with it every index, depends on the model alone.
+    """
+    model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
+    pieces = [model.id_to_piece(i) for i in range(len(model)) if not model.is_control(i)]
+    pieces = [piece for piece in pieces if piece not in FAIRSEQ_SYMBOLS]
+    write_text(dict_path, "".join(f"{piece} 1\n" for piece in pieces))
+    return len(pieces)
+
+
+class Segmenter:
+    """Pairs of raw sentences -> their subwords, as the model will see them (no end symbol).
+
+    Raises:
+        TextDataError: the file is no sentencepiece model.
+    """
+
+    def __init__(self, model_path: Path, threads: int = 1) -> None:
+        try:
+            self.model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
+        except (OSError, RuntimeError):
+            raise TextDataError(f"{model_path} is no readable sentencepiece model.") from None
+        self.threads = threads
+
+    def pieces(
+        self, batch: Sequence[tuple[str, str]], *, test: bool = False
+    ) -> Iterator[tuple[list[str], list[str]]]:
+        """The subwords of both sides; sentences that are to be scored are cut like all others."""
+        sides = [
+            self.model.encode(list(side), out_type=str, num_threads=self.threads)
+            for side in zip(*batch)
+        ]
+        return zip(*([_without_symbols(pieces) for pieces in side] for side in sides))
+
+
+class PairSegmenter(Protocol):
+    """What cuts raw sentence pairs into subwords."""
+
+    def pieces(
+        self, batch: Sequence[tuple[str, str]], *, test: bool = False
+    ) -> Iterable[tuple[list[str], list[str]]]: ...
+
+
+class SplitEncoder:
+    """Encodes one split into ``out_dir`` and keeps the raw text of held-out splits in ``raw_dir``.
+
+    Train and valid lose the pairs with an empty side, with more than ``max_len`` subwords on one
+    side or with one side more than ``max_ratio`` times as long as the other (0 = no limit). Test
+    splits keep every line. Line k of ``raw_dir`` is always line k of ``out_dir``.
+    """
+
+    def __init__(self, segmenter: PairSegmenter, max_len: int, max_ratio: float) -> None:
+        self.segmenter = segmenter
+        self.max_len = max_len
+        self.max_ratio = max_ratio
+
+    def encode(
+        self,
+        pairs: Iterator[tuple[str, str]],
+        split: str,
+        langs: tuple[str, str],
+        out_dir: Path,
+        raw_dir: Path,
+    ) -> dict[str, Any]:
+        """Write the files of ``split`` and return its counts."""
+        counts: dict[str, Any] = {"lines": 0, "kept": 0}
+        counts |= {"dropped": dict.fromkeys(DROPPED, 0), "empty_kept": 0}
+        counts["subwords"] = dict.fromkeys(langs, 0)
+        with ExitStack() as stack:
+            folders = [out_dir] if split == "train" else [out_dir, raw_dir]
+            files = [
+                stack.enter_context(
+                    (folder / f"{split}.{lang}").open("w", encoding="utf-8", newline="\n")
+                )
+                for folder in folders
+                for lang in langs
+            ]
+            for batch in batched(pairs, BATCH):
+                found = self.segmenter.pieces(batch, test=split.startswith("test"))
+                for pair, pieces in zip(batch, found):
+                    counts["lines"] += 1
+                    fault = self._fault(*map(len, pieces))
+                    if fault and not split.startswith("test"):
+                        counts["dropped"][fault] += 1
+                        continue
+                    counts["kept"] += 1
+                    counts["empty_kept"] += fault == "empty"
+                    for lang, side in zip(langs, pieces):
+                        counts["subwords"][lang] += len(side)
+                    for file, text in zip(files, [*map(" ".join, pieces), *pair]):
+                        file.write(text + "\n")
+        if counts["kept"] == 0:
+            raise TextDataError(
+                f"No pair of `{split}` is left: of {counts['lines']:,} lines "
+                + ", ".join(f"{n:,} {why}" for why, n in counts["dropped"].items())
+                + "."
+            )
+        return counts
+
+    def _fault(self, source: int, target: int) -> str | None:
+        short, long = sorted((source, target))
+        if short == 0:
+            return "empty"
+        if self.max_len and long > self.max_len:
+            return "too_long"
+        if self.max_ratio and long > self.max_ratio * short:
+            return "ratio"
+        return None
+
+
+def _without_symbols(pieces: list[str]) -> list[str]:
+    """Spell out pieces that fairseq would take for its own symbols."""
+    if FAIRSEQ_SYMBOLS.isdisjoint(pieces):
+        return pieces
+    return [c for piece in pieces for c in (piece if piece in FAIRSEQ_SYMBOLS else [piece])]
+
+
+def _subword_fault(reason: str, vocab: int) -> str:
+    if high := re.search(r"value <= (\d+)", reason):
+        return f"`vocab` must be at most {high[1]} for this text, but is {vocab} instead."
+    if low := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+        return (
+            f"`vocab` must be at least {low[1]}, one for each character of this text, but is "
+            f"{vocab} instead; a smaller --character-coverage leaves rare characters out."
+        )
+    return f"sentencepiece could not learn from this text: {' '.join(reason.split())}."

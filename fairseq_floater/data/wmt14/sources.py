@@ -1,0 +1,142 @@
+"""What WMT14's En-De and En-Fr data are: archives, files in them, published sizes, checksums and counts.
+
+Which corpora, and every how many lines one is held out: fairseq's ``prepare-wmt14en2de.sh --icml17`` and
+``prepare-wmt14en2fr.sh``, which the paper's B.2 names. Sizes and SHA-256: TensorFlow Datasets'
+``url_checksums/wmt14_translate.txt``; MD5 of the test sets: sacreBLEU's table of data sets. Lines a
+corpus: WMT14's own page for German, Lingvo's ``WmtEnFr`` input for French. No checksum of the United
+Nations and 10^9 corpora is published as tar files: theirs are recorded at the first download.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairseq_floater.data.wmt14.archive import Archive
+
+_SITE = "https://www.statmt.org"
+_EUROPARL = Archive(
+    "training-parallel-europarl-v7.tgz",
+    f"{_SITE}/wmt13/training-parallel-europarl-v7.tgz",
+    657_632_379,
+    "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
+)
+_COMMONCRAWL = Archive(
+    "training-parallel-commoncrawl.tgz",
+    f"{_SITE}/wmt13/training-parallel-commoncrawl.tgz",
+    918_311_367,
+    "c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
+)
+_NEWS = Archive(
+    "training-parallel-nc-v9.tgz",
+    f"{_SITE}/wmt14/training-parallel-nc-v9.tgz",
+    80_418_416,
+    "cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+)
+_UN = Archive("training-parallel-un.tgz", f"{_SITE}/wmt13/training-parallel-un.tgz", None, None)
+_GIGA = Archive("training-giga-fren.tar", f"{_SITE}/wmt10/training-giga-fren.tar", None, None)
+_NEWSTEST2014 = Archive(
+    "test-full.tgz",
+    f"{_SITE}/wmt14/test-full.tgz",
+    None,
+    None,
+    md5="a8cd784e006feb32ac6f3d9ec7eb389a",
+)
+# The archive is called test.tgz where it is published, as those of other years are.
+_NEWSTEST2013 = Archive(
+    "wmt13-test.tgz",
+    f"{_SITE}/wmt13/test.tgz",
+    None,
+    None,
+    md5="48eca5d02f637af44e85186847141f67",
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One part of the training text.
+
+    ``member`` is the path in the archive, ``{lang}`` standing for the language; ``lines`` is published.
+    """
+
+    name: str
+    archive: Archive
+    member: str
+    lines: int
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A test set in SGML; ``{role}`` is src or ref, or always src where references are sources."""
+
+    name: str
+    archive: Archive
+    member: str
+    lines: int
+    roles: tuple[str, str] = ("src", "ref")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a language pair is made of; line k * ``held_out_every`` of the text is for validation.
+
+    ``kept`` is the share of pairs that the published runs of the Perl scripts kept after cleaning, and
+    ``kept_source`` where it is said.
+    """
+
+    target: str
+    corpora: tuple[Corpus, ...]
+    held_out_every: int
+    test: TestSet
+    valid: TestSet
+    kept: float
+    kept_source: str
+
+    @property
+    def published_lines(self) -> dict[str, int]:
+        """Lines of every corpus and test set, by name."""
+        parts: tuple[Corpus | TestSet, ...] = (*self.corpora, self.test, self.valid)
+        return {part.name: part.lines for part in parts}
+
+
+RECIPES = {
+    "en-de": Recipe(
+        target="de",
+        corpora=(
+            Corpus("europarl-v7", _EUROPARL, "training/europarl-v7.de-en.{lang}", 1_920_209),
+            Corpus("commoncrawl", _COMMONCRAWL, "commoncrawl.de-en.{lang}", 2_399_123),
+            Corpus(
+                "news-commentary-v9", _NEWS, "training/news-commentary-v9.de-en.{lang}", 201_288
+            ),
+        ),
+        held_out_every=100,
+        test=TestSet(
+            "newstest2014", _NEWSTEST2014, "test-full/newstest2014-deen-{role}.{lang}.sgm", 3003
+        ),
+        valid=TestSet(
+            "newstest2013", _NEWSTEST2013, "test/newstest2013-src.{lang}.sgm", 3000, ("src", "src")
+        ),
+        kept=3_960_793 / 4_544_200,
+        kept_source="fairseq issue 132, with news-commentary v12",
+    ),
+    "en-fr": Recipe(
+        target="fr",
+        corpora=(
+            Corpus("europarl-v7", _EUROPARL, "training/europarl-v7.fr-en.{lang}", 2_007_723),
+            Corpus("commoncrawl", _COMMONCRAWL, "commoncrawl.fr-en.{lang}", 3_244_152),
+            Corpus("un", _UN, "un/undoc.2000.fr-en.{lang}", 12_886_831),
+            Corpus(
+                "news-commentary-v9", _NEWS, "training/news-commentary-v9.fr-en.{lang}", 183_251
+            ),
+            Corpus("giga-fren", _GIGA, "giga-fren.release2.fixed.{lang}.gz", 22_520_376),
+        ),
+        held_out_every=1333,
+        test=TestSet(
+            "newstest2014", _NEWSTEST2014, "test-full/newstest2014-fren-{role}.{lang}.sgm", 3003
+        ),
+        valid=TestSet(
+            "newstest2013", _NEWSTEST2013, "test/newstest2013-src.{lang}.sgm", 3000, ("src", "src")
+        ),
+        kept=35_482_654 / 40_811_694,
+        kept_source="fairseq-lua issue 59, which also left out sentences above 175 words",
+    ),
+}

@@ -1,0 +1,1 @@
+"""From hypotheses and references to numbers. Imports no torch."""

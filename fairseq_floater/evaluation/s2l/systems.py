@@ -1,0 +1,214 @@
+"""Reading what one system made of a short-to-long test set, and refusing what does not fit it."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_floater.evaluation.hypotheses import (
+    BPE_MARKS,
+    FilePath,
+    join_pieces,
+    read_hypotheses,
+    read_references,
+    read_tagged,
+    wrong,
+)
+from fairseq_floater.evaluation.lines import TextFile, TextLines
+from fairseq_floater.evaluation.metric_sums import Array
+from fairseq_floater.evaluation.s2l.bins import S2LError
+from fairseq_floater.evaluation.s2l.held_out import read_origins
+
+
+@dataclass(frozen=True)
+class SystemFiles:
+    """The files of a system, one a seed; ``losses`` from fairseq-generate --score-reference."""
+
+    name: str
+    hypotheses: list[FilePath] = field(default_factory=list)
+    losses: list[FilePath] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """A test set of N pairs of a split.
+
+    Attributes:
+        sources, references: N raw lines each.
+        source_tokens: [N] lengths.
+        bins: [N] indices into ``bin_names``.
+        bin_names: of the bins, as they first occur.
+    """
+
+    sources: TextLines
+    references: TextLines
+    source_tokens: Array
+    bins: Array
+    bin_names: list[str]
+
+    @classmethod
+    def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
+        """Raises S2LError where the files do not have one line for each row of ``name``.tsv."""
+        source_tokens, bins, bin_names = array("i"), array("i"), dict[str, int]()
+        for origin in read_origins(folder / f"{name}.tsv"):
+            source_tokens.append(origin.source_tokens)
+            bins.append(bin_names.setdefault(origin.bin, len(bin_names)))
+        sides = []
+        for lang in langs:
+            path = folder / f"{name}.{lang}"
+            lines = read_references(path)
+            if len(lines) != len(bins):
+                raise S2LError(
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(bins)} rows."
+                )
+            join = partial(join_pieces, kind="sentencepiece")
+            sides.append(lines.changed(join) if encoded else lines)
+        columns = [np.array(column, dtype=np.int32) for column in (source_tokens, bins)]
+        return cls(sides[0], sides[1], columns[0], columns[1], list(bin_names))
+
+    def __len__(self) -> int:
+        return len(self.source_tokens)
+
+    def members(self, name: str) -> Array:
+        """Indices of the pairs of a bin."""
+        if name not in self.bin_names:
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(self.bins == self.bin_names.index(name))
+
+
+@dataclass(frozen=True)
+class SystemRun:
+    """One seed of a system on a test set of N sentences.
+
+    Attributes:
+        hypotheses: N detokenised lines.
+        lengths: [N] tokens of the hypotheses, end symbol included, or None for plain lines.
+        losses: [N, 2] bits and tokens of the references (end symbol included), or None.
+    """
+
+    hypotheses: TextLines
+    lengths: Array | None
+    losses: Array | None
+
+
+def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
+    """Every seed of a system.
+
+    Raises:
+        S2LError: another number of loss files than of hypotheses.
+        ScoringError: ids missing or double, another number of lines, another text or tokenisation.
+    """
+    if files.losses and len(files.losses) != len(files.hypotheses):
+        raise S2LError(
+            f"{files.name} has {len(files.hypotheses)} files of hypotheses, but "
+            f"{len(files.losses)} of losses; give one of each for a seed."
+        )
+    losses: Sequence[FilePath | None] = files.losses or [None] * len(files.hypotheses)
+    return [_read_run(path, loss, test) for path, loss in zip(files.hypotheses, losses)]
+
+
+def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -> SystemRun:
+    file, size = TextFile(path), len(test)
+    hypotheses = read_hypotheses(file)
+    if len(hypotheses) != size:
+        raise wrong(f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}")
+    _check_sources(file, test)
+    lengths = np.full(size, -1, dtype=np.int32)
+    for _, sentence, text in read_tagged(file, "P"):
+        if sentence < size and lengths[sentence] < 0:
+            lengths[sentence] = len(text.split())
+    losses = None if loss_path is None else _read_losses(loss_path, test)
+    return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses)
+
+
+def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
+    """[N, 2]: bits and tokens of each reference, from the P lines (log2 probabilities)."""
+    # Of the reference itself: what comes twice, or is another text, is not its loss.
+    file = TextFile(path)
+    repeated = read_hypotheses(file)
+    size, extra = len(test), 0
+    losses = np.zeros((size, 2))
+    for number, sentence, text in read_tagged(file, "P"):
+        if sentence >= size:
+            extra += 1
+        elif not losses[sentence, 1]:
+            losses[sentence] = _bits_and_tokens(path, number, text)
+    missing = np.flatnonzero(losses[:, 1] == 0)
+    if missing.size or extra:
+        found = f"has {size - missing.size + extra}"
+        names = ", ".join(map(str, missing[:5]))
+        found += f" (none for {names})" if missing.size else ""
+        raise wrong(f"`{path}` must have a P line for each of {size} sentences", found)
+    _check_sources(file, test)
+    first, strange = -1, 0
+    for i, (ours, theirs) in enumerate(zip(repeated, test.references)):
+        if _plain(ours) != _plain(theirs):
+            first, strange = (first if strange else i), strange + 1
+    # Unknown words and normalisation change some lines, a translation nearly all.
+    if strange > size / 2:
+        rule = f"`{path}` must be of fairseq-generate --score-reference"
+        raise wrong(rule, f"sentence {first} is not the reference")
+    return losses
+
+
+def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int]:
+    try:
+        values = [float(word) for word in text.split()]
+    except ValueError:
+        rule = f"`{path}` must have numbers on P lines"
+        raise wrong(rule, f"line {number} has {text[:40]!r}") from None
+    if not values or not all(map(math.isfinite, values)):
+        rule = f"`{path}` must have finite numbers on P lines"
+        raise wrong(rule, f"line {number} has {text[:40]!r}")
+    return -sum(values), len(values)
+
+
+def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
+    """Losses a token compare only where every model counts the same tokens.
+
+    Raises:
+        S2LError: a sentence has another number of them in two runs (or a file broke off).
+    """
+    first: tuple[str, Array] | None = None
+    for name, seeds in runs.items():
+        for losses in (run.losses for run in seeds if run.losses is not None):
+            tokens = losses[:, 1]
+            if first is None:
+                first = (name, tokens)
+            elif (differs := np.flatnonzero(tokens != first[1])).size:
+                i = int(differs[0])
+                raise S2LError(
+                    f"The losses of {name} count {int(tokens[i])} tokens in sentence {i}, those of "
+                    f"{first[0]} {int(first[1][i])}: only models of one subword model compare."
+                )
+
+
+def _check_sources(file: TextFile, test: EvaluationSet) -> None:
+    """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
+    found = strange = first = 0
+    for number, i, text in read_tagged(file, "S"):
+        found += 1
+        if i >= len(test):
+            continue  # told by the count of sentences
+        if BPE_MARKS["sentencepiece"].search(text):
+            tokens, expected = len(text.split()), int(test.source_tokens[i])
+            if tokens != expected:
+                rule = f"`{file.path}` must be in the split's tokens, {expected} in sentence {i}"
+                raise wrong(rule, f"line {number} has {tokens}")
+        elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
+            first, strange = first or number, strange + 1
+    # Normalisation may change a line here and there; another test set differs nearly everywhere.
+    if strange > found / 2:
+        rule = f"`{file.path}` must translate the split's test sentences"
+        raise wrong(rule, f"line {first} has another source")
+
+
+def _plain(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text).split())

@@ -1,0 +1,1 @@
+"""What is run, on what, in which order. Computes no score."""

@@ -1,0 +1,161 @@
+"""What is installed, and what each encoder is and costs: `floater info`.
+
+Without fairseq, whose import takes longer than all the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, complete, encoder_options
+from fairseq_floater.position_encoders.base import (
+    CROSS_QUERY_STREAMS,
+    HIDDEN_STREAMS,
+    SELF_STREAMS,
+    SOURCE_STREAMS,
+    SignalSpec,
+)
+from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
+
+PACKAGES = (
+    "fairseq_floater",
+    "fairseq-fixed",
+    "fairseq",
+    "torch",
+    "torchdiffeq",
+    "numpy",
+    "sacrebleu",
+    "sentencepiece",
+    "omegaconf",
+    "hydra-core",
+)
+MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
+
+
+@dataclass
+class Info:
+    """Versions, device, and one row per encoder with the parameters it adds to ``arch``."""
+
+    arch: str
+    versions: dict[str, str]
+    device: str
+    encoders: list[dict[str, Any]]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def format_text(self) -> str:
+        versions = "  ".join(f"{name} {version}" for name, version in self.versions.items())
+        return "\n".join([versions, f"device {self.device}", "", self.encoder_table()])
+
+    def encoder_table(self) -> str:
+        """Markdown: Table 1's properties and what each encoder adds, both block settings."""
+        lines = [
+            "| encoder | inductive | data-driven | parameter-efficient | enters by | "
+            "one dynamics | parameters, input only | parameters, all blocks | positions |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for row in self.encoders:
+            marks = ("yes" if row[k] else "no" for k in ("inductive", "data_driven", "efficient"))
+            keys = ("per_dynamics", "parameters_input", "parameters_all")
+            counts = " | ".join(f"{row[key]:,}" for key in keys)
+            lines.append(
+                f"| `{row['name']}` | {' | '.join(marks)} | {row['target']} | {counts} | "
+                f"{row['formula']} |"
+            )
+        lines.append(
+            f"\nParameters added to `{self.arch}`: of one dynamics or recurrence, and in all."
+        )
+        return "\n".join(lines)
+
+
+def collect(arch: str = "floater_transformer") -> Info:
+    """Look at the installation and count what each encoder adds."""
+    if arch not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
+    rows = []
+    for name, encoder in POSITION_ENCODERS.items():
+        counts = {blocks: added_parameters(arch, name, blocks) for blocks in BLOCKS}
+        rows.append(
+            {
+                "name": name,
+                "inductive": encoder.inductive,
+                "data_driven": encoder.data_driven,
+                "efficient": encoder.parameter_efficient,
+                "target": DEFAULT_TARGETS[name],
+                "parameters_input": sum(counts["input"].values()),
+                "parameters_all": sum(counts["all"].values()),
+                # What a stack owns of a signal, as against its blocks: one dynamics or recurrence.
+                "per_dynamics": sum(
+                    n for k, n in counts["all"].items() if k.startswith("encoder.positions.")
+                ),
+                "formula": encoder.formula,
+                "source": encoder.source,
+            }
+        )
+    return Info(arch, versions(), _device(), rows)
+
+
+def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
+    """Parameters that a position encoder adds to ``arch``, by state-dict name.
+
+    Its signals alone are built; ``options`` are the encoder's own, by ``dest``.
+    """
+    args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
+    complete(args)
+    channels, depth = SIZES[ARCHITECTURES[arch]]
+    # What `transformer/encoder.py` attaches to encoder and decoder.
+    attached: list[tuple[str, str, tuple[str, ...]]] = [
+        ("encoder", "positions", SELF_STREAMS),
+        ("decoder", "positions", SELF_STREAMS + CROSS_QUERY_STREAMS),
+        ("decoder", "source_positions", SOURCE_STREAMS),
+    ]
+    if args.position_target == "hidden":
+        attached = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
+    found: dict[str, int] = {}
+    for stack, attribute, streams in attached:
+        spec = SignalSpec(
+            dim=channels,
+            streams=streams,
+            every_block=blocks == "all",
+            target=args.position_target,
+            side="target" if (stack, attribute) == ("decoder", "positions") else "source",
+            max_positions=MAX_POSITIONS,
+            padding_idx=1,
+            base_at_input=True,
+            options=encoder_options(args),
+        )
+        signal = POSITION_ENCODERS[encoder](spec)
+        modules: dict[str, nn.Module] = {f"{stack}.{attribute}": signal}
+        for index in filter(signal.receives, range(depth)):
+            modules[f"{stack}.layers.{index}.{attribute}"] = signal.build_block(index)
+        for place, module in modules.items():
+            found |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that are installed, by name."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return f"{len(names)} x {names[0]}"
+    return f"CPU, {torch.get_num_threads()} threads"

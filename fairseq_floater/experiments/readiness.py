@@ -1,0 +1,276 @@
+"""What is missing before hours are spent: `floater info --check`.
+
+Sizes are estimates, made from the configuration alone. Without one of the packages that ``floater``
+itself starts with (torch, fairseq, sacrebleu, ...) it stops before any check; Python names the one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options as fairseq_options
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_floater.checkpoints.donor import BareTask
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.config import ConfigError
+from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.machine_checks import (
+    COMMANDS,
+    GB,
+    MISSING,
+    NOTE,
+    OK,
+    PACKAGES,
+    Check,
+    Gpu,
+    available_memory,
+    bash_check,
+    command_check,
+    find_gpus,
+    folder_check,
+    gpu_check,
+    in_bytes,
+    memory_check,
+    nearest_folder,
+    package_check,
+)
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import PLAIN, Run
+from fairseq_floater.transformer import architectures as architectures  # registers ours
+
+# `data: wmt14` -> bytes of disk for the data, and of memory for learning their subwords. Disk: the
+# archives, 1.7 and 6.7 GB as published. The rest is estimated: the text twice (raw and in subwords,
+# together 3 and 33 GB), the binarised data (1 and 6 GB), and a little room.
+WMT14 = {"en-de": (7 * GB, 8 * GB), "en-fr": (55 * GB, 32 * GB)}
+# Bytes a parameter. In a checkpoint: float32 and Adam's two moments (--fp16 takes 10). Without an
+# optimiser: an average or a warm start. In training: the parameter, its gradient, the two moments.
+CHECKPOINT, BARE, TRAINING = 12, 4, 16
+PROGRAM = 2 * GB  # memory of a training process besides its model
+
+
+@dataclass
+class Readiness:
+    """Every check, and the numbers behind those of a configuration."""
+
+    checks: list[Check]
+    estimates: dict[str, Any]
+
+    @property
+    def failed(self) -> bool:
+        return bool(self._named(MISSING))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return {"ready": not self.failed, **dataclasses.asdict(self)}
+
+    def format_text(self) -> str:
+        named = f" ({', '.join(self._named(MISSING))})" if self.failed else ""
+        counts = f"{len(self._named(MISSING))} missing{named}, {len(self._named(NOTE))} to note"
+        verdict = f"{'not ready' if self.failed else 'ready'}: {counts}"
+        return "\n".join([*(check.line() for check in self.checks), verdict])
+
+    def _named(self, mark: str) -> list[str]:
+        return [check.name for check in self.checks if check.mark == mark]
+
+
+def check(
+    config: str | None = None,
+    *,
+    work: str | None = None,
+    data: str | None = None,
+    processes: int | None = None,
+) -> Readiness:
+    """Check the installation and, with ``config``, what its donor and one system take.
+
+    Args:
+        work: the experiment's folder; None for ``work/<name of config>``, as in the scripts.
+        data: data that are made already; None for ``<work>/data``.
+        processes: GPUs; None for those that torch sees.
+
+    Raises:
+        UsageError: options that do not go together, or a configuration that fairseq refuses.
+    """
+    for name, value in (("--work", work), ("--data", data)):
+        if value is not None and config is None:
+            raise UsageError(f"`{name}` is an experiment's folder and needs `--config`.")
+    gpus = find_gpus()
+    machines = Machines(len(gpus) if processes is None else processes)
+    experiment = None if config is None else Experiment(config)
+    checks = [package_check(*names) for names in PACKAGES.items()]
+    checks += [bash_check(), *(command_check(c) for c in COMMANDS if gpus or c != "nvidia-smi")]
+    checks.append(gpu_check(gpus, processes))
+    result = Readiness(checks, {})
+    if experiment is not None:
+        folder = Path(work or Path("work") / experiment.path.name.removesuffix(".yaml"))
+        _add_experiment(result, experiment, folder, data, machines)
+        if gpus and not machines.on_cpu:
+            checks.append(gpu_memory_check(gpus, result.estimates["parameters"]))
+    return result
+
+
+def _add_experiment(
+    result: Readiness, experiment: Experiment, work: Path, data: str | None, machines: Machines
+) -> None:
+    stages = {s: training_options(experiment, s, machines) for s in ("donor", "finetune")}
+    parameters = count_parameters(experiment, stages["donor"])
+    checkpoint = CHECKPOINT * parameters
+    kept = {stage: kept_checkpoints(options) for stage, options in stages.items()}
+    data_found, data_bytes, learning = data_check(experiment, work, data)
+    needs = {
+        # A donor that is trained is on the disk already.
+        "donor": 0 if (work / "plain" / "trained").exists() else (kept["donor"] or 1) * checkpoint,
+        "system": (kept["finetune"] or 1) * checkpoint + 2 * BARE * parameters,
+        "data": data_bytes,
+    }
+    memory = max(learning, PROGRAM + TRAINING * parameters)
+    arch, vocab = experiment.arch(Run(PLAIN)), experiment.config["data"]["vocab"]
+    model = (
+        f"{parameters:,} parameters ({arch}, {vocab} subwords), {in_bytes(checkpoint)} a checkpoint"
+    )
+    result.checks += [
+        Check(OK, "model", model),
+        update_check(experiment, machines.processes),
+        data_found,
+        folder_check(work),
+        disk_check(work, needs, kept),
+        memory_check(available_memory(), memory),
+    ]
+    result.estimates = {
+        "parameters": parameters,
+        "checkpoint_bytes": checkpoint,
+        **{f"{stage}_checkpoints": count for stage, count in kept.items()},
+        **{f"{name}_bytes": size for name, size in needs.items()},
+        "memory_bytes": memory,
+    }
+
+
+def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
+    smallest, needed = min(gpu.memory for gpu in gpus), TRAINING * parameters
+    found = f"{in_bytes(smallest)} on the smallest"
+    if smallest < needed:
+        advice = "Take GPUs with more memory, or a smaller `shape`."
+        return Check(MISSING, "GPU memory", found, in_bytes(needed), advice)
+    advice = "Batches (`budget: max-tokens`) come on top."
+    return Check(NOTE, "GPU memory", found, f"{in_bytes(needed)} for the model", advice)
+
+
+def training_options(experiment: Experiment, stage: str, machines: Machines) -> argparse.Namespace:
+    """The arguments of a stage as fairseq-train reads them.
+
+    Raises:
+        ConfigError: fairseq-train refuses them.
+    """
+    words = experiment.arguments(stage, Run(), machines=machines)
+    place = words.index("--user-dir")
+    del words[place : place + 2]  # the plugin is loaded
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parser = fairseq_options.get_training_parser()
+            return fairseq_options.parse_args_and_arch(parser, words)
+    except SystemExit:
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(
+            f"{experiment.path}: fairseq-train refuses the options of {stage}: {reason}."
+        ) from None
+
+
+def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
+    """Parameters of the plain model, built on torch's meta device, which takes no memory."""
+    dictionary, vocab = Dictionary(), experiment.config["data"]["vocab"]
+    if not isinstance(vocab, int):
+        raise ConfigError(
+            f"{experiment.path}: `data: vocab` must be a whole number, but is {vocab!r} instead."
+        )
+    for number in range(vocab - len(dictionary)):
+        dictionary.add_symbol(f"subword{number}")
+    try:
+        with torch.device("meta"):
+            task = BareTask(dictionary, dictionary)
+            model = ARCH_MODEL_REGISTRY[options.arch].build_model(options, task)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{experiment.path}: fairseq cannot build `shape`: {error}.") from None
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def kept_checkpoints(options: argparse.Namespace) -> int | None:
+    """The most checkpoints that a training run holds at once; None where nothing sets a limit."""
+    kinds = []
+    if not options.no_epoch_checkpoints:
+        kinds.append((options.keep_last_epochs, options.max_epoch, options.save_interval))
+    if options.save_interval_updates:
+        interval = options.save_interval_updates
+        kinds.append((options.keep_interval_updates, options.max_update, interval))
+    count = 2 + max(options.keep_best_checkpoints, 0)  # checkpoint_best.pt and checkpoint_last.pt
+    for limit, end, interval in kinds:
+        # fairseq deletes the oldest only when the newest is written.
+        counts = [limit + 1] if limit > 0 else []
+        counts += [end // interval] if end else []
+        if not counts:
+            return None
+        count += min(counts)
+    return count
+
+
+def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Check, int, int]:
+    """The binarised data, the disk that making them takes, and the memory."""
+    folder, settings = Path(data) if data else work / "data", experiment.config["data"]
+    if (folder / "bin").is_dir():
+        return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
+    none = Check(MISSING, "data", f"no folder bin in {folder}", "", "")
+    if data:
+        advice = "Make the data with scripts/prepare_text.sh, or leave `--data` out."
+        return dataclasses.replace(none, advice=advice), 0, 0
+    if settings.get("wmt14") in WMT14:
+        disk, memory = WMT14[settings["wmt14"]]
+        advice = f"WMT14 {settings['wmt14']} is still to be fetched (scripts/prepare_wmt14.sh)."
+        return dataclasses.replace(none, mark=NOTE, advice=advice), disk, memory
+    if settings.get("numbers"):
+        return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0
+    # Subwords, and what is made of them for fairseq.
+    advice = "Pass the scripts your text with --raw; it takes up to twice its size on top."
+    return dataclasses.replace(none, mark=NOTE, advice=advice), 0, 0
+
+
+def update_check(experiment: Experiment, processes: int) -> Check:
+    frequency, tokens = experiment.tokens_per_update(processes)
+    wanted = experiment.config["budget"]["tokens-per-update"]
+    found = f"--update-freq {frequency}, {tokens:,} tokens an update on "
+    found += f"{processes} GPUs" if processes else "the CPU"
+    if tokens == wanted:
+        return Check(OK, "update", found)
+    advice = "Updates are larger than configured: change --processes or `budget: max-tokens`."
+    return Check(NOTE, "update", found, f"{wanted:,} (`budget: tokens-per-update`)", advice)
+
+
+def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
+    """Free disk for ``work`` against what donor, one system and data take."""
+    place, total = nearest_folder(work), sum(needs.values())
+    free = shutil.disk_usage(place).free
+    labels = {
+        "donor": f"{kept['donor'] or 1} checkpoints of the donor",
+        "system": f"{kept['finetune'] or 1} of every system",
+        "data": "data",
+    }
+    parts = [f"{labels[name]} {in_bytes(size)}" for name, size in needs.items() if size]
+    found = f"{in_bytes(free)} free at {place.resolve()}"
+    needed = f"about {in_bytes(total)} for one system ({', '.join(parts)})"
+    if free < total:
+        advice = "Free some, keep fewer checkpoints, or pass another --work."
+        return Check(MISSING, "disk", found, needed, advice)
+    if None in kept.values():
+        advice = (
+            "All checkpoints are kept, but one is counted: set `optimisation: keep-last-epochs`."
+        )
+        return Check(NOTE, "disk", found, needed, advice)
+    return Check(OK, "disk", found, needed)

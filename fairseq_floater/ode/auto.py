@@ -1,0 +1,219 @@
+"""Choose the engine and step for a flow by device and measured error: ``--floater-solver auto``.
+
+The error of a step depends on the flow, and training changes the flow: a step of 0.4 is a hundred
+times too fine for one and ten times too coarse for another. So the coarsest step is taken whose
+estimated errors are small enough, and the owner of the flow asks again now and then.
+
+Errors are estimated over the first 32 rows, the first 64, and so on, each of these windows by itself:
+a row's error relative to the row's largest value, and the error of the gradient of a functional that weighs
+the window's rows alike, relative to the gradient's norm. A batch of sentences of any lengths is a mixture
+of such windows, so its gradient is as good as the worst of them; over the whole table alone, late
+rows, which are larger and of which few sentences have any, would hide the errors of the first.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.ode.dynamics import PositionDynamics
+from fairseq_floater.ode.finite import FlowError
+from fairseq_floater.ode.solve import error_by_halving, solve
+from fairseq_floater.ode.solve_record import SolveRecord
+
+# Errors that are good enough in training: of a row, relative to its largest value; of a gradient,
+# relative to its norm.
+VALUE_TOLERANCE = 1e-3
+GRADIENT_TOLERANCE = 1e-2
+# What evaluation asks of each row: there a table is solved once and serves every sentence.
+EVALUATION_TOLERANCE = 1e-4
+# Rows of the shortest window.
+SHORTEST_WINDOW = 32
+
+# From the fastest on. A CPU pays for each evaluation of h, a GPU for each round of them.
+_ROBUST = (("rk4_hermite", 0.1), ("rk4_hermite", 0.05))
+CANDIDATES = {
+    "cpu": (*(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025)), *_ROBUST),
+    "cuda": (("collocation", 0.4), ("collocation", 0.2), ("collocation", 0.1), *_ROBUST),
+}
+# The same on every device, so that a checkpoint has one set of scores.
+EVALUATION_CANDIDATES = (
+    *(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)),
+    ("rk4_hermite", 0.0125),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, its step, and its estimated errors (infinite where the flow leaves its dtype's range).
+
+    Attributes:
+        solver: one of `SOLVERS`.
+        step_size: in units of time; None for an engine without one.
+        value_error: the largest of a row, relative to the row's largest value.
+        gradient_error: the largest of a window, relative to its gradient's norm; None where no
+            gradient was asked for.
+        num_times: over how many times they were estimated.
+        iterations: that the parallel engine needed; 0 for others.
+    """
+
+    solver: str
+    step_size: float | None
+    value_error: float
+    gradient_error: float | None
+    num_times: int
+    iterations: int = 0
+
+    @property
+    def good_enough(self) -> bool:
+        return self.within(VALUE_TOLERANCE)
+
+    def within(self, value_tolerance: float) -> bool:
+        """Whether values are that exact, and the gradient as exact as training wants it."""
+        return self.value_error <= value_tolerance and (
+            self.gradient_error is None or self.gradient_error <= GRADIENT_TOLERANCE
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For `solve`."""
+        return {"solver": self.solver, "step_size": self.step_size}
+
+
+def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool = True) -> Choice:
+    """Find the fastest engine and step whose estimated errors are small enough.
+
+    If none is, the last and most robust, with its errors; if even that leaves the range of its
+    dtype, the choice is made over half as many times (not less than 16): a flow that could not go as far
+    may serve the sentences at hand.
+
+    Args:
+        dynamics: the flow.
+        p0: [..., C]; whether to look at gradients with respect to it follows from `requires_grad`.
+        times: [N] float64: over which errors are estimated.
+        training: solved at every update, with a gradient if anything requires one; otherwise
+            once, for values alone, which then have to be finer.
+    """
+    candidates = CANDIDATES["cuda" if p0.is_cuda else "cpu"] if training else EVALUATION_CANDIDATES
+    tolerance = VALUE_TOLERANCE if training else EVALUATION_TOLERANCE
+    # A copy in the dtype of the solve: in half precision a gradient could overflow.
+    dynamics = copy.deepcopy(dynamics).to(p0.dtype)
+    p0 = p0.detach().requires_grad_(p0.requires_grad)
+    inputs = [x for x in (p0, *dynamics.parameters()) if training and x.requires_grad]
+    windows = _windows(len(times)) if inputs else [len(times)]  # errors of rows are each row's own
+    measured: dict[tuple[str, float, int], _Solution] = {}
+
+    def solution(solver: str, step: float, rows: int) -> _Solution:
+        key = (solver, step, rows)
+        if key not in measured:
+            measured[key] = _Solution(dynamics, p0, times[:rows], inputs, solver, step)
+        return measured[key]
+
+    def estimate(solver: str, step: float, rows: int) -> Choice:
+        return solution(solver, step, rows).compared_with(solution(solver, step / 2, rows))
+
+    for solver, step in candidates:
+        choice = estimate(solver, step, windows[0])
+        for rows in windows[1:]:
+            if choice.within(tolerance) or (solver, step) == candidates[-1]:
+                choice = _worse(choice, estimate(solver, step, rows))
+        if choice.within(tolerance):
+            return choice
+    if choice.value_error == float("inf") and len(times) >= 32:
+        return choose(dynamics, p0, times[: len(times) // 2], training)
+    return choice
+
+
+def _windows(num_times: int) -> list[int]:
+    """32, 64, ... and all ``num_times`` rows."""
+    doubled = [SHORTEST_WINDOW]
+    while 2 * doubled[-1] < num_times:
+        doubled.append(2 * doubled[-1])
+    return [rows for rows in doubled if rows < num_times] + [num_times]
+
+
+def _worse(one: Choice, other: Choice) -> Choice:
+    """The larger errors of the same engine over two windows, ``other`` being the longer."""
+    gradient_error = other.gradient_error
+    if gradient_error is not None and one.gradient_error is not None:
+        gradient_error = max(gradient_error, one.gradient_error)
+    return replace(
+        other,
+        value_error=max(one.value_error, other.value_error),
+        gradient_error=gradient_error,
+        iterations=max(one.iterations, other.iterations),
+    )
+
+
+class _Solution:
+    """Values [N, ..., C] by one engine, and the gradient of a fixed random functional of them."""
+
+    def __init__(
+        self,
+        dynamics: PositionDynamics,
+        p0: Tensor,
+        times: Tensor,
+        inputs: list[Tensor],
+        solver: str,
+        step: float,
+    ):
+        self.solver, self.step, self.num_times = solver, step, len(times)
+        self.gradient: Tensor | None = None
+        self.record = SolveRecord(look=True)
+        try:
+            with torch.set_grad_enabled(bool(inputs)):
+                values = solve(
+                    dynamics, p0, times, solver=solver, step_size=step, record=self.record
+                )
+                if inputs:
+                    self.gradient = _functional_gradient(values, inputs)
+            # Where RK4 stood in, the engine that was asked gave nothing.
+            self.values: Tensor | None = None if self.record.fallbacks else values.detach()
+        except FlowError:
+            self.values = None
+
+    def compared_with(self, finer: _Solution) -> Choice:
+        """The estimated errors of this one, ``finer`` having half the step.
+
+        Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
+        difference. Those of the gradient come from bends that a grid misses by chance and fall with
+        the step: the errors of the two solutions are as good as independent, and the difference is
+        1.1 times the coarser one's.
+        """
+        value_error = gradient_error = float("inf")
+        if self.values is not None and finer.values is not None:
+            value_error = error_by_halving(self.values, finer.values)
+            if self.gradient is not None and finer.gradient is not None:
+                gradient_error = _relative_difference(self.gradient, finer.gradient)
+        asked = self.gradient is not None
+        return Choice(
+            self.solver,
+            self.step,
+            _or_infinite(value_error),
+            _or_infinite(gradient_error) if asked else None,
+            self.num_times,
+            self.record.iterations_needed,
+        )
+
+
+def _functional_gradient(values: Tensor, inputs: list[Tensor]) -> Tensor:
+    """Of <G, values>, G normal and the same at every call; all inputs in one vector."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(values.shape, generator=generator).to(values)
+    gradients = torch.autograd.grad(values, inputs, weights)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _relative_difference(gradient: Tensor, finer: Tensor) -> float:
+    # In float64: the squares of entries near 1e19 leave float32.
+    gradient, finer = gradient.double(), finer.double()
+    return float((gradient - finer).norm() / finer.norm().clamp(min=torch.finfo(finer.dtype).tiny))
+
+
+def _or_infinite(error: float) -> float:
+    """NaN is the difference of infinities."""
+    return error if error == error else float("inf")

@@ -1,0 +1,1 @@
+"""The engines: one file, one way to solve the flow."""

@@ -1,0 +1,153 @@
+"""Adams-Bashforth of fourth order on a uniform grid: one evaluation of h a step.
+
+A step of RK4 costs four evaluations, and where a ReLU bends within it, its error falls with the
+square of the step like that of any other method. Four small steps of a method that evaluates h once,
+p_{k+1} = p_k + step * sum_j b_j h_{k-j}, cost the same and meet each bend in a step of a quarter. The
+first three steps, which have no history, are RK4's. Values and slopes on the grid are interpolated
+as in `hermite.py`, so here too a row does not depend on how many rows were asked for.
+
+The gradient is that of the discrete solution, written out for :class:`PositionDynamics`: one product
+with each transposed weight a step backwards, and the gradients of the weights as large products at
+the end. The hidden layer of every step is kept: 2 K R C numbers for K steps of R rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
+from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
+from fairseq_floater.ode.engines.rk4_hermite import (
+    Slope,
+    Stage,
+    accumulate_coefficients,
+    rk4_stages,
+    rk4_step,
+    rk4_step_back,
+)
+
+# h_k, h_{k-1}, h_{k-2}, h_{k-3}: the integral over the next step of the cubic through them.
+WEIGHTS = (55 / 24, -59 / 24, 37 / 24, -9 / 24)
+STARTING_STEPS = len(WEIGHTS) - 1
+
+
+def solve_adams(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor:
+    """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
+
+    Stability wants the spectral radius of dh/dp times the step below 0.3 (RK4: 2.78).
+
+    Args:
+        dynamics: ``dynamics(t, p) -> dp/dt``; a :class:`PositionDynamics` gets the written-out gradient.
+        p0: [..., C], float32 or float64.
+        times: [N] float64, increasing.
+        step: grid spacing in units of time.
+    """
+    grid = HermiteGrid(times, step, p0)
+    if isinstance(dynamics, PositionDynamics):
+        return _TwoLayerAdams.apply(p0, grid, *dynamics.coefficients())
+    return grid.interpolate(*integrate(dynamics, p0, grid))
+
+
+def integrate(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
+    """From ``p0`` [..., C]: values and slopes [K + 1, ..., C] at the K + 1 grid points, by autograd."""
+    p, values, slopes = p0, [p0], []
+    for k in range(grid.num_steps):
+        slopes.append(slope(grid.time(k), p))
+        if k < STARTING_STEPS:
+            p = rk4_step(slope, grid.time(k), p, slopes[k], grid.step)
+        else:
+            p = p + grid.step * sum(b * slopes[k - j] for j, b in enumerate(WEIGHTS))
+        values.append(p)
+    slopes.append(slope(grid.time(grid.num_steps), p))
+    return torch.stack(values), torch.stack(slopes)
+
+
+class _TwoLayerAdams(torch.autograd.Function):
+    """The solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
+
+    @staticmethod
+    def forward(ctx: Any, p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
+        h = DynamicsCoefficients(*coefficients)
+        rows = p0.reshape(-1, p0.shape[-1])
+        values, slopes, hidden = _integrate_two_layers(h, rows, grid)
+        kept_slopes = slopes[:STARTING_STEPS].clone()  # not a view: the rest is let go
+        ctx.save_for_backward(values, kept_slopes, hidden, *coefficients)
+        ctx.grid = grid
+        return grid.interpolate(values, slopes).reshape(-1, *p0.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, first_slopes, hidden, *coefficients = ctx.saved_tensors
+        h, grid = DynamicsCoefficients(*coefficients), ctx.grid
+        grad_values, grad_slopes = grid.transpose(grad.reshape(len(grad), -1, grad.shape[-1]))
+        total = [torch.zeros_like(c) for c in coefficients]
+
+        # Nothing flows into values beyond the last one: rows of zeros there spare the end a case.
+        room = grad_values.new_zeros(len(WEIGHTS), *grad_values.shape[1:])
+        at_values = torch.cat([grad_values, room])
+        at_hidden = torch.empty_like(hidden)
+        weights = constant_like(grid.step * torch.tensor(WEIGHTS, dtype=torch.float64), values)
+        first = min(STARTING_STEPS, grid.num_steps)
+        for k in range(grid.num_steps, first - 1, -1):
+            # Row k: from values k + 1 ... k + 4 to slope k, through h to value k.
+            _add_combination(grad_slopes[k], at_values[k + 1 : k + 5], weights)
+            torch.mm(grad_slopes[k], h.w2, out=at_hidden[k])
+            at_hidden[k].mul_(hidden[k] > 0)
+            if k < grid.num_steps:
+                at_values[k] += at_values[k + 1]
+            at_values[k].addmm_(at_hidden[k], h.w1)
+        accumulate_coefficients(
+            total,
+            grid.times_like(values)[first:],
+            values[first:],
+            hidden[first:],
+            at_hidden[first:],
+            grad_slopes[first:],
+        )
+
+        running = at_values[first]
+        stages: list[Stage] = rk4_stages(h, grid, range(first), values, first_slopes)
+        for k in reversed(range(first)):
+            later = STARTING_STEPS - k  # the first of the steps after the start that uses slope k
+            _add_combination(grad_slopes[k], at_values[k + 1 + later : k + 5], weights[later:])
+            running = rk4_step_back(stages, k, grid.step, running, grad_values[k], grad_slopes[k])
+        for stage in stages:
+            stage.accumulate(total)
+        return (running.reshape(grad.shape[1:]), None, *total)
+
+
+def _integrate_two_layers(
+    h: DynamicsCoefficients, p0: Tensor, grid: HermiteGrid
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, slopes and hidden layers [K + 1, R, C] on the grid, written in place."""
+    w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
+    t = grid.times_like(p0)[:, None]
+    bias1, bias2 = t * h.time1 + h.bias1, t * h.time2 + h.bias2
+    values = p0.new_empty(grid.num_steps + 1, *p0.shape)
+    slopes, hidden = torch.empty_like(values), torch.empty_like(values)
+    # In the order of the slopes in memory: h_{k-3} ... h_k.
+    weights = constant_like(grid.step * torch.tensor(WEIGHTS[::-1], dtype=torch.float64), p0)
+
+    slope = slope_in_place(h)  # of the first steps alone
+    values[0] = p0
+    for k in range(grid.num_steps + 1):
+        torch.addmm(bias1[k], values[k], w1, out=hidden[k])
+        torch.addmm(bias2[k], hidden[k].relu_(), w2, out=slopes[k])
+        if k == grid.num_steps:
+            break
+        if k < STARTING_STEPS:
+            values[k + 1] = rk4_step(slope, grid.time(k), values[k], slopes[k], grid.step)
+        else:
+            values[k + 1] = values[k]
+            _add_combination(values[k + 1], slopes[k - STARTING_STEPS : k + 1], weights)
+    return values, slopes, hidden
+
+
+def _add_combination(target: Tensor, rows: Tensor, weights: Tensor) -> None:
+    """target [R, C] += sum_j weights[j] * rows[j], in one kernel."""
+    target.view(-1).addmv_(rows.flatten(1).T, weights)

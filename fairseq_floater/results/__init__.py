@@ -1,0 +1,1 @@
+"""Finished runs and models as tables and figures. Runs nothing."""

@@ -1,0 +1,152 @@
+"""Drawing position tables: matrix, norms, principal components and cosine similarity of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_floater.figures import COLOURS, quieten_matplotlib
+from fairseq_floater.files import write_whole
+from fairseq_floater.results.position_rows import Track
+
+ORDERS = ("auto", "speed", "direction", "none")
+# Where norms past T are so many times those up to T, only a logarithmic scale shows both.
+_LOGARITHMIC_FROM = 20.0
+# Components past T leave the frame where they are so many times as large as up to T.
+_HIGHEST_COMPONENT = 3.0
+# A similarity matrix of more rows shows every second, third, ... of them.
+_MOST_SIMILARITY_ROWS = 600
+_PANELS = (
+    "position matrix",
+    "norm of a row",
+    "principal components (share)",
+    "cosine similarity",
+)
+
+
+def draw(
+    tracks: Sequence[Track], output: str, *, heading: Sequence[str], signature: str, order: str
+) -> None:
+    """One row of four panels a table, into ``output``; sizes are for a page's width in print."""
+    quieten_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    suffix = Path(output).suffix.lower().lstrip(".")
+    legend = ["black line: T; dashed, on grey: past it"] if any(map(_has_past, tracks)) else []
+    lines = [*heading[:1], *legend, *heading[1:]]
+    with rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}):
+        height = 0.9 + 0.15 * len(lines) + 1.85 * len(tracks)
+        canvas = Figure(figsize=(10.0, height), layout="constrained")
+        grid = canvas.subplots(len(tracks), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1))
+        for axes, track in zip(grid, tracks):
+            _draw_matrix(axes[0], track, order)
+            _draw_norms(axes[1], track)
+            _draw_components(axes[2], track)
+            _draw_similarity(axes[3], track)
+        for axes, title in zip(grid[0], _PANELS):
+            axes.set_title(title)
+        canvas.suptitle("\n".join(lines))
+        canvas.supxlabel(signature, fontsize=7)
+        write_whole(output, lambda path: canvas.savefig(path, dpi=200, format=suffix))
+
+
+def dimension_order(rows: Tensor, order: str) -> tuple[str, Tensor]:
+    """The order in force, and the indices [C] that it gives the dimensions of ``rows`` [N, C].
+
+    The paper permutes its matrices to be read, too. ``speed``: by the mean square step, fast ones
+    first (a sinusoid's frequencies); ``direction``: by the share in the first principal component,
+    from one way to the other; ``auto``: direction where that component is more than half of the
+    variance (a trajectory that goes one way), else speed (one that turns).
+    """
+    if order == "none":
+        return order, torch.arange(rows.size(1))
+    _, sizes, directions = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
+    if order == "auto":
+        order = "direction" if sizes[0] ** 2 > sizes.square().sum() / 2 else "speed"
+    if order == "direction":
+        return order, directions[0].argsort()
+    return order, rows.diff(dim=0).square().mean(dim=0).argsort(descending=True)
+
+
+def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[float]]:
+    """All rows on the first components of the known ones, [N, count], and what share each explains."""
+    mean = track.known.mean(dim=0)
+    _, sizes, directions = torch.linalg.svd(track.known - mean, full_matrices=False)
+    coordinates = (track.rows - mean) @ directions[:count].T
+    variance = sizes.square()
+    return coordinates, (variance / variance.sum().clamp(min=1e-30))[:count].tolist()
+
+
+def _has_past(track: Track) -> bool:
+    return track.trained is not None and track.trained < len(track.rows)
+
+
+def _draw_matrix(axes: Any, track: Track, order: str) -> None:
+    """Red above zero, blue below; the colours span what training has seen, without its extremes."""
+    order, permutation = dimension_order(track.known, order)
+    sizes = track.known.abs().flatten().sort().values
+    limit = float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
+    image = axes.imshow(
+        track.rows[:, permutation], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto"
+    )
+    axes.figure.colorbar(image, ax=axes, extend="both", pad=0.02)
+    axes.set_ylabel(f"{track.name}\nposition")
+    axes.set_xlabel("dimension" if order == "none" else f"dimension, by {order}")
+    if _has_past(track):
+        axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
+
+
+def _draw_norms(axes: Any, track: Track) -> None:
+    norms = track.rows.norm(dim=1)
+    _draw_curve(axes, track, norms, COLOURS[0])
+    known = float(norms[: track.trained].max())
+    if float(norms.max()) > _LOGARITHMIC_FROM * known > 0:
+        axes.set_yscale("log")
+        axes.set_ylabel("logarithmic")
+    else:
+        axes.set_ylim(0, 1.08 * float(norms.max()) or 1.0)
+
+
+def _draw_components(axes: Any, track: Track) -> None:
+    coordinates, shares = principal_components(track)
+    for column, share, colour in zip(coordinates.T, shares, COLOURS):
+        _draw_curve(axes, track, column, colour, label=f"{share:.0%}")
+    known = float(coordinates[: track.trained].abs().max())
+    low, high = axes.get_ylim()
+    if known > 0:
+        most = _HIGHEST_COMPONENT * known
+        axes.set_ylim(max(low, -most), min(high, most))
+    axes.legend(fontsize=6, handlelength=1.2, edgecolor="none", framealpha=0.6)
+
+
+def _draw_curve(axes: Any, track: Track, values: Tensor, colour: str, **options: Any) -> None:
+    """``values`` [N] over positions; past T dashed, on grey."""
+    end = len(track.known)
+    axes.plot(values[:end], color=colour, **options)
+    if _has_past(track):
+        past = range(end - 1, len(values))
+        axes.plot(past, values[end - 1 :], color=colour, linestyle=(0, (2, 1)))
+        axes.axvline(end - 0.5, color="black", linewidth=1.0)
+        axes.axvspan(end - 0.5, len(values), color="#eeeeee", zorder=0)
+    axes.set_xlim(0, len(values) - 1)
+    axes.set_xlabel("position")
+
+
+def _draw_similarity(axes: Any, track: Track) -> None:
+    step = -(-len(track.rows) // _MOST_SIMILARITY_ROWS)
+    rows = F.normalize(track.rows[::step], dim=1)
+    low, high = -0.5, len(track.rows) - 0.5
+    image = axes.imshow(
+        rows @ rows.T, cmap="PuOr", vmin=-1, vmax=1, extent=(low, high, high, low), aspect="auto"
+    )
+    axes.figure.colorbar(image, ax=axes, pad=0.02)
+    axes.set_xlabel("position")
+    if _has_past(track):
+        for line in (axes.axhline, axes.axvline):
+            line(len(track.known) - 0.5, color="black", linewidth=1.0)

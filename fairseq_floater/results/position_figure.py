@@ -1,0 +1,204 @@
+"""Figure 3 of the paper for any checkpoint, and what lies past the trained length.
+
+Every table of rows is drawn four times: as a matrix, by the norms of its rows, by its first principal
+components, and by the cosine similarity of its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.figures import FORMATS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
+from fairseq_floater.results.position_drawing import ORDERS, draw
+from fairseq_floater.results.position_rows import (
+    STACKS,
+    Track,
+    build_model,
+    read_tracks,
+    trained_lengths,
+)
+from fairseq_floater.transformer.translation import FloaterTransformerModel
+from fairseq_floater.version import __version__
+
+STACK_CHOICES = ("both", *STACKS)
+# Norm at 3T over norm at T above which the trajectory has grown.
+WORRYING_GROWTH = 2.0
+# Smallest step past T over the median step up to T below which rows have become one and the same.
+WORRYING_STEP = 0.01
+
+
+@dataclass
+class PositionFigure:
+    """What was drawn: :meth:`Track.measure` of every table, and what to make of it."""
+
+    checkpoint: str
+    output: str
+    encoder: str
+    model: str
+    details: str
+    trained_lengths: dict[str, int | None]
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        known = [f"{n} {side}" for side, n in self.trained_lengths.items() if n]
+        lengths = f"{' and '.join(known)} tokens" if known else "unknown"
+        return f"{self.model}; trained length T: {lengths}"
+
+    @property
+    def signature(self) -> str:
+        words = [Path(self.checkpoint).name, f"fairseq_floater {__version__}", self.encoder]
+        return " · ".join(filter(None, [*words, self.details]))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def format_text(self) -> str:
+        """Markdown; a dash where there are no rows."""
+        unit = "T" if any(self.trained_lengths.values()) else "N"
+        heads = ["table", "positions", f"norm at {unit}/2", unit, f"2{unit}", f"3{unit}"]
+        for part in (f"up to {unit}", f"past {unit}"):
+            heads += [f"nearest neighbours {part}: distance", "cosine"]
+        lines = [f"{self.output}: {self.title}", ""]
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        for table in self.tables:
+            cells = [f"{table['stack']}, block {table['block']}, {table['stream']}"]
+            cells += [str(table["positions"]), *map(_cell, table["norms"].values())]
+            for near in (table["up_to_T"] or {}, table["past_T"] or {}):
+                cells += [_cell(near.get("distance")), _cell(near.get("cosine"))]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += [
+            "",
+            *(f"note: {n}" for n in self.notes),
+            *(f"warning: {w}" for w in self.warnings),
+        ]
+        return "\n".join(lines).rstrip()
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def plot_positions(
+    checkpoint: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    stack: str = "both",
+    streams: Sequence[str] | None = None,
+    blocks: Sequence[str | int] | None = None,
+    length: int | None = None,
+    trained_length: int | None = None,
+    data: str | None = None,
+    order: str = "auto",
+) -> PositionFigure:
+    """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
+
+    Args:
+        checkpoint: of this plugin's models or of a plain fairseq Transformer.
+        stack: one of :data:`STACK_CHOICES`.
+        streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``; default: all.
+        blocks: numbers from 1, or ``all``; default: the first.
+        length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
+        trained_length: T of both stacks.
+        data: binarised data whose longest training sentences are T, if ``trained_length`` is not given.
+        order: of the dimensions, one of :data:`ORDERS`, each table for itself.
+
+    Raises:
+        CheckpointError: unreadable, no Transformer, or without any position table.
+        ValueError: an unknown choice, a length below 2, data without training sentences.
+    """
+    blocks = [blocks] if isinstance(blocks, str) else blocks
+    _check("OUT", [Path(output).suffix.lower()], [f".{name}" for name in FORMATS])
+    _check("--stack", [stack], STACK_CHOICES)
+    _check("--order", [order], ORDERS)
+    _check_length("--length", length)
+    _check_length("--trained-length", trained_length)
+    state = load_checkpoint(checkpoint)
+    args = model_args(state, checkpoint)
+    model = build_model(state, args, checkpoint)
+    trained = trained_lengths(trained_length, data, state, args)
+    figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
+    stacks = STACKS if stack == "both" else (stack,)
+    found = [t for name in stacks for t in read_tracks(model, name, length, trained, figure.notes)]
+    if not found:
+        raise CheckpointError(f"{checkpoint} has no position table to draw: {figure.model}.")
+    tracks = _selected(found, streams, blocks, figure.notes)
+    for track in tracks:
+        figure.tables.append(track.measure())
+        _judge(track, figure.tables[-1], figure)
+    heading = [figure.title, *figure.notes]
+    draw(tracks, figure.output, heading=heading, signature=figure.signature, order=order)
+    return figure
+
+
+def _check(name: str, values: Sequence[str], allowed: Sequence[str]) -> None:
+    for value in values:
+        if value not in allowed:
+            rule = f"`{name}` must be one of {', '.join(allowed)}"
+            raise ValueError(f"{rule}, but is {value!r} instead.")
+
+
+def _check_length(name: str, length: int | None) -> None:
+    if length is not None and length < 2:
+        raise ValueError(f"`{name}` must be at least 2, but is {length} instead.")
+
+
+def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
+    """The encoder's name, the model in words, and what the encoder says of its options."""
+    if not isinstance(model, FloaterTransformerModel):
+        kind = "learned" if args.encoder_learned_pos else "sinusoidal"
+        return PLAIN, f"{PLAIN} Transformer, {kind} positions", ""
+    encoder, target = POSITION_ENCODERS[args.position_encoder], args.position_target
+    options = encoder_options(args)
+    words = f"{encoder.title}, target {target}, blocks {args.position_blocks}"
+    words += f", delta {options['floater_delta']}" if "floater_delta" in options else ""
+    return encoder.name, words, encoder.describe(options, target)
+
+
+def _selected(
+    found: list[Track],
+    streams: Sequence[str] | None,
+    blocks: Sequence[str | int] | None,
+    notes: list[str],
+) -> list[Track]:
+    if streams is not None:
+        _check("--streams", streams, list(dict.fromkeys(t.stream for t in found)))
+        found = [t for t in found if t.stream in streams]
+    numbers = [str(n) for n in sorted({t.block for t in found})]
+    if blocks is None:
+        blocks = numbers[:1]
+        if len(numbers) > 1:
+            notes.append(f"block {numbers[0]} alone is shown, of blocks {', '.join(numbers)}")
+    _check("--blocks", [str(b) for b in blocks], [*numbers, "all"])
+    return [t for t in found if {"all", t.block, str(t.block)} & set(blocks)]
+
+
+def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
+    """Say in words what the measures of a table mean."""
+    near, past, norms = row["up_to_T"], row["past_T"], row["norms"]
+    steps = track.rows.diff(dim=0).abs().max()
+    if float(steps) <= 1e-6 * float(track.rows.abs().max()):
+        figure.notes.append(
+            f"{track.name}: all rows are the same, no position differs from another"
+        )
+        return
+    if track.trained and norms["3T"] and norms["3T"] > WORRYING_GROWTH * norms["T"]:
+        figure.warnings.append(
+            f"{track.name}: the trajectory grows past the trained length, from a norm of "
+            f"{norms['T']:.3g} at T to {norms['3T']:.3g} at 3T"
+        )
+    if near and past and past["distance"] < WORRYING_STEP * near["median_distance"]:
+        figure.warnings.append(
+            f"{track.name}: rows past the trained length become indistinguishable, neighbours come "
+            f"as close as {past['distance']:.2g} (up to T {near['median_distance']:.2g}, the median)"
+        )

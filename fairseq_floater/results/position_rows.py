@@ -1,0 +1,176 @@
+"""The position tables that a checkpoint's blocks receive, read without any data.
+
+Letters: N positions, C channels, T the longest training sentence in tokens, end symbol included.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from fairseq_floater.checkpoints.donor import (
+    BareTask,
+    check_size,
+    complete_languages,
+    donor_dictionaries,
+    longest_sentence,
+)
+from fairseq_floater.checkpoints.reading import CheckpointError, built_from
+from fairseq_floater.position_encoders.base import PositionSignal
+from fairseq_floater.transformer import architectures as architectures  # registers ours
+from fairseq_floater.transformer.stack_positions import all_blocks
+
+STACKS = ("encoder", "decoder")
+# The stream of fairseq's own `embed_positions`, which is added to the input of block 1.
+BASE = "base"
+# Rows that are read where no trained length is known; else three times that.
+DEFAULT_LENGTH = 128
+
+
+@dataclass
+class Track:
+    """The rows [N, C] that one stream of one block receives; ``trained`` is T, if known."""
+
+    stack: str
+    block: int
+    stream: str
+    rows: Tensor
+    trained: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.stack}, block {self.block}, {self.stream}"
+
+    @property
+    def known(self) -> Tensor:
+        """The rows up to T: [min(T, N), C]; all of them where T is unknown."""
+        return self.rows[: self.trained]
+
+    def measure(self) -> dict[str, Any]:
+        """Norms by length, and how close neighbouring rows come to each other.
+
+        ``norms`` at 1/2, 1, 2 and 3 times T (N where T is unknown): the mean over the T / 8 rows
+        up to there, None past the last row. ``up_to_T``, ``past_T``: the smallest distance and the
+        largest cosine between neighbours, and the median distance.
+        """
+        unit, norms = self.trained or len(self.rows), self.rows.norm(dim=1)
+        window = max(1, unit // 8)
+        ends = {"T/2": -(-unit // 2), "T": unit, "2T": 2 * unit, "3T": 3 * unit}
+        found: dict[str, Any] = {
+            name: float(norms[end - window : end].mean()) if end <= len(norms) else None
+            for name, end in ends.items()
+        }
+        row: dict[str, Any] = {"stack": self.stack, "block": self.block, "stream": self.stream}
+        row |= {"positions": len(norms), "norms": found}
+        steps = self.rows.diff(dim=0).norm(dim=1)  # [N - 1]
+        cosines = F.cosine_similarity(self.rows[1:], self.rows[:-1], dim=1)
+        for name, part in (("up_to_T", slice(unit - 1)), ("past_T", slice(unit - 1, None))):
+            near, cosine = steps[part], cosines[part]
+            row[name] = None
+            if len(near):
+                row[name] = {"distance": float(near.min()), "cosine": float(cosine.max())}
+                row[name]["median_distance"] = float(near.median())
+        return row
+
+
+def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> Any:
+    """The checkpoint's model in evaluation, built without data."""
+    arch = getattr(args, "arch", None) or getattr(args, "_name", None)
+    known = isinstance(arch, str)
+    if not known or not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):
+        raise CheckpointError(f"{path} is no Transformer: its architecture is {arch!r}.")
+    try:
+        with built_from(path):
+            ARCH_CONFIG_REGISTRY[arch](args)
+            # The checkpoint holds what these files gave.
+            args.encoder_embed_path = args.decoder_embed_path = None
+            check_size(state["model"], args, path)
+            dictionaries = donor_dictionaries(state, args, path, None)
+            model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: its options make no model: {error}") from None
+    try:
+        loaded = model.load_state_dict(state["model"], strict=False)
+    except Exception as error:  # torch's RuntimeError, or a bare one of fairseq's modules
+        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
+        raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
+    missing = [name for name in loaded.missing_keys if "positions." in name]
+    if missing:
+        raise CheckpointError(f"{path} lacks {missing[0]}, which its own options ask for.")
+    return model.eval()
+
+
+def trained_lengths(
+    given: int | None, data: str | None, state: dict[str, Any], args: argparse.Namespace
+) -> dict[str, int | None]:
+    """T by side: as given, or the longest training sentence that the model could take."""
+    lengths: dict[str, int | None] = {"source": given, "target": given}
+    if given is not None or data is None:
+        return lengths
+    complete_languages(args, state, data)
+    for side, stack in zip(lengths, STACKS):
+        longest = longest_sentence(data, stack, args)
+        if longest is None:
+            pair = f"{args.source_lang}-{args.target_lang}"
+            raise ValueError(f"`--data` must hold training sentences {pair}, but {data} does not.")
+        lengths[side] = min(longest, getattr(args, f"max_{side}_positions"))
+    return lengths
+
+
+@torch.no_grad()
+def read_tracks(
+    model: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
+) -> list[Track]:
+    """Every table of the stack ``name``, fairseq's own first; shorter where there are no more rows."""
+    stack, found = getattr(model, name), []
+    for attribute, source in stack.named_children():
+        if isinstance(source, PositionSignal):
+            parts = [getattr(block, attribute) for block in all_blocks(stack)]
+            parts = [part for part in parts if part is not None]
+            side, streams = source.spec.side, source.spec.streams
+            numbers = [part.block_index + 1 for part in parts]
+        elif attribute == "embed_positions":
+            side = "source" if name == "encoder" else "target"
+            parts, streams, numbers = [], (BASE,), [1]
+        else:
+            continue
+        if not numbers:
+            continue
+        wanted = length or 3 * (trained[side] or 0) or DEFAULT_LENGTH
+        count = min(wanted, source.max_positions)
+        table = _table(source, parts, count, stack.padding_idx)
+        found += [
+            Track(name, number, stream, table[:, i, j], trained[side])
+            for j, number in enumerate(numbers)
+            for i, stream in enumerate(streams)
+        ]
+        if len(table) < wanted:
+            reason = "the flow is not finite past" if len(table) < count else "the table ends after"
+            of = f"{len(table)} of {wanted} positions"
+            notes.append(f"{name}, {', '.join(streams)}: {reason} {of}")
+    return found
+
+
+def _table(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> Tensor:
+    """Rows 0 .. N - 1 as the stack reads them, [N, S, L, C]; fewer where a flow does not stay finite.
+
+    In float64: the norm of a row that has run far away would leave float32.
+    """
+    if not isinstance(source, PositionSignal):
+        # Any word will do: fairseq counts what is no padding.
+        rows: Tensor = source(torch.full((1, count), padding_idx + 1))
+        return rows.view(count, 1, 1, -1).double()
+    try:
+        return source(count, parts, torch.float32).double()
+    except FloatingPointError as error:
+        if count < 4:
+            raise CheckpointError(str(error)) from None
+        return _table(source, parts, count * 7 // 8, padding_idx)

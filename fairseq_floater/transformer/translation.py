@@ -1,0 +1,138 @@
+"""The model: fairseq's Transformer with a choice of position encoders."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from typing import Any
+
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerConfig, TransformerModel
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from fairseq_floater import position_encoders
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.base import PositionSignal
+from fairseq_floater.transformer.encoder import FloaterDecoder, FloaterEncoder
+
+logger = logging.getLogger(__name__)
+
+# What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
+_LR_SCALE_BECOMES = {
+    "sgd": "s squared",
+    "nag": "s squared",
+    "adadelta": "another multiple",
+    "lamb": "no multiple at all",
+    "adafactor --scale-parameter": "no multiple at all",
+}
+
+
+@register_model("floater_transformer")
+class FloaterTransformerModel(TransformerModel):
+    """fairseq's Transformer with a choice of position encoders (``--position-encoder``)."""
+
+    #: Why the model must not be trained with the optimiser of its arguments, or None.
+    not_to_train: str | None = None
+
+    @classmethod
+    def hub_models(cls) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        super().add_args(parser)
+        position_encoders.add_args(parser)
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> FloaterTransformerModel:
+        """Build the model for ``args``, a Namespace or Hydra's DictConfig.
+
+        Raises:
+            ValueError: an unknown or inconsistent option, or one that positions cannot go with.
+        """
+        if isinstance(args, DictConfig):
+            args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
+        position_encoders.complete(args)
+        _refuse_unsupported(args)
+        encoder = POSITION_ENCODERS[args.position_encoder]
+        details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
+        logger.info(
+            "position encoder: %s, blocks: %s, target: %s%s",
+            args.position_encoder,
+            args.position_blocks,
+            args.position_target,
+            f" ({details})" if details else "",
+        )
+        model: FloaterTransformerModel = super().build_model(args, task)
+        model.not_to_train = _lr_scale_fault(args)
+        return model
+
+    @classmethod
+    def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: nn.Embedding) -> FloaterEncoder:
+        return FloaterEncoder(TransformerConfig.from_namespace(args), src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> FloaterDecoder:
+        cfg = TransformerConfig.from_namespace(args)
+        return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """As fairseq's, whose tasks call it before every update.
+
+        Raises:
+            ValueError: the optimiser is none for ``--floater-lr-scale``. Not said where the model is
+                built: a checkpoint that is evaluated names its optimiser too.
+        """
+        if self.not_to_train:
+            raise ValueError(self.not_to_train)
+        super().set_num_updates(num_updates)
+
+    def register_backward_hook(self, hook: Any) -> RemovableHandle:
+        """Called by fairseq's NanDetector, where gradients are not finite: tells how large positions are."""
+        signals = [module for module in self.modules() if isinstance(module, PositionSignal)]
+        logger.error(
+            "Gradients are not finite. The tables of positions of the last batch had the norms %s "
+            "(all rows together; float16: the largest entry). If these are large: %s",
+            ", ".join(f"{s.size:.3g} ({'/'.join(s.spec.streams)}, {s.spec.side})" for s in signals),
+            signals[0].range_advice,
+        )
+        handle: RemovableHandle = super().register_backward_hook(hook)
+        return handle
+
+
+def _lr_scale_fault(args: Any) -> str | None:
+    """Why ``--floater-lr-scale`` is none with the optimiser of ``args``, which hydra does not tell."""
+    optimizer = getattr(args, "optimizer", None) or ""
+    if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
+        optimizer += " --scale-parameter"
+    becomes = _LR_SCALE_BECOMES.get(optimizer)
+    if becomes is None or args.position_encoder != "floater" or args.floater_lr_scale == 1:
+        return None
+    return (
+        f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}`, but is {args.floater_lr_scale} "
+        f"instead: a multiple s of the rate would become {becomes}. Use adam, adamax, adagrad, or "
+        "adafactor without --scale-parameter."
+    )
+
+
+def _refuse_unsupported(args: Any) -> None:
+    """Options of fairseq's Transformer that cannot work with positions, with the reason."""
+    if getattr(args, "base_layers", 0):
+        raise ValueError(
+            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
+            "Transformer block and takes no positions."
+        )
+    for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
+        value = getattr(args, name, None)
+        if value and args.position_target == "qkv":
+            raise ValueError(
+                f"`--{name.replace('_', '-')}` must not be set with `--position-target qkv` (only "
+                f"hidden works), but is {value!r} instead: xformers has no place for biases."
+            )
+    if getattr(args, "ddp_backend", None) == "fully_sharded":
+        raise ValueError(
+            "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
+            "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
+        )

@@ -1,0 +1,110 @@
+"""What the verbs of `floater` are declared with."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_floater.errors import UserError, one_line, sentence
+
+
+class Verb(NamedTuple):
+    """What a verb does, and the module whose function of its name adds it."""
+
+    summary: str
+    module: str
+
+
+# Only the module of the verb at hand is imported: torch and fairseq take seconds, and most need neither.
+VERBS = {
+    "user-dir": Verb("print the folder for fairseq's --user-dir", "data.cli"),
+    "info": Verb(
+        "versions, device, and the encoders with their parameters and Table 1's properties; "
+        "or what is missing",
+        "experiments.cli",
+    ),
+    "numbers": Verb(
+        "the built-in corpus: real number words in two languages, exact references", "data.cli"
+    ),
+    "args": Verb(
+        "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
+    ),
+    "warm-start": Verb(
+        "a plain Transformer's checkpoint -> one that starts a model with positions",
+        "checkpoints.cli",
+    ),
+    "average": Verb("the mean of several checkpoints", "checkpoints.cli"),
+    "score": Verb(
+        "hypotheses (fairseq-generate's output or plain lines) against raw references",
+        "evaluation.cli",
+    ),
+    "s2l": Verb(
+        "short to long: split parallel text by source length, score bin by bin",
+        "evaluation.s2l.cli",
+    ),
+    "table": Verb(
+        "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
+        "evaluation.cli",
+    ),
+    "plot": Verb("figures of models", "results.cli"),
+    "benchmark": Verb(
+        "update, translation, memory and solve beside fairseq's own Transformer, in one run",
+        "benchmark.cli",
+    ),
+}
+
+
+def add_verb(
+    verbs: Any,
+    name: str,
+    example: str,
+    run: Callable[[argparse.Namespace], Any],
+    summary: str | None = None,
+) -> argparse.ArgumentParser:
+    """A verb (a part of one has a summary of its own) with help, an example, ``--json``, what it runs."""
+    summary = VERBS[name].summary if summary is None else summary
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
+    return parser
+
+
+def exit_code(action: Callable[[], object], place: Path) -> int:
+    """Of the command line of a module that scripts run: what a user can cause is said in a sentence.
+
+    ``place`` is named where a fault of the system names no file.
+    """
+    try:
+        action()
+    except (UserError, OSError) as error:
+        print(one_line(sentence(error, place)), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def positive(text: str) -> int:
+    """The type of an option that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """The type of an option that is a share, above 0 and at most 1."""
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
+    return float(text)
