@@ -40,7 +40,7 @@ def _is_own_command() -> bool:
 def _register() -> None:
     check_fairseq()
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
-    from fairseq_floater.transformer import architectures  # noqa: F401  registers them
+    from fairseq_floater.transformer import translation  # noqa: F401  registers them
 
     allow_fairseq_checkpoints()
     if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":

@@ -11,7 +11,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 from typing import Any, Protocol
 
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
@@ -68,10 +67,11 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _import(name: str) -> ModuleType:
-    """A module of ours; where the fairseq that it needs is to blame for a failure, that is said."""
+def _add(verb: str, verbs: Any) -> None:
+    """Add a verb by its module; where the fairseq that it needs is to blame for a failure, that is said."""
     try:
-        return import_module(f"fairseq_floater.{name}")
+        module = import_module(f"fairseq_floater.{VERBS[verb].module}")
+        getattr(module, verb.replace("-", "_"))(verbs)
     except Exception:
         check_fairseq()
         raise
@@ -85,8 +85,7 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     if verb in VERBS:
-        module = _import(VERBS[verb].module)
-        getattr(module, verb.replace("-", "_"))(verbs)
+        _add(verb, verbs)
     else:
         for name, (summary, _) in VERBS.items():
             verbs.add_parser(name, help=summary)

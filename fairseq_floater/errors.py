@@ -4,6 +4,9 @@
 """
 
 import reprlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -45,3 +48,19 @@ def one_line(message: object) -> str:
     """A message for a terminal: what it quotes of names and files can neither break nor flood it."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]} ... {text[-500:]}"
+
+
+def exit_code(action: Callable[[], object], place: Path) -> int:
+    """Of the command line of a module that scripts run: what a user can cause is said in a sentence.
+
+    ``place`` is named where a fault of the system names no file.
+    """
+    try:
+        action()
+    except (UserError, OSError) as error:
+        print(one_line(sentence(error, place)), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    return 0

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.score_report import Measure, S2LScores
 from fairseq_floater.files import write_whole
-from fairseq_floater.results.table import Results, confidence_interval
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
@@ -27,48 +25,6 @@ class Bar:
     value: float
     interval: tuple[float, float] | None = None
     seeds: Sequence[float] = field(default_factory=tuple)
-
-
-def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
-    """BLEU of every run on every test set as grouped bars with bootstrap intervals.
-
-    Writes the format of ``path``'s ending, one of :data:`FORMATS`.
-    """
-    bars = {
-        (test, row.name): Bar(row.scores[test]["bleu"]["score"], _interval_of(row.scores[test]))
-        for row in results.rows
-        for test in results.tests
-        if test in row.scores
-    }
-    names = [row.name for row in results.rows]
-    with new_figure(path, 1, len(names) * len(results.tests)) as (figure, (axes,)):
-        grouped_bars(axes, results.tests, names, bars)
-        axes.set_ylabel("BLEU (95 % bootstrap interval)")
-        legend(figure, axes)
-
-
-def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
-    """BLEU, and below it the teacher-forced loss where there is one, by bin of source length.
-
-    Bars are means over seeds with the bootstrap interval of the mean, dots the seeds. Writes the
-    format of ``path``'s ending, one of :data:`FORMATS`.
-    """
-    panels = {"BLEU": "bleu", "loss, bits a token": "loss"}
-    if not any(f.loss for found in scores.scores.values() for f in found.values()):
-        del panels["loss, bits a token"]
-    groups = {name: f"{name}\n{scores.sentences[name]:,} sentences" for name in scores.bins}
-    with new_figure(path, len(panels), len(scores.systems) * len(groups)) as (figure, panel_axes):
-        for axes, (title, attribute) in zip(panel_axes, panels.items()):
-            bars = {
-                (groups[name], scores.labels[system]): _bar_of(getattr(found, attribute))
-                for name, by_system in scores.scores.items()
-                for system, found in by_system.items()
-                if getattr(found, attribute) is not None
-            }
-            grouped_bars(axes, list(groups.values()), list(scores.labels.values()), bars)
-            axes.set_ylabel(title)
-        panel_axes[-1].set_xlabel(f"{scores.length}\n{scores.signature}", fontsize=8)
-        legend(figure, panel_axes[0])
 
 
 def quieten_matplotlib() -> None:
@@ -145,14 +101,3 @@ def legend(figure: Any, axes: Any) -> None:
     # Below the axes: any place inside would cover a bar in some experiment.
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-
-
-def _bar_of(measure: Measure) -> Bar:
-    interval = None
-    if measure.low is not None and measure.high is not None:
-        interval = (measure.low, measure.high)
-    return Bar(measure.value, interval, measure.per_seed)
-
-
-def _interval_of(score: dict[str, Any]) -> tuple[float, float] | None:
-    return confidence_interval(score["bleu"])

@@ -13,6 +13,19 @@ import sys
 
 from fairseq_floater.errors import UserError
 
+PACKAGES = (
+    "fairseq_floater",
+    "fairseq-fixed",
+    "fairseq",
+    "torch",
+    "torchdiffeq",
+    "numpy",
+    "sacrebleu",
+    "sentencepiece",
+    "omegaconf",
+    "hydra-core",
+)
+
 # setup.py says it to pip; a checkout that `--user-dir` names is never installed.
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
@@ -82,3 +95,14 @@ def check_fairseq() -> None:
             f"fairseq_floater needs {NEEDED}, but found {fairseq_found()}, which cannot be imported "
             f"by Python {platform.python_version()}: {reason}."
         ) from error
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that are installed, by name."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from fairseq_floater.errors import UserError, one_line, sentence
 
 
 class Verb(NamedTuple):
@@ -48,7 +44,7 @@ VERBS = {
     ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
-        "evaluation.cli",
+        "results.cli",
     ),
     "plot": Verb("figures of models", "results.cli"),
     "benchmark": Verb(
@@ -78,22 +74,6 @@ def add_verb(
     parser.set_defaults(run=run)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
     return parser
-
-
-def exit_code(action: Callable[[], object], place: Path) -> int:
-    """Of the command line of a module that scripts run: what a user can cause is said in a sentence.
-
-    ``place`` is named where a fault of the system names no file.
-    """
-    try:
-        action()
-    except (UserError, OSError) as error:
-        print(one_line(sentence(error, place)), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    return 0
 
 
 def positive(text: str) -> int:

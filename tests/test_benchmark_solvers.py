@@ -7,9 +7,8 @@ from test_position_figure import save
 from fairseq_floater.benchmark import solvers
 from fairseq_floater.benchmark.flows import standard_flows, trained_flows
 from fairseq_floater.benchmark.parts import Bench
-from fairseq_floater.benchmark.run import BenchmarkResult
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.tables import format_tables
+from fairseq_floater.benchmark.tables import BenchmarkResult, format_tables
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.ode import solve
 

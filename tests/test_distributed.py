@@ -32,8 +32,8 @@ from helpers import (
 )
 from toy import PACKAGE, UPDATES_AN_EPOCH, largest_difference, losses
 
-from fairseq_floater.ode import solve
-from fairseq_floater.position_encoders import POSITION_ENCODERS, floater, flow_solver
+from fairseq_floater.ode import flow_solver, solve
+from fairseq_floater.position_encoders import POSITION_ENCODERS, floater
 
 # Rows between two solves.
 

@@ -19,9 +19,9 @@ from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.stages import STAGES, ConfigError, Experiment, MissingStageError
 from fairseq_floater.experiments.system import Run, run_from_words
-from fairseq_floater.figures import plot_scores
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.results.table import ReportError
+from fairseq_floater.records import ReportError
+from fairseq_floater.results.scores_figure import plot_scores
 from fairseq_floater.results.table import collect as collect_results
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 

@@ -18,7 +18,8 @@ from faults import (
     start,
 )
 
-from fairseq_floater.checkpoints.reading import load_checkpoint, repair_last
+from fairseq_floater.checkpoints.reading import load_checkpoint
+from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.files import remove_folder, write_text, write_whole
 
 # Of so many kills how many go to which tool: quick ones bear the most.

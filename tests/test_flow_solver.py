@@ -8,8 +8,7 @@ from fairseq.logging import metrics
 from helpers import PAD, build, source_batch, target_batch
 
 from fairseq_floater.ode import auto as choice_module
-from fairseq_floater.ode import solve
-from fairseq_floater.position_encoders import flow_solver
+from fairseq_floater.ode import flow_solver, solve
 
 LENGTHS = (7, 12, 5)
 
@@ -118,7 +117,7 @@ def test_stretched_positions_count_in_tokens(lengths_measured):
 )
 def test_what_options_mean(options, device, engine):
     spec = model(**options).encoder.positions.spec
-    assert flow_solver._engine(spec.options, device) == engine
+    assert flow_solver.engine_for(spec.options, device) == engine
 
 
 @pytest.mark.parametrize("solver", ["auto", "adams", "collocation", "rk4_hermite"])

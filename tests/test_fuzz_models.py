@@ -17,7 +17,8 @@ from fuzzing import CHANGES, EDITS, ODD_VALUES, accepted, changed, inputs, spoil
 from hypothesis import strategies as st
 from test_warm_start import TINY, save_donor
 
-from fairseq_floater.checkpoints.reading import load_checkpoint, repair_last
+from fairseq_floater.checkpoints.reading import load_checkpoint
+from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.data.wmt14 import archive as wmt14_archive
 from fairseq_floater.data.wmt14.corpora import member_lines
 from fairseq_floater.results import position_figure

@@ -8,7 +8,7 @@ from toy import ROOT, environment, run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.experiments.run_folder import check_data, check_same, field, main, resume
-from fairseq_floater.results.table import ReportError
+from fairseq_floater.records import ReportError
 
 
 @pytest.fixture

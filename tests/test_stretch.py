@@ -20,11 +20,10 @@ from helpers import (
     visible,
 )
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, stretch_range
+from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.transformer import encoder as stacks
-from fairseq_floater.transformer import stack_positions
-from fairseq_floater.transformer.stack_positions import ROWS_PER_TOKEN, Stretch
+from fairseq_floater.position_encoders.transforms import ROWS_PER_TOKEN, Stretch, stretch_range
+from fairseq_floater.transformer import decoder, stack_positions
 
 CONTINUOUS = [name for name, cls in POSITION_ENCODERS.items() if cls.continuous]
 CASES = [(name, target) for name in CONTINUOUS for target in ("qkv", "hidden")]
@@ -80,8 +79,9 @@ def test_a_factor_of_two_puts_token_i_where_token_2i_was(encoder, target, monkey
     monkeypatch.undo()
     plain = stretched(encoder, target, None)
     plain.load_state_dict(model.state_dict())
-    token_positions = stacks.token_positions
-    monkeypatch.setattr(stacks, "token_positions", lambda mask: 2 * token_positions(mask))
+    token_positions = decoder.token_positions
+    for module in (stack_positions, decoder):
+        monkeypatch.setattr(module, "token_positions", lambda mask: 2 * token_positions(mask))
     for stack, name, signal in signals(plain):
         with torch.no_grad():
             rows = signal.compute(64, parts(stack, name))
@@ -130,7 +130,7 @@ def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
 def test_every_process_and_every_batch_of_an_update_draws_its_own_factors(monkeypatch):
     draws = []
     for rank in range(8):
-        monkeypatch.setattr(stack_positions, "get_global_rank", lambda rank=rank: rank)
+        monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
         torch.manual_seed(5)  # as fairseq does in every process
         draws += [Stretch.drawn((0.5, 2.5), 4000, torch.device("cpu")).factors for _ in range(2)]
     torch.manual_seed(5)

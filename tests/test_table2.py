@@ -20,10 +20,10 @@ from toy import ROOT, environment, run
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import Run
 from fairseq_floater.experiments.table2 import Cell, progress_of, select
-from fairseq_floater.results.paper import TABLE_2
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
 PARSERS = {

@@ -10,12 +10,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fault_disks import small_disk
 
 from fairseq_floater.checkpoints.averaging import average
-from fairseq_floater.checkpoints.reading import (
-    REQUIRED_KEYS,
-    CheckpointError,
-    load_checkpoint,
-    repair_last,
-)
+from fairseq_floater.checkpoints.reading import REQUIRED_KEYS, CheckpointError, load_checkpoint
+from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 from fairseq_floater.position_encoders import POSITION_ENCODERS

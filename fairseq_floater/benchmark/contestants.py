@@ -22,7 +22,7 @@ from fairseq_floater import position_encoders
 from fairseq_floater.benchmark.batches import Batch
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.transformer import architectures as _architectures  # noqa: F401  registers ours
+from fairseq_floater.transformer import translation as _architectures  # noqa: F401  registers ours
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
 BASELINE = "fairseq"

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from fairseq_floater.benchmark.contestants import BASELINE
-from fairseq_floater.benchmark.run import BenchmarkResult
 from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.errors import UsageError
 from fairseq_floater.figures import COLOURS, Bar, checked_format, grouped_bars, legend, new_figure
 

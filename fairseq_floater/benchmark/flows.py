@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.ode import PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.results.position_rows import STACKS, build_model
 from fairseq_floater.transformer.stack_positions import all_blocks
 
 # Positions on which the flows of a known motion are fitted, and their noisy copies.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 import platform
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +16,11 @@ import torch
 from fairseq_floater.benchmark import growth, parts, solvers
 from fairseq_floater.benchmark.contestants import contestants
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.tables import format_tables
+from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.info import versions
+from fairseq_floater.requirements import versions
 
 VERSIONS = ("python", "torch", "fairseq-fixed", "fairseq", "torchdiffeq", "fairseq_floater")
-
-
-@dataclass
-class BenchmarkResult:
-    """What was measured, by part, and on what.
-
-    Attributes:
-        machine: date, device, cores, load at the start, versions.
-        settings: as given.
-        update, generation, memory, solve: rows, empty where not measured.
-        growth: ``tables`` (time by number of positions), ``exponents`` and ``updates`` (ratio by
-            tokens of an update).
-    """
-
-    machine: dict[str, Any]
-    settings: Settings
-    update: list[parts.Row] = field(default_factory=list)
-    generation: list[parts.Row] = field(default_factory=list)
-    memory: list[parts.Row] = field(default_factory=list)
-    solve: list[parts.Row] = field(default_factory=list)
-    growth: dict[str, Any] = field(default_factory=dict)
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return {**vars(self), "settings": dataclasses.asdict(self.settings)}
-
-    def format_text(self) -> str:
-        return format_tables(self)
 
 
 def run_benchmark(settings: Settings) -> BenchmarkResult:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from fairseq_floater.benchmark.run import BenchmarkResult
+from fairseq_floater.benchmark import parts
+from fairseq_floater.benchmark.settings import Settings
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -122,3 +124,30 @@ def _exponents(result: BenchmarkResult) -> str:
     )
     start = f"{result.settings.growth_from:,}"
     return f"Time grows as positions to the power of {fitted}, fitted from {start} positions on."
+
+
+@dataclass
+class BenchmarkResult:
+    """What was measured, by part, and on what.
+
+    Attributes:
+        machine: date, device, cores, load at the start, versions.
+        settings: as given.
+        update, generation, memory, solve: rows, empty where not measured.
+        growth: ``tables`` (time by number of positions), ``exponents`` and ``updates`` (ratio by
+            tokens of an update).
+    """
+
+    machine: dict[str, Any]
+    settings: Settings
+    update: list[parts.Row] = field(default_factory=list)
+    generation: list[parts.Row] = field(default_factory=list)
+    memory: list[parts.Row] = field(default_factory=list)
+    solve: list[parts.Row] = field(default_factory=list)
+    growth: dict[str, Any] = field(default_factory=dict)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return {**vars(self), "settings": dataclasses.asdict(self.settings)}
+
+    def format_text(self) -> str:
+        return format_tables(self)

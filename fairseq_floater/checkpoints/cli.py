@@ -1,4 +1,4 @@
-"""The verbs that read models: warm-start, average."""
+"""The verbs that make checkpoints: warm-start, average."""
 
 from __future__ import annotations
 

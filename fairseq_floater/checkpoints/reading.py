@@ -13,11 +13,9 @@ import importlib
 import math
 import os
 import pickle
-import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -150,52 +148,6 @@ def position_parameters(state: dict[str, Any]) -> dict[str, int]:
         for name, tensor in state.items()
         if any(part in name for part in ours) and not name.endswith("lr_scale")
     }
-
-
-def repair_last(folder: str | os.PathLike[str]) -> str:
-    """Make sure that fairseq can resume in ``folder``; returns one sentence on what was found.
-
-    fairseq copies ``checkpoint_last.pt`` byte by byte from the checkpoint just saved: a run killed
-    meanwhile leaves half a file, and cannot start again. A broken one is replaced by the newest
-    whole checkpoint; without any, it is set aside and training starts over. ``checkpoint_best.pt`` is
-    such a copy too: training on may find nothing better, and warm starts read it.
-
-    Raises:
-        OSError: a disk that cannot be read; its files are not taken for broken ones.
-    """
-    folder = Path(folder)
-    last, best = (folder / f"checkpoint_{name}.pt" for name in ("last", "best"))
-    if best.exists() and not _is_whole(best):
-        _replace_broken(best)
-    if not last.exists():
-        return "nothing to resume from"
-    if _is_whole(last):
-        return f"resuming from {last}"
-    if source := _replace_broken(last):
-        return f"{last} was broken off; resuming from {source}"
-    last.replace(last.with_suffix(".broken"))
-    return f"{last} was broken off and there is no other checkpoint; starting over"
-
-
-def _replace_broken(path: Path) -> Path | None:
-    """Put the newest whole checkpoint beside ``path`` in its place; returns which, or None."""
-    others = (p for p in path.parent.glob("checkpoint*.pt") if p != path)
-    for other in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True):
-        if _is_whole(other):
-            write_whole(path, partial(shutil.copyfile, other))
-            return other
-    return None
-
-
-def _is_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        while file.read(1 << 24):  # torch's errors do not tell a failing disk from a broken file
-            pass
-    try:
-        load_checkpoint(path)
-    except CheckpointError:
-        return False
-    return True
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:

@@ -20,20 +20,19 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
-from fairseq_floater.checkpoints.donor import (
-    BareTask,
-    check_size,
-    complete_languages,
-    donor_dictionaries,
-    longest_sentence,
-    target_args,
-)
+from fairseq_floater.checkpoints.donor import complete_languages, target_args
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     built_from,
     load_checkpoint,
     model_args,
     save_checkpoint,
+)
+from fairseq_floater.checkpoints.rebuild import (
+    BareTask,
+    check_size,
+    donor_dictionaries,
+    longest_sentence,
 )
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.transformer.stack_positions import all_blocks

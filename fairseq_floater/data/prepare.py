@@ -27,8 +27,9 @@ from fairseq_floater.data.parallel_text import (
 )
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, SplitEncoder
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
+from fairseq_floater.errors import exit_code
 from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text, write_whole
-from fairseq_floater.verbs import exit_code, positive, share
+from fairseq_floater.verbs import positive, share
 
 PRODUCTS = (
     *(name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)),

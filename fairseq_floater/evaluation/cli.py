@@ -1,13 +1,11 @@
-"""The verbs that look at results: score, table."""
+"""The verb score."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation import score as scoring
-from fairseq_floater.results import table as report
 from fairseq_floater.verbs import add_verb
 
 
@@ -71,47 +69,4 @@ def score(verbs: Any) -> None:
         "--self-check",
         action="store_true",
         help="first see that the reference scores 100 on itself",
-    )
-
-
-def table(verbs: Any) -> None:
-    def run(args: argparse.Namespace) -> Any:
-        if args.paper and args.figure is not None:
-            raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
-        # These bring torch, which scoring and our own table do without.
-        from fairseq_floater.figures import plot_scores
-        from fairseq_floater.results.paper import collect_paper_tables
-
-        paper = collect_paper_tables(args.results, test=args.test)
-        if args.paper:
-            return paper
-        try:
-            results = report.collect(args.results)
-        except report.ReportError:
-            if args.figure is not None or not paper.filled:
-                raise
-            return paper  # the runs lie deeper, in several experiments
-        if args.figure is not None:
-            plot_scores(results, args.figure)
-        # Where a run answers to a number of the paper's, that number stands beside it unasked.
-        return report.Joined([results, paper]) if paper.filled else results
-
-    parser = add_verb(
-        verbs,
-        "table",
-        "floater table work/demo --figure scores.png\n"
-        "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours",
-        run,
-    )
-    parser.add_argument("results", metavar="RESULTS_DIR")
-    parser.add_argument("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
-    parser.add_argument(
-        "--paper",
-        action="store_true",
-        help="Tables 2 and 6 alone, from every run up to three folders deep",
-    )
-    parser.add_argument(
-        "--test",
-        metavar="NAME",
-        help="with --paper: the test set (newstest2014, test, or the only one)",
     )

@@ -1,10 +1,11 @@
-"""The verb args: what the scripts are made of."""
+"""The verbs of an experiment: args, what the scripts are made of, and info."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args
 from fairseq_floater.experiments.stages import STAGES, Experiment, one_a_line
 from fairseq_floater.experiments.system import add_run_options, run_from_args
@@ -39,4 +40,44 @@ def args(verbs: Any) -> None:
     add_machine_options(parser)
     parser.add_argument(
         "--write-all", metavar="DIR", help="also write every stage's arguments as DIR/<stage>.args"
+    )
+
+
+def info(verbs: Any) -> None:
+    # Brings torch, which takes seconds; the other verbs of this door do without.
+    from fairseq_floater.experiments.info import collect
+
+    def run(args: argparse.Namespace) -> Any:
+        places = {name: getattr(args, name) for name in ("config", "work", "data", "processes")}
+        if args.check:
+            # imports fairseq, which takes seconds
+            from fairseq_floater.experiments.readiness import check
+
+            return check(**places)
+        for name, value in places.items():
+            if value is not None:
+                raise UsageError(f"`--{name}` is an option of `--check`, which is not given.")
+        return collect(args.arch)
+
+    parser = add_verb(
+        verbs,
+        "info",
+        "floater info --arch floater_transformer_vaswani_wmt_en_de_big\n"
+        "  floater info --check --config configs/text_base.yaml --processes 8",
+        run,
+    )
+    parser.add_argument(
+        "--arch", default="floater_transformer", help="shape for which parameters are counted"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="packages, commands and GPUs instead, and with --config disk and memory; exits with 1 "
+        "if something is missing",
+    )
+    parser.add_argument("--config", metavar="CONFIG", help="--check: an experiment's YAML")
+    parser.add_argument("--work", metavar="DIR", help="--check: its folder (work/<name of CONFIG>)")
+    parser.add_argument("--data", metavar="DIR", help="--check: data that are made (WORK/data)")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="--check: GPUs to train on (all); 0: the CPU"
     )

@@ -6,8 +6,6 @@ Without fairseq, whose import takes longer than all the rest.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import platform
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,27 +14,16 @@ from torch import nn
 
 from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders import POSITION_ENCODERS, complete, encoder_options
-from fairseq_floater.position_encoders.base import (
+from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
     HIDDEN_STREAMS,
     SELF_STREAMS,
     SOURCE_STREAMS,
     SignalSpec,
 )
+from fairseq_floater.requirements import versions
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
-PACKAGES = (
-    "fairseq_floater",
-    "fairseq-fixed",
-    "fairseq",
-    "torch",
-    "torchdiffeq",
-    "numpy",
-    "sacrebleu",
-    "sentencepiece",
-    "omegaconf",
-    "hydra-core",
-)
 MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
 
 
@@ -140,17 +127,6 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
             modules[f"{stack}.layers.{index}.{attribute}"] = signal.build_block(index)
         for place, module in modules.items():
             found |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
-    return found
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed, by name."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 

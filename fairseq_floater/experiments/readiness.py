@@ -21,7 +21,7 @@ from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_floater.checkpoints.donor import BareTask
+from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
@@ -47,7 +47,7 @@ from fairseq_floater.experiments.machine_checks import (
 )
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, Run
-from fairseq_floater.transformer import architectures as architectures  # registers ours
+from fairseq_floater.transformer import translation as translation  # registers ours
 
 # `data: wmt14` -> bytes of disk for the data, and of memory for learning their subwords. Disk: the
 # archives, 1.7 and 6.7 GB as published. The rest is estimated: the text twice (raw and in subwords,

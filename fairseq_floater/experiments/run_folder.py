@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_floater.errors import shown
+from fairseq_floater.errors import exit_code, shown
 from fairseq_floater.files import write_text
-from fairseq_floater.results.table import ReportError, check_fields, read_json
-from fairseq_floater.verbs import exit_code
+from fairseq_floater.records import ReportError, check_fields, read_json
 
 # Options that follow from how many GPUs there are.
 _OF_THE_MACHINE = {
@@ -149,7 +148,8 @@ def resume(folder: str, world: int) -> str:
     Raises:
         CheckpointError: the last checkpoint lies within an epoch and was saved by another number.
     """
-    from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, repair_last
+    from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
+    from fairseq_floater.checkpoints.resume import repair_last
 
     sentence = repair_last(Path(folder) / "checkpoints")
     noted = Path(folder) / "world"
@@ -174,7 +174,7 @@ def _processes(noted: Path) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m fairseq_floater.experiments.run_folder resume|data|same|validation|field ...`; returns the exit code."""
+    """Run `python -m fairseq_floater.experiments.run_folder resume|data|same|validation|field ...`."""
     command, *words = sys.argv[1:] if argv is None else argv
     return exit_code(lambda: _run(command, words), Path(words[0]))
 

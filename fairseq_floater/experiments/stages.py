@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.config import AVERAGE_OF, ConfigError, check_config, s2l_systems
-from fairseq_floater.experiments.config_file import read_config
+from fairseq_floater.experiments.config import (
+    AVERAGE_OF,
+    ConfigError,
+    check_config,
+    read_config,
+    s2l_systems,
+)
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.system import PLAIN, Run
 from fairseq_floater.files import USER_DIR, write_text

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.system import PLAIN, Run
-from fairseq_floater.results.paper import COLUMNS, TABLE_2
 
 _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 

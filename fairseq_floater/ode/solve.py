@@ -30,17 +30,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
+from fairseq_floater.ode.dynamics import PositionDynamics
 from fairseq_floater.ode.engines.adams import STARTING_STEPS, solve_adams
 from fairseq_floater.ode.engines.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
+from fairseq_floater.ode.engines.reference import solve_torchdiffeq
 from fairseq_floater.ode.engines.rk4_hermite import solve_rk4_hermite
-from fairseq_floater.ode.finite import check_trajectory, solved_adaptively, watch_gradient
+from fairseq_floater.ode.finite import check_trajectory, watch_gradient
 from fairseq_floater.ode.solve_record import SolveRecord
 
 DEFAULT_STEP_SIZES: dict[str, float | None] = {
@@ -54,9 +54,6 @@ DEFAULT_STEP_SIZES: dict[str, float | None] = {
 SOLVERS = tuple(DEFAULT_STEP_SIZES)
 TORCHDIFFEQ_SOLVERS = ("rk4", "midpoint", "dopri5")
 GRADIENTS = ("direct", "adjoint")
-DOPRI5_TOLERANCE = 1e-5
-# Where dopri5 gives up: a stiff dynamics would otherwise run for ever.
-DOPRI5_MAX_STEPS = 100_000
 
 
 def solve(
@@ -101,7 +98,7 @@ def solve(
     if len(times) == 1:
         trajectory = p0.unsqueeze(0)
     elif solver in TORCHDIFFEQ_SOLVERS:
-        trajectory = _solve_torchdiffeq(dynamics, p0, times, solver, step_size, gradient, record)
+        trajectory = solve_torchdiffeq(dynamics, p0, times, solver, step_size, gradient, record)
     else:
         assert step_size is not None
         trajectory = _solve_on_grid(dynamics, p0, times, solver, step_size, record)
@@ -195,56 +192,6 @@ def _solve_on_grid(
         return solve_adams(dynamics, p0, times, step_size)
     record.add(4 * steps + 1)
     return solve_rk4_hermite(dynamics, p0, times, step_size)
-
-
-def _solve_torchdiffeq(
-    dynamics: Callable[[Any, Tensor], Tensor],
-    p0: Tensor,
-    times: Tensor,
-    solver: str,
-    step_size: float | None,
-    gradient: str,
-    record: SolveRecord,
-) -> Tensor:
-    import torchdiffeq
-
-    counted = _Counted(dynamics) if gradient == "direct" else dynamics
-    options: dict[str, Any] = {}
-    if step_size is None:
-        options["max_num_steps"] = DOPRI5_MAX_STEPS
-    else:
-        options["step_size"] = step_size
-    odeint = torchdiffeq.odeint_adjoint if gradient == "adjoint" else torchdiffeq.odeint
-    trajectory = solved_adaptively(
-        odeint,
-        counted,
-        p0,
-        times.to(p0.device),
-        method=solver,
-        rtol=DOPRI5_TOLERANCE,
-        atol=DOPRI5_TOLERANCE,
-        options=options,
-    )
-    record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
-    return trajectory
-
-
-class _Counted:
-    """A dynamics that counts its evaluations. (The adjoint wants a Module, and goes uncounted.)
-
-    The coefficients of a :class:`PositionDynamics` are put together once, not at every evaluation:
-    else thousands of copies of the weights would wait for the backward pass.
-    """
-
-    def __init__(self, dynamics: Callable[[Any, Tensor], Tensor]):
-        self.dynamics = dynamics
-        if isinstance(dynamics, PositionDynamics):
-            self.dynamics = partial(evaluate, dynamics.coefficients())
-        self.evaluations = 0
-
-    def __call__(self, t: Tensor, p: Tensor) -> Tensor:
-        self.evaluations += 1
-        return self.dynamics(t, p)
 
 
 def _checked_times(times: Tensor) -> Tensor:

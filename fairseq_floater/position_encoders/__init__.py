@@ -11,13 +11,15 @@ import argparse
 from typing import Any
 
 from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS, TARGETS
-from fairseq_floater.position_encoders.base import Option, PositionSignal
+from fairseq_floater.position_encoders.base import Option
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.learned import LearnedPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.rnn import RecurrentPositions
 from fairseq_floater.position_encoders.rotation import RotationPositions
+from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
+from fairseq_floater.position_encoders.transforms import stretch_range
 
 _ENCODERS: tuple[type[PositionSignal], ...] = (
     FloaterPositions,
@@ -84,22 +86,6 @@ def complete(args: Any) -> None:
         args.position_target = DEFAULT_TARGETS[encoder.name]
     encoder.check_options(encoder_options(args), args.position_target)
     _check_stretch(args, encoder)
-
-
-def stretch_range(value: str | None) -> tuple[float, float] | None:
-    """The numbers of ``--position-stretch LOW:HIGH``; raises ValueError for anything else."""
-    if value is None:
-        return None
-    try:
-        low, high = (float(word) for word in value.split(":"))
-    except ValueError:
-        low = high = 0.0
-    if not 0 < low <= high < float("inf"):
-        raise ValueError(
-            "`--position-stretch` must be LOW:HIGH with 0 < LOW <= HIGH, such as 0.5:2.5, but is "
-            f"{value!r} instead."
-        )
-    return low, high
 
 
 def _check_stretch(args: Any, encoder: type[PositionSignal]) -> None:

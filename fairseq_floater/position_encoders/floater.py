@@ -13,13 +13,30 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.ode import ADVICE, PositionDynamics, RescaledModule
-from fairseq_floater.position_encoders.base import Option, PositionSignal, SignalSpec
-from fairseq_floater.position_encoders.flow_solver import (
-    SOLVER_OPTIONS,
-    FlowSolver,
-    check_solver_options,
-    describe_solver,
+from fairseq_floater.ode import (
+    ADVICE,
+    GRADIENTS,
+    SOLVERS,
+    TORCHDIFFEQ_SOLVERS,
+    PositionDynamics,
+    RescaledModule,
+    checked_step_size,
+)
+from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.position_encoders.base import Option
+from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
+
+SOLVER_OPTIONS = (
+    Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
+    Option(
+        "--floater-solver",
+        AUTO,
+        "engine, see ode/solve.py; auto: by device and measured error",
+        str,
+        (AUTO, *SOLVERS),
+    ),
+    Option("--floater-step-size", None, "solver step in units of time", float),
+    Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
 )
 
 # Where `--floater-init-scale` is not given. The qkv form starts close to the model it is added to;
@@ -225,3 +242,28 @@ class _ZeroGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *(torch.zeros_like(p) for p in ctx.saved_tensors))
+
+
+def check_solver_options(options: dict[str, Any]) -> None:
+    """Raise ValueError where solver, step and gradient do not go together; ``options`` by ``dest``."""
+    if options["floater_solver"] == AUTO and options["floater_gradient"] == "adjoint":
+        raise ValueError(
+            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
+            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
+        )
+    for device in ("cpu", "cuda"):
+        solver, step = engine_for(options, device)
+        checked_step_size(solver, step, options["floater_gradient"])
+
+
+def describe_solver(options: dict[str, Any]) -> str:
+    """For the log at start."""
+    solver, step = options["floater_solver"], options["floater_step_size"]
+    if solver != AUTO:
+        step = checked_step_size(solver, step, options["floater_gradient"])
+    if step is None:
+        step = "by measured error" if solver == AUTO else "adaptive"
+    return (
+        f"delta {options['floater_delta']}, solver {solver}, step {step}, "
+        f"gradient {options['floater_gradient']}"
+    )

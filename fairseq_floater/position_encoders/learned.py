@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 
 
 class LearnedRows(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import PositionSignal
+from fairseq_floater.position_encoders.signal import PositionSignal
 
 
 class NoPositions(PositionSignal):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import BlockPositions, PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.base import BlockPositions
+from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:

@@ -1,11 +1,13 @@
-"""The verb plot: figures of models."""
+"""The verbs that show results: table, plot."""
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
-from fairseq_floater.results.position_drawing import ORDERS
-from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
+from fairseq_floater import records
+from fairseq_floater.errors import UsageError
+from fairseq_floater.results import table as report
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
 
@@ -20,6 +22,10 @@ def plot(verbs: Any) -> None:
 
 
 def _plot_positions(parts: Any) -> None:
+    # Brings torch, which takes seconds; the other verbs of this door do without.
+    from fairseq_floater.results.position_drawing import ORDERS
+    from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
+
     parser = add_verb(
         parts,
         "positions",
@@ -60,4 +66,47 @@ def _plot_positions(parts: Any) -> None:
     parser.add_argument("--data", metavar="DIR", help="binarised data that tell the trained length")
     parser.add_argument(
         "--order", default="auto", choices=ORDERS, help="of the dimensions, to be read (auto)"
+    )
+
+
+def table(verbs: Any) -> None:
+    def run(args: argparse.Namespace) -> Any:
+        if args.paper and args.figure is not None:
+            raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
+        # These bring torch, which scoring and our own table do without.
+        from fairseq_floater.results.paper import collect_paper_tables
+        from fairseq_floater.results.scores_figure import plot_scores
+
+        paper = collect_paper_tables(args.results, test=args.test)
+        if args.paper:
+            return paper
+        try:
+            results = report.collect(args.results)
+        except records.ReportError:
+            if args.figure is not None or not paper.filled:
+                raise
+            return paper  # the runs lie deeper, in several experiments
+        if args.figure is not None:
+            plot_scores(results, args.figure)
+        # Where a run answers to a number of the paper's, that number stands beside it unasked.
+        return report.Joined([results, paper]) if paper.filled else results
+
+    parser = add_verb(
+        verbs,
+        "table",
+        "floater table work/demo --figure scores.png\n"
+        "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours",
+        run,
+    )
+    parser.add_argument("results", metavar="RESULTS_DIR")
+    parser.add_argument("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="Tables 2 and 6 alone, from every run up to three folders deep",
+    )
+    parser.add_argument(
+        "--test",
+        metavar="NAME",
+        help="with --paper: the test set (newstest2014, test, or the only one)",
     )

@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import FORMATS
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
 from fairseq_floater.results.position_drawing import ORDERS, draw
-from fairseq_floater.results.position_rows import (
-    STACKS,
-    Track,
-    build_model,
-    read_tracks,
-    trained_lengths,
-)
+from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
 from fairseq_floater.transformer.translation import FloaterTransformerModel
 from fairseq_floater.version import __version__
 

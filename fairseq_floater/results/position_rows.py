@@ -12,23 +12,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
-from fairseq_floater.checkpoints.donor import (
-    BareTask,
-    check_size,
-    complete_languages,
-    donor_dictionaries,
-    longest_sentence,
-)
-from fairseq_floater.checkpoints.reading import CheckpointError, built_from
-from fairseq_floater.position_encoders.base import PositionSignal
-from fairseq_floater.transformer import architectures as architectures  # registers ours
+from fairseq_floater.checkpoints.donor import complete_languages
+from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
+from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.transformer import translation as translation  # registers ours
 from fairseq_floater.transformer.stack_positions import all_blocks
 
-STACKS = ("encoder", "decoder")
 # The stream of fairseq's own `embed_positions`, which is added to the input of block 1.
 BASE = "base"
 # Rows that are read where no trained length is known; else three times that.
@@ -79,33 +71,6 @@ class Track:
                 row[name] = {"distance": float(near.min()), "cosine": float(cosine.max())}
                 row[name]["median_distance"] = float(near.median())
         return row
-
-
-def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> Any:
-    """The checkpoint's model in evaluation, built without data."""
-    arch = getattr(args, "arch", None) or getattr(args, "_name", None)
-    known = isinstance(arch, str)
-    if not known or not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):
-        raise CheckpointError(f"{path} is no Transformer: its architecture is {arch!r}.")
-    try:
-        with built_from(path):
-            ARCH_CONFIG_REGISTRY[arch](args)
-            # The checkpoint holds what these files gave.
-            args.encoder_embed_path = args.decoder_embed_path = None
-            check_size(state["model"], args, path)
-            dictionaries = donor_dictionaries(state, args, path, None)
-            model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: its options make no model: {error}") from None
-    try:
-        loaded = model.load_state_dict(state["model"], strict=False)
-    except Exception as error:  # torch's RuntimeError, or a bare one of fairseq's modules
-        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
-        raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
-    missing = [name for name in loaded.missing_keys if "positions." in name]
-    if missing:
-        raise CheckpointError(f"{path} lacks {missing[0]}, which its own options ask for.")
-    return model.eval()
 
 
 def trained_lengths(

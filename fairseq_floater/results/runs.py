@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.score import TEST_SET_LINES
 from fairseq_floater.files import LARGEST_JSON, read_limited
-from fairseq_floater.results.table import ReportError, check_fields, read_json
+from fairseq_floater.records import ReportError, check_fields, read_json
 
 # Where a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
@@ -124,3 +124,33 @@ def runs_table(runs: list[ScoredRun]) -> list[str]:
         )
         lines.append(f"| {run.name} | {run.settings.get('seed', '-')} | {' | '.join(cells)} |")
     return lines
+
+
+@dataclass
+class Row:
+    """One run: scores by test set, what its encoder adds, and what training cost."""
+
+    name: str
+    scores: dict[str, dict[str, Any]]
+    average: dict[str, Any]
+    before: dict[str, Any] | None = None
+
+
+def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of a metric of `floater score --json`, if it has one.
+
+    sacreBLEU gives it as mean and half width; near the ends of the scale that leaves 0..100.
+    """
+    if metric.get("mean") is None:
+        return None
+    mean, half = metric["mean"], metric["half_width"]
+    return max(mean - half, 0.0), min(mean + half, 100.0)
+
+
+def read_scores(path: Path) -> dict[str, Any]:
+    """What `floater score --json` wrote."""
+    scores = read_json(path)
+    required = {"bleu.score": float, "bleu.signature": str, "chrf.score": float}
+    check_fields(path, scores, {**required, "length_ratio": float}, {"bleu.mean": float})
+    has_interval = scores["bleu"].get("mean") is not None
+    return check_fields(path, scores, {"bleu.half_width": float} if has_interval else {})

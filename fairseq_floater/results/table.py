@@ -7,30 +7,12 @@ before the first update) and ``scores.<test>.json``. Tables are made from these 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater import files
-from fairseq_floater.errors import UserError, shown
-
-_KINDS = {int: "a whole number", float: "a number", str: "text"}
-_LARGEST = 1e18
-
-
-class ReportError(UserError):
-    """Results that are missing or cannot be read."""
-
-
-@dataclass
-class Row:
-    """One run: scores by test set, what its encoder adds, and what training cost."""
-
-    name: str
-    scores: dict[str, dict[str, Any]]
-    average: dict[str, Any]
-    before: dict[str, Any] | None = None
+from fairseq_floater.records import ReportError, check_fields, read_json
+from fairseq_floater.results.runs import Row, confidence_interval, read_scores
 
 
 @dataclass
@@ -93,7 +75,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     rows = []
     for path in folder.glob("*/average.json"):
         scores = {
-            p.name.removeprefix("scores.").removesuffix(".json"): _read_scores(p)
+            p.name.removeprefix("scores.").removesuffix(".json"): read_scores(p)
             for p in sorted(path.parent.glob("scores.*.json"))
         }
         if scores:
@@ -125,65 +107,3 @@ def _score_cells(score: dict[str, Any] | None) -> list[str]:
         f"{score['chrf']['score']:.1f}",
         f"{score['length_ratio']:.2f}",
     ]
-
-
-def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of a metric of `floater score --json`, if it has one.
-
-    sacreBLEU gives it as mean and half width; near the ends of the scale that leaves 0..100.
-    """
-    if metric.get("mean") is None:
-        return None
-    mean, half = metric["mean"], metric["half_width"]
-    return max(mean - half, 0.0), min(mean + half, 100.0)
-
-
-def read_json(path: Path) -> Any:
-    """What a tool wrote; raises ReportError where it cannot be read."""
-    try:
-        return files.read_json(path)
-    except (OSError, ValueError) as error:
-        raise ReportError(f"{path} is no readable JSON: {error}.") from None
-
-
-def check_fields(
-    path: Path, found: Any, required: Mapping[str, type], further: Mapping[str, type] | None = None
-) -> dict[str, Any]:
-    """What ``path`` holds, if it is an object whose fields are of the kinds that tables show.
-
-    Args:
-        required: the kind of each field that must be there: int, float (any finite number) or str;
-            ``bleu.score`` is the field ``score`` of the object ``bleu``.
-        further: of those that may be missing or null.
-
-    Raises:
-        ReportError: it is no object, or a field is missing or of another kind.
-    """
-    if not isinstance(found, dict):
-        raise ReportError(f"{path} must hold an object, but holds {type(found).__name__}.")
-    for name, kind in {**required, **(further or {})}.items():
-        value: Any = found
-        for key in name.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if not (_is_of(kind, value) or (value is None and name not in required)):
-            raise ReportError(f"{path}: `{name}` must be {_KINDS[kind]}, but is {shown(value)}.")
-    return found
-
-
-def _is_of(kind: type, value: Any) -> bool:
-    if kind is str:
-        return isinstance(value, str)
-    numbers = (int, float) if kind is float else int
-    if isinstance(value, bool) or not isinstance(value, numbers):
-        return False
-    # Larger ones, infinity and NaN are no results, and no table could format them.
-    return bool(abs(value) < _LARGEST)
-
-
-def _read_scores(path: Path) -> dict[str, Any]:
-    """What `floater score --json` wrote."""
-    scores = read_json(path)
-    required = {"bleu.score": float, "bleu.signature": str, "chrf.score": float}
-    check_fields(path, scores, {**required, "length_ratio": float}, {"bleu.mean": float})
-    has_interval = scores["bleu"].get("mean") is not None
-    return check_fields(path, scores, {"bleu.half_width": float} if has_interval else {})

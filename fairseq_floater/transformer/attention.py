@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import gather_rows
+from fairseq_floater.position_encoders.transforms import gather_rows
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
 

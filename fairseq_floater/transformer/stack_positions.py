@@ -8,24 +8,29 @@ Letters: N rows of the table, S streams, C channels, B sentences, T tokens.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.distributed.utils import get_global_rank
+from fairseq.distributed import fsdp_wrap
 from fairseq.logging import metrics
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
-from fairseq_floater.position_encoders.base import PositionSignal, SignalSpec, gather_rows
+from fairseq_floater.position_encoders.signal import UNLIMITED_POSITIONS, PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.transforms import (
+    ROWS_PER_TOKEN,
+    Stretch,
+    gather_rows,
+    token_positions,
+)
 
-# Of a table that stretched positions are read from: positions are rounded to a quarter of a token.
-ROWS_PER_TOKEN = 4
-# Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+# Where the encoder's output tells the decoder of `--position-stretch`.
+STRETCH = "position_stretch"
+# Where it says that each sentence stands there once for every beam.
+BEAM = "beam_size"
 
 
 def attach_signal(
@@ -83,39 +88,6 @@ def attach_signal(
         )
     setattr(stack, attribute, signal)
     return signal
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """The factors of ``--position-stretch`` for one batch, drawn at every training update.
-
-    Attributes:
-        factors: [B, 1], the same for a sentence and its translation.
-        highest: upper end of the range they come from.
-    """
-
-    factors: Tensor
-    highest: float
-
-    @classmethod
-    def drawn(cls, limits: tuple[float, float], sentences: int, device: torch.device) -> Stretch:
-        """Uniform in ``limits``, from the random numbers that fairseq seeds anew at every update.
-
-        It seeds every process alike: process r turns its numbers within the range by r golden ratios.
-        """
-        low, high = limits
-        width = high - low
-        factors = torch.empty(sentences, 1, device=device).uniform_(low, high)
-        turned = factors + width * (get_global_rank() * GOLDEN_RATIO % 1)
-        return cls(torch.where(turned > high, turned - width, turned), high)
-
-    def rows(self, positions: Tensor, num_positions: int) -> tuple[Tensor, int]:
-        """The nearest rows [B, T] of a table of :data:`ROWS_PER_TOKEN`, and how many it must have.
-
-        The number follows from the range, not from the draw, which would have to come off the GPU.
-        """
-        rows = (positions * self.factors * ROWS_PER_TOKEN).round().long()
-        return rows, math.ceil((num_positions - 1) * self.highest * ROWS_PER_TOKEN) + 2
 
 
 def _log(statistics: dict[str, Any]) -> None:
@@ -185,3 +157,33 @@ class BlockRows:
         """Target ``hidden``: ``x`` [T, B, C] plus the rows of ``block``."""
         table = self.table(block)
         return x if table is None else x + gather_rows(table[:, 0], self.positions)
+
+
+def with_base(cfg: Any) -> Any:
+    """``cfg`` as the base class should see it: encoders that replace the sinusoid switch it off."""
+    if not POSITION_ENCODERS[cfg.position_encoder].keeps_base:
+        cfg.no_token_positional_embeddings = True
+    return cfg
+
+
+def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
+    """Checkpointing and sharding around a block, as fairseq's own stacks do it."""
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    # fairseq shards a checkpointed layer whatever its size; without fairscale this is a no-op.
+    wrapped: nn.Module = fsdp_wrap(
+        layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    )
+    return wrapped
+
+
+def batch_positions(padding_mask: Tensor, has_pads: bool) -> Tensor:
+    """[B, T], or [1, T] where no padding moves a token: the same row for every sentence."""
+    return token_positions(padding_mask if has_pads else padding_mask[:1])
+
+
+def longest_input(stack: Any, signal: PositionSignal, learned_base: bool) -> int:
+    """Longest input: the encoder's own limit and, underneath, that of a *learned* base."""
+    if stack.embed_positions is None or not learned_base:
+        return signal.max_positions
+    return min(signal.max_positions, stack.embed_positions.max_positions, UNLIMITED_POSITIONS)

@@ -1,21 +1,36 @@
-"""The model: fairseq's Transformer with a choice of position encoders."""
+"""The translation model: fairseq's Transformer with a choice of position encoders, in its named shapes."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from fairseq.models import register_model
+from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.models.transformer import transformer_legacy as fairseq_shapes
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.base import PositionSignal
-from fairseq_floater.transformer.encoder import FloaterDecoder, FloaterEncoder
+from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.transformer.decoder import FloaterDecoder
+from fairseq_floater.transformer.encoder import FloaterEncoder
+from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
+
+MODEL = "floater_transformer"
+_SHAPES: dict[str, Callable[[Any], None]] = {
+    "transformer": fairseq_shapes.base_architecture,
+    "transformer_tiny": fairseq_shapes.tiny_architecture,
+    "transformer_iwslt_de_en": fairseq_shapes.transformer_iwslt_de_en,
+    "transformer_wmt_en_de": fairseq_shapes.transformer_wmt_en_de,
+    "transformer_vaswani_wmt_en_de_big": fairseq_shapes.transformer_vaswani_wmt_en_de_big,
+    "transformer_vaswani_wmt_en_fr_big": fairseq_shapes.transformer_vaswani_wmt_en_fr_big,
+    "transformer_wmt_en_de_big": fairseq_shapes.transformer_wmt_en_de_big,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -136,3 +151,14 @@ def _refuse_unsupported(args: Any) -> None:
             "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
             "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
         )
+
+
+def _register(name: str, shape: Callable[[Any], None]) -> None:
+    @register_model_architecture(MODEL, name)
+    def architecture(args: Any) -> None:
+        shape(args)
+        position_encoders.complete(args)
+
+
+for _name, _fairseq_name in ARCHITECTURES.items():
+    _register(_name, _SHAPES[_fairseq_name])

@@ -15,8 +15,8 @@ from fairseq_floater.data.wmt14.archive import RECORDS, Archive
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.download import fetch
 from fairseq_floater.data.wmt14.sources import RECIPES, Recipe
+from fairseq_floater.errors import exit_code
 from fairseq_floater.files import read_json, write_text
-from fairseq_floater.verbs import exit_code
 
 VALID = ("held-out", "newstest2013")
 

@@ -1,4 +1,4 @@
-"""How FLOATER's options become a solve: engine and step, measured errors, and what the log hears of them."""
+"""Solve one flow: engine and step, measured errors, and what the log hears of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fairseq_floater.ode import (
     COARSEST_STEP,
-    GRADIENTS,
-    SOLVERS,
     TORCHDIFFEQ_SOLVERS,
     Choice,
     PositionDynamics,
@@ -21,7 +19,6 @@ from fairseq_floater.ode import (
     solve,
     step_halving_error,
 )
-from fairseq_floater.position_encoders.base import Option
 
 logger = logging.getLogger(__name__)
 
@@ -36,46 +33,8 @@ FEWEST_TOKENS_MEASURED = 64
 # validation as well.)
 UPDATES_BETWEEN_MEASUREMENTS = 1000
 
-SOLVER_OPTIONS = (
-    Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
-    Option(
-        "--floater-solver",
-        AUTO,
-        "engine, see ode/solve.py; auto: by device and measured error",
-        str,
-        (AUTO, *SOLVERS),
-    ),
-    Option("--floater-step-size", None, "solver step in units of time", float),
-    Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
-)
 
-
-def check_solver_options(options: dict[str, Any]) -> None:
-    """Raise ValueError where solver, step and gradient do not go together; ``options`` by ``dest``."""
-    if options["floater_solver"] == AUTO and options["floater_gradient"] == "adjoint":
-        raise ValueError(
-            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
-        )
-    for device in ("cpu", "cuda"):
-        solver, step = _engine(options, device)
-        checked_step_size(solver, step, options["floater_gradient"])
-
-
-def describe_solver(options: dict[str, Any]) -> str:
-    """For the log at start."""
-    solver, step = options["floater_solver"], options["floater_step_size"]
-    if solver != AUTO:
-        step = checked_step_size(solver, step, options["floater_gradient"])
-    if step is None:
-        step = "by measured error" if solver == AUTO else "adaptive"
-    return (
-        f"delta {options['floater_delta']}, solver {solver}, step {step}, "
-        f"gradient {options['floater_gradient']}"
-    )
-
-
-def _engine(options: dict[str, Any], device: str) -> tuple[str, float | None]:
+def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]:
     """The engine that stands for ``auto`` where the user gives the step, else the one asked for."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
@@ -178,7 +137,7 @@ class FlowSolver:
     def _measured(self, dynamics: PositionDynamics, p0: Tensor, training: bool) -> dict[str, Any]:
         num_tokens = self._longest if training else TOKENS_MEASURED
         times = self.delta * torch.arange(num_tokens, dtype=torch.float64)
-        solver, step = _engine(self._options, p0.device.type)
+        solver, step = engine_for(self._options, p0.device.type)
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:
             choice = choose(dynamics, p0, times, training)
