@@ -6,7 +6,7 @@ DEFAULT_TARGETS = {
     "sinusoidal": "hidden",
     "learned": "hidden",
     "rnn": "qkv",
-    "rotation": "hidden",
+    "rotation_flow": "hidden",
     "none": "hidden",
 }
 BLOCKS = ("all", "input")

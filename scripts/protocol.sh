@@ -13,7 +13,7 @@ Trains the plain Transformer of CONFIG (once, shared by all systems), starts E f
 half the peak rate, averages the last checkpoints, translates and scores every test set. A step
 whose result is whole is skipped; a killed run goes on where it was.
 
-  --encoder E     floater, sinusoidal, learned, rnn, rotation, none; or plain: average and score the donor itself
+  --encoder E     floater, sinusoidal, learned, rnn, rotation_flow, none; or plain: average and score the donor itself
   --blocks B      all (default) or input
   --target T      qkv or hidden (default: qkv for floater, hidden for the others)
   --scratch       train from random parameters instead of the donor (`budget: scratch`)

@@ -56,7 +56,7 @@ def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
     [
         ["fairseq_floater.experiments.table2", "status", "--work", "nowhere"],
         ["fairseq_floater", "args", NUMBERS, "donor", "--encoder", "floater"],
-        ["fairseq_floater", "args", NUMBERS, "finetune", "--encoder", "rotation"],
+        ["fairseq_floater", "args", NUMBERS, "finetune", "--encoder", "rotation_flow"],
     ],
     ids=["status", "donor", "finetune"],
 )

@@ -18,7 +18,7 @@ from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.stages import STAGES, ConfigError, Experiment, MissingStageError
-from fairseq_floater.experiments.system import Run, run_from_words
+from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.records import ReportError
 from fairseq_floater.results.scores_figure import plot_scores
@@ -28,11 +28,11 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 RUNS = [
-    Run(),
-    Run("plain"),
-    Run("learned", "input"),
-    Run("floater", "all", "hidden", scratch=True, base=False),
-    Run("none", scratch=True),
+    System(),
+    System("plain"),
+    System("learned", "input"),
+    System("floater", "all", "hidden", scratch=True, base=False),
+    System("none", scratch=True),
 ]
 
 
@@ -66,21 +66,21 @@ def test_training_arguments_are_fairseqs(path, run, stage):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     experiment = Experiment(path)
-    words = experiment.arguments("generate", Run())
+    words = experiment.arguments("generate", System())
     args = options.parse_args_and_arch(options.get_generation_parser(), words)
     assert args.required_batch_size_multiple == 1
     assert (args.beam, args.lenpen) == (4, 0.6)
     # What leaves fairseq is text: of subwords, and of Moses tokens too.
     pieces = {"sentencepiece": ("sentencepiece", None), "subword-nmt": ("subword_nmt", "moses")}
     assert (args.post_process, args.tokenizer) == pieces[experiment.bpe]
-    words = Experiment(path).arguments("validate", Run())
+    words = Experiment(path).arguments("validate", System())
     assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu
 
 
 def test_a_donor_has_the_seed_of_its_run_unless_it_is_shared():
     experiment = Experiment(CONFIGS[0])
     for donor, seed in ((None, "3"), ("shared", str(experiment.seed))):
-        words = experiment.arguments("donor", Run("floater"), work="w", seed=3, donor=donor)
+        words = experiment.arguments("donor", System("floater"), work="w", seed=3, donor=donor)
         assert words[words.index("--seed") + 1] == seed
         assert words[words.index("--save-dir") + 1] == f"{donor or 'w/plain'}/checkpoints"
 
@@ -89,7 +89,7 @@ def test_a_donor_has_the_seed_of_its_run_unless_it_is_shared():
 def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     experiment = Experiment(ROOT / "configs" / "text_base.yaml")
     frequency, tokens = experiment.tokens_per_update(processes)
-    words = experiment.arguments("donor", Run(), machines=Machines(processes))
+    words = experiment.arguments("donor", System(), machines=Machines(processes))
     assert words[words.index("--update-freq") + 1] == str(frequency)
     assert frequency == {0: 8, 1: 8, 2: 4, 4: 2, 8: 1, 32: 1}[processes]
     assert tokens == (32_768 if processes < 32 else 131_072)
@@ -100,7 +100,7 @@ def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
 
 def test_runs_have_names_of_their_own():
     names = [
-        Run(encoder, blocks, target, scratch, base).name
+        System(encoder, blocks, target, scratch, base).name
         for encoder in ("floater", "learned")
         for blocks in ("all", "input")
         for target in ("qkv", "hidden")
@@ -108,11 +108,11 @@ def test_runs_have_names_of_their_own():
         for base in (True, False)
     ]
     assert len(set(names)) == len(names)
-    assert Run().name == "floater-all-qkv"
+    assert System().name == "floater-all-qkv"
 
 
 def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
-    run = run_from_words("--encoder rnn -- --rnn-layers 2 --rnn-input vector")
+    run = system_from_words("--encoder rnn -- --rnn-layers 2 --rnn-input vector")
     assert run.name == "rnn-all-qkv-rnn-layers_2-rnn-input_vector"
     words = Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments("finetune", run, seed=7)
     assert words[words.index("--rnn-layers") + 1] == "2"
@@ -130,7 +130,7 @@ def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
 )
 def test_a_system_that_cannot_be_read_is_refused(words, message):
     with pytest.raises(UsageError, match=message):
-        run_from_words(words)
+        system_from_words(words)
 
 
 S2L = ROOT / "configs" / "numbers_s2l.yaml"
@@ -173,7 +173,7 @@ def test_a_bad_s2l_section_is_refused(tmp_path, change, words):
 LABELS = {
     "--encoder sinusoidal --blocks input --scratch": "sinusoid",
     "--encoder floater --target hidden --no-base --scratch": "FLOATER, hidden",
-    "--encoder rotation --no-base --scratch -- --position-stretch 0.5:2.5": "rotation, stretched",
+    "--encoder rotation_flow --no-base --scratch -- --position-stretch 0.5:2.5": "rotation_flow, stretched",
     "--encoder sinusoidal --no-base --scratch": "sinusoid, all blocks",
     "--encoder sinusoidal --blocks input": "sinusoid, warm",
     "--encoder floater --target qkv": "FLOATER, warm",
@@ -188,7 +188,7 @@ LABELS = {
 
 @pytest.mark.parametrize(("words", "label"), LABELS.items())
 def test_a_system_has_a_label_for_tables(words, label):
-    assert run_from_words(words).label == label
+    assert system_from_words(words).label == label
 
 
 def test_every_system_of_the_s2l_configuration_gets_equal_updates():
@@ -196,10 +196,10 @@ def test_every_system_of_the_s2l_configuration_gets_equal_updates():
     epochs = {
         stage: int(words[words.index("--max-epoch") + 1])
         for stage in ("donor", "finetune", "scratch")
-        for words in [experiment.arguments(stage, Run())]
+        for words in [experiment.arguments(stage, System())]
     }
     assert epochs["scratch"] == epochs["donor"] + epochs["finetune"]
-    names = [line.split("\t")[0] for line in experiment.arguments("systems", Run())]
+    names = [line.split("\t")[0] for line in experiment.arguments("systems", System())]
     assert {"floater-all-qkv", "floater-all-hidden-scratch-nobase"} <= set(names)
     assert {"sinusoidal-input-hidden", "sinusoidal-input-hidden-scratch"} <= set(names)
 
@@ -246,7 +246,7 @@ def test_what_is_no_yaml_is_refused(tmp_path, text):
 
 def test_a_stage_that_a_configuration_lacks():
     with pytest.raises(MissingStageError, match="no built-in corpus"):
-        Experiment(ROOT / "configs" / "text_tiny.yaml").arguments("numbers", Run())
+        Experiment(ROOT / "configs" / "text_tiny.yaml").arguments("numbers", System())
 
 
 def test_write_all_writes_what_args_prints(tmp_path, capsys):

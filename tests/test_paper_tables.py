@@ -224,10 +224,11 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
 
 def test_the_scripts_settings_are_the_ones_that_are_read():
     """Every key that decides on a cell is a key that an experiment writes."""
-    from fairseq_floater.experiments.stages import Experiment, Run
+    from fairseq_floater.experiments.stages import Experiment
+    from fairseq_floater.experiments.system import System
 
     config = Path(__file__).resolve().parent.parent / "configs" / "text_base.yaml"
-    lines = Experiment(config).arguments("settings", Run())
+    lines = Experiment(config).arguments("settings", System())
     written = {entry.split("=", 1)[0] for entry in lines}
     assert {*SHARED, *DEFAULTS, *OPTIONS} <= written
 

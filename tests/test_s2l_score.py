@@ -277,7 +277,7 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     assert len(rows) == 2 * (2 + len(labels))
     assert max(map(len, rows)) <= 100
     values = "34.6 ±2.1", "-12.3 (0.001)", "2.34 ±0.07", "-0.12 (0.012)", "0.99 "
-    row = f"| {'rotation, stretched':<31} | {' | '.join(values)} |"
+    row = f"| {'rotation_flow, stretched':<31} | {' | '.join(values)} |"
     assert rows.count(row) == 2
     assert not any(name in text for name in labels)
     found = report.to_json_dict()

@@ -8,7 +8,7 @@ from test_scripts import ROOT, run
 
 SYSTEMS = [
     "sinusoidal-input-hidden-scratch",
-    "rotation-all-hidden-scratch-nobase-position-stretch_0.5_2.5",
+    "rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5",
 ]
 
 
@@ -21,7 +21,7 @@ def s2l_config(tmp_path_factory):
     settings["s2l"].update({"edges": [24, 36], "max-per-bin": 6})
     settings["s2l"]["systems"] = [
         {"options": "--encoder sinusoidal --blocks input --scratch", "label": "fairseq's own"},
-        "--encoder rotation --no-base --scratch -- --position-stretch 0.5:2.5",
+        "--encoder rotation_flow --no-base --scratch -- --position-stretch 0.5:2.5",
     ]
     settings["s2l"]["baseline"] = SYSTEMS[0]
     settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
@@ -58,7 +58,7 @@ def test_from_corpus_to_figure(s2l_config):
             assert 0 <= found["systems"][system]["cut_off"] <= 1
     assert scores["length_limit"] == {"a": 0, "b": 10}
     table = (work / "s2l.md").read_text()
-    assert "| fairseq's own" in table and "| rotation, stretched |" in table
+    assert "| fairseq's own" in table and "| rotation_flow, stretched |" in table
     assert table in done.stdout
     assert "never trained" in done.stdout
     assert (work / "s2l.png").stat().st_size > 10_000

@@ -13,7 +13,7 @@ from make_stored import CASES, DONOR, STORED, load, outputs, unpacked
 
 from fairseq_floater.checkpoints.reading import load_checkpoint, model_args
 from fairseq_floater.checkpoints.warm_start import warm_start
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, complete
 
 # Of log-probabilities. Another CPU or torch adds up float32 numbers in another order: 2e-6 here.
 TOLERANCE = 1e-5
@@ -59,6 +59,7 @@ def test_every_encoder_is_stored(tmp_path):
     for case in ENCODERS:
         path = unpacked(case, tmp_path)
         args = model_args(load_checkpoint(path), path)
+        complete(args)
         stored[case] = (args.position_encoder, args.position_target)
     assert {encoder for encoder, _ in stored.values()} == set(POSITION_ENCODERS)
     assert {t for e, t in stored.values() if e == "floater"} == {"qkv", "hidden"}
@@ -72,6 +73,13 @@ def test_what_auto_chose_is_the_flow_itself(target, tmp_path):
     state["cfg"]["model"].floater_solver = "dopri5"
     torch.save(state, path)
     assert_outputs(outputs(*load(path)), EXPECTED[f"floater-{target}-auto"], AUTO_TOLERANCE)
+
+
+def test_the_rotation_flow_loads_under_its_former_name(tmp_path):
+    path = unpacked("rotation", tmp_path)
+    assert model_args(load_checkpoint(path), path).position_encoder == "rotation"
+    model, _ = load(path)
+    assert {signal.name for _, _, signal in signals(model)} == {"rotation_flow"}
 
 
 # A donor that official fairseq 0.12.2 wrote, with the outputs that it computed. fairseq-fixed itself

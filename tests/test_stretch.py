@@ -184,7 +184,7 @@ def test_what_stretch_cannot_go_with_is_refused():
 
 
 def rotation(rows, **options):
-    model = build("rotation", target="hidden", **options).eval()
+    model = build("rotation_flow", target="hidden", **options).eval()
     stack, name, signal = signals(model)[0]
     with torch.no_grad():
         return signal, parts(stack, name), signal.compute(rows, parts(stack, name))
@@ -218,10 +218,10 @@ def test_the_initial_frequencies_are_those_asked_for(frequency):
 
 
 def test_a_rotation_in_qkv_starts_as_the_model_without_it():
-    ours, base = build("rotation", target="qkv"), build("none", **ALONE)
+    ours, base = build("rotation_flow", target="qkv"), build("none", **ALONE)
     assert all(not p.values.any() for s, n, _ in signals(ours) for p in parts(s, n))
     with pytest.raises(ValueError, match="`--rotation-frequency` must be positive"):
-        build("rotation", rotation_frequency=0.0)
+        build("rotation_flow", rotation_frequency=0.0)
     assert log_probs(base.eval(), sentence(5), shifted(sentence(5))).isfinite().all()
 
 

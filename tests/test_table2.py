@@ -22,7 +22,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import Run
+from fairseq_floater.experiments.system import System
 from fairseq_floater.experiments.table2 import Cell, progress_of, select
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
@@ -337,7 +337,7 @@ def test_two_nodes_are_one_process_with_twice_the_batches(miniature, tmp_path):
         system = ("--encoder", "floater", "--scratch", "--work", work, *data)
         run(["bash", ROOT / "scripts" / "protocol.sh", config, *system, *words])
         data = data or ("--data", work / "data")
-        folder = work / Run("floater", scratch=True).name
+        folder = work / System("floater", scratch=True).name
         found.append(torch.load(folder / "checkpoints" / "checkpoint1.pt", weights_only=True))
         assert "tokens_per_update=1000" in (folder / "settings.args").read_text()
     assert "2 nodes x 1 CPU process" in (folder / "settings.args").read_text()

@@ -8,14 +8,14 @@ from typing import Any
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args
 from fairseq_floater.experiments.stages import STAGES, Experiment, one_a_line
-from fairseq_floater.experiments.system import add_run_options, run_from_args
+from fairseq_floater.experiments.system import add_system_options, system_from_args
 from fairseq_floater.verbs import add_verb
 
 
 def args(verbs: Any) -> None:
     def run(args: argparse.Namespace) -> None:
         experiment = Experiment(args.config)
-        system = run_from_args(args)
+        system = system_from_args(args)
         places = {"data": args.data, "work": args.work}
         places |= {"machines": machines_from_args(args), "seed": args.seed}
         places["donor"] = args.donor
@@ -32,7 +32,7 @@ def args(verbs: Any) -> None:
     )
     parser.add_argument("config", metavar="CONFIG", help="an experiment's YAML")
     parser.add_argument("stage", metavar="STAGE", choices=STAGES, help=", ".join(STAGES))
-    add_run_options(parser)
+    add_system_options(parser)
     parser.add_argument("--data", default="data/bin", metavar="DIR", help="binarised data")
     parser.add_argument("--work", default="work", metavar="DIR", help="the experiment's folder")
     parser.add_argument("--donor", metavar="DIR", help="the donor's folder (default: WORK/plain)")

@@ -14,7 +14,7 @@ from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.sources import RECIPES
 from fairseq_floater.errors import UsageError, shown
-from fairseq_floater.experiments.system import CONTROL, Run, run_from_words
+from fairseq_floater.experiments.system import CONTROL, System, system_from_words
 from fairseq_floater.files import read_limited
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
@@ -198,20 +198,20 @@ def _check_keys(path: Path, where: str, found: dict, required: set[str], further
         )
 
 
-class System(NamedTuple):
+class ListedSystem(NamedTuple):
     """One of `s2l: systems`: its run, the options it was given in, and its name in tables."""
 
-    run: Run
+    run: System
     options: str
     label: str
 
 
-def s2l_systems(section: dict[str, Any]) -> list[System]:
+def s2l_systems(section: dict[str, Any]) -> list[ListedSystem]:
     """The systems of an `s2l` section; raises UsageError for options that make no run."""
     entries = [e if isinstance(e, dict) else {"options": e} for e in section["systems"]]
-    runs = [run_from_words(entry["options"]) for entry in entries]
+    runs = [system_from_words(entry["options"]) for entry in entries]
     return [
-        System(run, entry["options"], entry.get("label", run.label))
+        ListedSystem(run, entry["options"], entry.get("label", run.label))
         for run, entry in zip(runs, entries)
     ]
 

@@ -46,7 +46,7 @@ from fairseq_floater.experiments.machine_checks import (
     package_check,
 )
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import PLAIN, Run
+from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.transformer import translation as translation  # registers ours
 
 # `data: wmt14` -> bytes of disk for the data, and of memory for learning their subwords. Disk: the
@@ -133,7 +133,7 @@ def _add_experiment(
         "data": data_bytes,
     }
     memory = max(learning, PROGRAM + TRAINING * parameters)
-    arch, vocab = experiment.arch(Run(PLAIN)), experiment.config["data"]["vocab"]
+    arch, vocab = experiment.arch(System(PLAIN)), experiment.config["data"]["vocab"]
     model = (
         f"{parameters:,} parameters ({arch}, {vocab} subwords), {in_bytes(checkpoint)} a checkpoint"
     )
@@ -170,7 +170,7 @@ def training_options(experiment: Experiment, stage: str, machines: Machines) -> 
     Raises:
         ConfigError: fairseq-train refuses them.
     """
-    words = experiment.arguments(stage, Run(), machines=machines)
+    words = experiment.arguments(stage, System(), machines=machines)
     place = words.index("--user-dir")
     del words[place : place + 2]  # the plugin is loaded
     said = io.StringIO()

@@ -18,7 +18,7 @@ from fairseq_floater.experiments.config import (
     s2l_systems,
 )
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
-from fairseq_floater.experiments.system import PLAIN, Run
+from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR, write_text
 
 STAGES = (
@@ -61,7 +61,7 @@ class Experiment:
     def arguments(
         self,
         stage: str,
-        run: Run,
+        run: System,
         *,
         data: str = "data/bin",
         work: str = "work",
@@ -85,7 +85,7 @@ class Experiment:
                 f"`STAGE` must be one of {', '.join(STAGES)}, but is {stage!r} instead."
             )
         if stage == "donor":
-            run = Run(PLAIN)
+            run = System(PLAIN)
         folder = Path(work) / run.name
         if stage == "donor" and donor is not None:
             folder, seed = Path(donor), None
@@ -109,7 +109,7 @@ class Experiment:
         )
 
     def _training(
-        self, stage: str, run: Run, data: str, folder: Path, machines: Machines, seed: int
+        self, stage: str, run: System, data: str, folder: Path, machines: Machines, seed: int
     ) -> list[str]:
         limits = self.config["budget"].get(stage)
         if limits is None:
@@ -123,7 +123,7 @@ class Experiment:
             arguments += ["--finetune-from-model", _place(folder / "warm_start.pt")]
         return arguments
 
-    def arch(self, run: Run) -> str:
+    def arch(self, run: System) -> str:
         plain = str(self.config["shape"]["arch"])
         return plain if run.encoder == PLAIN else f"floater_{plain}"
 
@@ -182,7 +182,7 @@ class Experiment:
             return ["--remove-bpe", "sentencepiece"]
         return ["--remove-bpe", "subword_nmt", "--tokenizer", "moses"]
 
-    def write_all(self, folder: str | os.PathLike[str], run: Run, **places: Any) -> None:
+    def write_all(self, folder: str | os.PathLike[str], run: System, **places: Any) -> None:
         """Write the arguments of every stage that the file has as ``folder/<stage>.args``."""
         for stage in STAGES:
             try:
@@ -191,7 +191,7 @@ class Experiment:
                 continue
             write_text(Path(folder) / f"{stage}.args", one_a_line(words))
 
-    def _settings(self, run: Run, machines: Machines, seed: int | None) -> list[str]:
+    def _settings(self, run: System, machines: Machines, seed: int | None) -> list[str]:
         """What the scripts and tables need to know besides arguments, as ``key=value``."""
         frequency, tokens = self.tokens_per_update(machines.world)
         stage = "scratch" if run.scratch else "donor" if run.encoder == PLAIN else "finetune"
@@ -199,7 +199,7 @@ class Experiment:
         languages, generation = self.config["languages"], self.config["generation"]
         return [
             *run.settings(),
-            f"arch={self.arch(Run(PLAIN))}",
+            f"arch={self.arch(System(PLAIN))}",
             f"seed={self.seed if seed is None else seed}",
             f"source={languages['source']}",
             f"target={languages['target']}",

@@ -18,7 +18,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Run:
+class System:
     """One system of an experiment: which encoder, how it enters, and from where it starts.
 
     ``options`` are further options of the model, ``("--rnn-layers", "2")``.
@@ -114,8 +114,8 @@ class Run:
         ]
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options that :func:`run_from_args` reads."""
+def add_system_options(parser: argparse.ArgumentParser) -> None:
+    """The options that :func:`system_from_args` reads."""
     parser.add_argument("--encoder", default="floater", choices=(*DEFAULT_TARGETS, PLAIN))
     parser.add_argument("--blocks", default="all", choices=BLOCKS)
     parser.add_argument("--target", default=None, choices=TARGETS)
@@ -133,24 +133,24 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_from_args(args: argparse.Namespace) -> Run:
+def system_from_args(args: argparse.Namespace) -> System:
     """The run of a parsed command line."""
     try:
         options = tuple(shlex.split(args.model_options))
     except ValueError as error:
         words = args.model_options
         raise UsageError(f"`--model-options` must be words, but is {words!r}: {error}.") from None
-    return Run(args.encoder, args.blocks, args.target, args.scratch, not args.no_base, options)
+    return System(args.encoder, args.blocks, args.target, args.scratch, not args.no_base, options)
 
 
-def run_from_words(words: str) -> Run:
+def system_from_words(words: str) -> System:
     """The run of one line of options, as a configuration lists it; the model's come after ``--``.
 
     Raises:
         UsageError: unknown options or values.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    add_run_options(parser)
+    add_system_options(parser)
     try:
         own, _, options = words.partition(" -- ")
         args, unknown = parser.parse_known_args([*own.split(), f"--model-options={options}"])
@@ -158,4 +158,4 @@ def run_from_words(words: str) -> Run:
         raise UsageError(f"The system {words!r} cannot be read: {error}.") from None
     if unknown:
         raise UsageError(f"The system {words!r} has the unknown option {unknown[0]}.")
-    return run_from_args(args)
+    return system_from_args(args)

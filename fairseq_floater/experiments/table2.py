@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
-from fairseq_floater.experiments.system import PLAIN, Run
+from fairseq_floater.experiments.system import PLAIN, System
 
 _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 
@@ -46,8 +46,8 @@ class Cell:
         return f"wmt14_{self.source}_{self.target}_{self.size}"
 
     @property
-    def run(self) -> Run:
-        return Run(self.encoder, self.blocks)
+    def run(self) -> System:
+        return System(self.encoder, self.blocks)
 
     def folder(self, work: Path, seed: int) -> Path:
         """Where its run lies."""

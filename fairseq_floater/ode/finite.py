@@ -20,7 +20,7 @@ from torch import Tensor
 # divides it (6e4, of 100 6e2).
 ADVICE = (
     "Train with a smaller --floater-delta, --floater-init-scale or --floater-lr-scale, in the qkv form "
-    "also with a larger --floater-time-scale; --position-encoder rotation keeps its norm at any length. "
+    "also with a larger --floater-time-scale; --position-encoder rotation_flow keeps its norm at any length. "
     "A trained model needs shorter input."
 )
 _STEP = "Where the solve grew rather than the flow, a smaller --floater-step-size helps."

@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.learned import LearnedPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.rnn import RecurrentPositions
-from fairseq_floater.position_encoders.rotation import RotationPositions
+from fairseq_floater.position_encoders.rotation_flow import RotationFlowPositions
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
 from fairseq_floater.position_encoders.transforms import stretch_range
@@ -26,7 +26,7 @@ _ENCODERS: tuple[type[PositionSignal], ...] = (
     SinusoidalPositions,
     LearnedPositions,
     RecurrentPositions,
-    RotationPositions,
+    RotationFlowPositions,
     NoPositions,
 )
 POSITION_ENCODERS: dict[str, type[PositionSignal]] = {cls.name: cls for cls in _ENCODERS}
@@ -78,6 +78,9 @@ def complete(args: Any) -> None:
     Raises:
         ValueError: a value outside its choices, of another type, or options that exclude each other.
     """
+    # The former name, in checkpoints of before the first release.
+    if getattr(args, "position_encoder", None) == "rotation":
+        args.position_encoder = "rotation_flow"
     for option in all_options():
         value = getattr(args, option.dest, None)
         setattr(args, option.dest, option.checked(option.default if value is None else value))

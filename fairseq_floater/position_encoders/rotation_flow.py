@@ -15,7 +15,7 @@ from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec,
 DELTA = 0.1
 
 
-class RotationPositions(PositionSignal):
+class RotationFlowPositions(PositionSignal):
     """FLOATER's flow (equation 8) with a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
 
     The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
@@ -27,7 +27,7 @@ class RotationPositions(PositionSignal):
     One A of C x C parameters is shared by blocks and streams. Shapes: table [N, S, L, C].
     """
 
-    name = "rotation"
+    name = "rotation_flow"
     title = "rotation flow"
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
