@@ -162,8 +162,11 @@ copy_checkout() {
 
 # run_tests: the tests of a row; RESULT is what pytest counted.
 run_tests() {
-  local words=() name status=0
-  for name in $TESTS; do words+=("tests/$(basename "$name" .py).py"); done
+  local words=() name found status=0
+  for name in $TESTS; do
+    found=$(find "$ROOT/tests" -name "$(basename "$name" .py).py" -printf '%P')
+    words+=("tests/${found:-$name}")
+  done
   if [[ -n $WORKERS ]]; then words+=(-n "$WORKERS"); fi
   local command=(env "FLOATER_PYTHON=$FOLDER/venv/bin/python" bash "$FOLDER/source/scripts/test.sh" "${words[@]}")
   if dry; then

@@ -5,7 +5,7 @@ import random
 
 import yaml
 from faults import FLOATER, Tool
-from test_warm_start import save_donor
+from helpers import save_donor
 from toy import ROOT, floater
 
 TINY = "floater_transformer_tiny"

@@ -7,10 +7,13 @@ import torch
 import torch.nn.functional as F
 from fairseq import models
 from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
+
+TINY = "floater_transformer_tiny"
 
 PAD, EOS = 1, 2  # where fairseq's Dictionary puts them
 FIRST_WORD, VOCABULARY = 4, 40
@@ -215,3 +218,39 @@ def difference(a, b):
     assert a.shape == b.shape, (a.shape, b.shape)
     largest = float((a - b).abs().max())
     return largest if largest == largest else float("inf")
+
+
+def save_donor(path, *, arch="transformer_tiny", data=None, seed=3, **options):
+    """A checkpoint as fairseq's trainer writes it, of an untrained model."""
+    model = build(arch=arch, seed=seed, **options)
+    args = Namespace(arch=arch, **options)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    args.max_source_positions = args.max_target_positions = 1024
+    task = Namespace(source_lang="en", target_lang="de", data=data)
+    state = {
+        "args": None,
+        "cfg": {
+            "model": args,
+            "task": vars(task),
+            "checkpoint": {"maximize_best_checkpoint_metric": False},
+        },
+        "model": model.state_dict(),
+        "criterion": None,
+        "optimizer_history": [{"num_updates": 7, "criterion_name": "x", "optimizer_name": "y"}],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 4}, "val_loss": 2.0},
+        "last_optimizer_state": {"state": {}},
+    }
+    torch.save(state, path)
+    return path
+
+
+def save_model(path, encoder="floater", blocks="all", target=None, change=None, **options):
+    """A checkpoint of a model with positions; ``change`` edits its parameters in place."""
+    options |= {"position_encoder": encoder, "position_blocks": blocks, "position_target": target}
+    save_donor(path, arch=TINY, **options)
+    state = torch.load(path, weights_only=True)
+    if change is not None:
+        change(state["model"])
+    torch.save(state, path)
+    return path

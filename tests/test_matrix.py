@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from test_scripts import ROOT
+from toy import ROOT
 
 # Answers as a Python does that makes environments of itself; PIP is what its pip does.
 PYTHON = """#!/bin/bash

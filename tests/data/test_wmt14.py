@@ -23,7 +23,7 @@ from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.wmt14 import corpora, sources
 from fairseq_floater.data.wmt14.recipe import archives_of, main
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_wmt14.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_wmt14.sh"
 REHEARSAL = ("--rehearsal", "--vocab", 60, "--workers", 1)
 MADE = ("corpus", "bpe", "raw", "bin")
 FILES = ("bpe.codes", "dict.txt", "tests.json", "summary.json", "wmt14.json", "corpus.json")

@@ -23,7 +23,7 @@ from fairseq_floater.evaluation.s2l.statistics import Bootstrap, interval, paire
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.config import s2l_systems
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in ("an", "el", "ir", "os", "ut")]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_position_figure import save
+from helpers import save_model
 
 from fairseq_floater.benchmark import solvers
 from fairseq_floater.benchmark.flows import standard_flows, trained_flows
@@ -44,7 +44,7 @@ def test_a_checkpoints_flows_have_its_parameters_and_initial_values(tmp_path):
             if name.endswith("positions.values"):
                 value.fill_(0.25)
 
-    path = save(tmp_path / "model.pt", "floater", "all", "qkv", change, floater_delta=0.2)
+    path = save_model(tmp_path / "model.pt", "floater", "all", "qkv", change, floater_delta=0.2)
     flows = trained_flows(str(path))
     assert [flow.name for flow in flows] == [
         "trained: encoder q/k/v",
@@ -61,14 +61,14 @@ def test_a_checkpoints_flows_have_its_parameters_and_initial_values(tmp_path):
 
 
 def test_a_checkpoint_without_a_flow_is_refused(tmp_path):
-    path = save(tmp_path / "model.pt", "learned")
+    path = save_model(tmp_path / "model.pt", "learned")
     with pytest.raises(CheckpointError, match="has no position flow"):
         trained_flows(str(path))
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    path = save(tmp_path_factory.mktemp("model") / "model.pt", "floater", "all", "qkv")
+    path = save_model(tmp_path_factory.mktemp("model") / "model.pt", "floater", "all", "qkv")
     settings = Settings(rounds=1, solve_length=24, checkpoint=str(path))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(solvers, "ENGINES", (("rk4", 0.02), ("rk4_hermite", 0.2), ("adams", 0.4)))

@@ -314,7 +314,7 @@ wait "$one" && wait "$two"
 """
 
 
-@pytest.mark.slow  # the same of fairseq's own commands: tests/test_distributed.py
+@pytest.mark.slow  # the same of fairseq's own commands: tests/transformer/test_distributed.py
 def test_two_nodes_are_one_process_with_twice_the_batches(miniature, tmp_path):
     launcher = tmp_path / "launch"
     launcher.write_text(NODES)

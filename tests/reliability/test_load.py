@@ -1,6 +1,6 @@
 """Large inputs: memory that does not grow with the number of lines, or of checkpoints.
 
-`FLOATER_LOAD_LINES=1000000 bash scripts/test.sh -m slow tests/test_load.py -rP` prints what
+`FLOATER_LOAD_LINES=1000000 bash scripts/test.sh -m slow tests/reliability/test_load.py -rP` prints what
 docs/reliability.md shows; without the variable it is a fifth of that. Seconds are printed, never asserted.
 """
 

@@ -14,8 +14,8 @@ from argparse import Namespace
 import pytest
 import torch
 from fuzzing import CHANGES, EDITS, ODD_VALUES, accepted, changed, inputs, spoilt, unrefused
+from helpers import TINY, save_donor
 from hypothesis import strategies as st
-from test_warm_start import TINY, save_donor
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.checkpoints.resume import repair_last

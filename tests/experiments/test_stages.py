@@ -25,7 +25,7 @@ from fairseq_floater.results.scores_figure import plot_scores
 from fairseq_floater.results.table import collect as collect_results
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 RUNS = [
     System(),

@@ -1,13 +1,12 @@
 """Warm start and averaging: what is copied, what is refused, and what a file says of itself."""
 
 import json
-from argparse import Namespace
 
 import helpers
 import pytest
 import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY
 from fault_disks import small_disk
+from helpers import TINY, save_donor
 
 from fairseq_floater.checkpoints.averaging import average
 from fairseq_floater.checkpoints.reading import REQUIRED_KEYS, CheckpointError, load_checkpoint
@@ -16,33 +15,6 @@ from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-
-TINY = "floater_transformer_tiny"
-
-
-def save_donor(path, *, arch="transformer_tiny", data=None, seed=3, **options):
-    """A checkpoint as fairseq's trainer writes it, of an untrained model."""
-    model = helpers.build(arch=arch, seed=seed, **options)
-    args = Namespace(arch=arch, **options)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    args.max_source_positions = args.max_target_positions = 1024
-    task = Namespace(source_lang="en", target_lang="de", data=data)
-    state = {
-        "args": None,
-        "cfg": {
-            "model": args,
-            "task": vars(task),
-            "checkpoint": {"maximize_best_checkpoint_metric": False},
-        },
-        "model": model.state_dict(),
-        "criterion": None,
-        "optimizer_history": [{"num_updates": 7, "criterion_name": "x", "optimizer_name": "y"}],
-        "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 4}, "val_loss": 2.0},
-        "last_optimizer_state": {"state": {}},
-    }
-    torch.save(state, path)
-    return path
 
 
 @pytest.fixture()

@@ -22,7 +22,7 @@ from fairseq_floater.data.moses_subwords import (
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_text.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_text.sh"
 LANGS = ("en", "de")
 PAIRS = [
     ("forty-two, seventy-three", "zweiundvierzig, dreiundsiebzig"),

@@ -6,7 +6,7 @@ import helpers
 import pytest
 import torch
 from fairseq.data import indexed_dataset
-from test_warm_start import TINY, save_donor
+from helpers import TINY, save_donor, save_model
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.cli import main
@@ -22,17 +22,6 @@ DIM = 64
 def undrawn(monkeypatch):
     """Spares tests of the measures the drawing of dozens of panels."""
     monkeypatch.setattr(position_figure, "draw", lambda tracks, output, **words: None)
-
-
-def save(path, encoder="floater", blocks="all", target=None, change=None, **options):
-    """A checkpoint of a model with positions; ``change`` edits its parameters in place."""
-    options |= {"position_encoder": encoder, "position_blocks": blocks, "position_target": target}
-    save_donor(path, arch=TINY, **options)
-    state = torch.load(path, weights_only=True)
-    if change is not None:
-        change(state["model"])
-    torch.save(state, path)
-    return path
 
 
 def encoder_rows(rows):
@@ -57,7 +46,7 @@ def named(figure):
 @pytest.mark.parametrize("encoder", ["floater", "learned", "sinusoidal"])
 @helpers.every_target
 def test_the_rows_are_those_that_the_blocks_receive(tmp_path, encoder, target, undrawn):
-    path = save(tmp_path / "model.pt", encoder, "all", target)
+    path = save_model(tmp_path / "model.pt", encoder, "all", target)
     figure = draw(path, trained_length=4, blocks="all")
     model = helpers.build(encoder, "all", target)
     model.load_state_dict(torch.load(path, weights_only=True)["model"])
@@ -94,7 +83,7 @@ def test_fairseqs_own_sinusoid_is_the_stream_base(tmp_path, arch, undrawn):
 
 def test_norms_are_means_up_to_each_length(tmp_path, undrawn):
     rows = torch.arange(48.0)[:, None] * torch.ones(DIM) / DIM**0.5
-    path = save(tmp_path / "model.pt", "learned", change=encoder_rows(rows))
+    path = save_model(tmp_path / "model.pt", "learned", change=encoder_rows(rows))
     [table] = draw(path, stack="encoder", trained_length=16).tables
     # The last 16 / 8 rows up to each length, of norms 0, 1, 2, ...
     expected = {"T/2": 6.5, "T": 14.5, "2T": 30.5, "3T": 46.5}
@@ -118,7 +107,7 @@ def test_it_warns_of_growth_and_of_rows_that_become_one(tmp_path, size, turn, wo
     rows = torch.zeros(48, DIM)
     rows[:, 0] = size(i) * torch.cos(0.3 * turn(i))
     rows[:, 1] = size(i) * torch.sin(0.3 * turn(i))
-    path = save(tmp_path / "model.pt", "learned", change=encoder_rows(rows))
+    path = save_model(tmp_path / "model.pt", "learned", change=encoder_rows(rows))
     figure = draw(path, stack="encoder", trained_length=16)
     assert len(figure.warnings) == len(words)
     for warning, word in zip(figure.warnings, words):
@@ -129,14 +118,14 @@ def test_it_warns_of_growth_and_of_rows_that_become_one(tmp_path, size, turn, wo
 
 
 def test_rows_that_tell_nothing_apart_are_noted(tmp_path):
-    figure = draw(save(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks="all")
+    figure = draw(save_model(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks="all")
     [note] = figure.notes
     # Block 1 has the sinusoid from fairseq's base; its own term is the same for every position.
     assert note.startswith("encoder, block 1, hidden: all rows are the same")
 
 
 def test_a_learned_table_ends_and_the_figure_says_so(tmp_path):
-    figure = draw(save(tmp_path / "m.pt", "learned"), stack="encoder", trained_length=400)
+    figure = draw(save_model(tmp_path / "m.pt", "learned"), stack="encoder", trained_length=400)
     assert figure.tables[0]["positions"] == 1024
     assert figure.tables[0]["norms"]["3T"] is None
     assert "encoder, hidden: the table ends after 1024 of 1200 positions" in figure.notes
@@ -148,7 +137,7 @@ def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path):
             if "encoder.positions.dynamics" in name and tensor.dim() == 2:
                 tensor.copy_(torch.eye(*tensor.shape) * 6)
 
-    path = save(tmp_path / "model.pt", target="hidden", change=grow)
+    path = save_model(tmp_path / "model.pt", target="hidden", change=grow)
     figure = draw(path, stack="encoder", streams=["hidden"], length=100)
     drawn = figure.tables[0]["positions"]
     assert 4 < drawn < 100
@@ -169,7 +158,7 @@ def write_data(folder, lengths):
 
 def test_the_trained_length_is_that_of_the_longest_training_sentence(tmp_path, undrawn):
     data = write_data(tmp_path / "data", {"en": [5, 9, 7], "de": [3, 6, 4]})
-    path = save(tmp_path / "model.pt", target="qkv", source_lang="en", target_lang="de")
+    path = save_model(tmp_path / "model.pt", target="qkv", source_lang="en", target_lang="de")
     figure = draw(path, data=data)
     assert figure.trained_lengths == {"source": 9, "target": 6}
     rows = {key: table["positions"] for key, table in named(figure).items()}
@@ -180,7 +169,7 @@ def test_the_trained_length_is_that_of_the_longest_training_sentence(tmp_path, u
 
 
 def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undrawn):
-    path = save(tmp_path / "model.pt", target="qkv")
+    path = save_model(tmp_path / "model.pt", target="qkv")
     figure = draw(path, length=8)
     cross = {"base", "q", "k", "v", "cross_q", "cross_k", "cross_v"}
     assert {stream for stack, _, stream in named(figure) if stack == "decoder"} == cross
@@ -210,7 +199,7 @@ def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undraw
     ],
 )
 def test_what_does_not_exist_is_refused_and_leaves_no_file(tmp_path, options, words):
-    path = save(tmp_path / "model.pt", target="hidden")
+    path = save_model(tmp_path / "model.pt", target="hidden")
     output = tmp_path / options.pop("output", "out.png")
     with pytest.raises(ValueError, match=words):
         plot_positions(path, output, **options)
@@ -223,16 +212,21 @@ def test_checkpoints_that_cannot_be_drawn(tmp_path):
     for path, words in (
         (broken, "broken.pt is "),
         (tmp_path / "missing.pt", "There is no checkpoint"),
-        (save(tmp_path / "none.pt", "none"), "has no position table to draw: none, target hidden"),
         (
-            save(tmp_path / "less.pt", change=lambda p: p.pop("encoder.layers.0.positions.values")),
+            save_model(tmp_path / "none.pt", "none"),
+            "has no position table to draw: none, target hidden",
+        ),
+        (
+            save_model(
+                tmp_path / "less.pt", change=lambda p: p.pop("encoder.layers.0.positions.values")
+            ),
             r"lacks encoder\.layers\.0\.positions\.values",
         ),
     ):
         with pytest.raises(CheckpointError, match=words):
             draw(path)
     other = tmp_path / "other.pt"
-    state = torch.load(save(other), weights_only=True)
+    state = torch.load(save_model(other), weights_only=True)
     state["cfg"]["model"].arch = "lstm"
     torch.save(state, other)
     with pytest.raises(CheckpointError, match="is no Transformer: its architecture is 'lstm'"):
@@ -252,7 +246,7 @@ def test_learned_positions_of_a_plain_transformer(tmp_path):
     ("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
 )
 def test_the_format_is_that_of_the_ending(tmp_path, ending, start):
-    path = save(tmp_path / "model.pt")
+    path = save_model(tmp_path / "model.pt")
     output = tmp_path / "folder" / f"figure.{ending}"
     draw(path, output, stack="encoder", streams=["q"], length=6)
     assert output.read_bytes().startswith(start)
@@ -260,7 +254,7 @@ def test_the_format_is_that_of_the_ending(tmp_path, ending, start):
 
 
 def test_past_the_trained_length_curves_are_dashed(tmp_path):
-    path, output = save(tmp_path / "model.pt"), tmp_path / "figure.svg"
+    path, output = save_model(tmp_path / "model.pt"), tmp_path / "figure.svg"
     options = {"stack": "encoder", "streams": ["q"], "length": 9}
     draw(path, output, **options)
     assert "stroke-dasharray" not in output.read_text()
@@ -271,7 +265,7 @@ def test_past_the_trained_length_curves_are_dashed(tmp_path):
 
 
 def test_the_result_is_json_and_a_table(tmp_path):
-    figure = draw(save(tmp_path / "model.pt"), stack="encoder", trained_length=4)
+    figure = draw(save_model(tmp_path / "model.pt"), stack="encoder", trained_length=4)
     back = json.loads(json.dumps(figure.to_json_dict()))
     assert back["tables"][0]["norms"].keys() == {"T/2", "T", "2T", "3T"}
     assert back["encoder"] == "floater"
@@ -300,7 +294,7 @@ def test_orders_make_a_shuffled_matrix_readable():
 
 
 def test_the_command_draws_and_prints(tmp_path, capsys):
-    path = save(tmp_path / "model.pt", "floater", "all", "hidden")
+    path = save_model(tmp_path / "model.pt", "floater", "all", "hidden")
     out = tmp_path / "positions.png"
     words = [
         "plot",

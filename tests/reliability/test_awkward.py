@@ -74,7 +74,7 @@ ODD_WORDS = (
 
 
 def parser_of(name):
-    return {"text_data": prepare._parser}.get(name, lambda: build_parser(name))()
+    return {"prepare": prepare._parser}.get(name, lambda: build_parser(name))()
 
 
 def option_names(parser):
@@ -89,7 +89,7 @@ def option_names(parser):
     return names
 
 
-OPTIONS = {name: option_names(parser_of(name)) for name in (*VERBS, "text_data")}
+OPTIONS = {name: option_names(parser_of(name)) for name in (*VERBS, "prepare")}
 ODD_OPTIONS = st.lists(st.tuples(st.integers(0, 2**16), st.sampled_from(ODD_WORDS)), max_size=6)
 
 
@@ -105,7 +105,7 @@ def place(tmp_path_factory):
 def line_of(verb, words):
     """A command line of (which option, odd word); every third word stands alone."""
     names = OPTIONS[verb]
-    line = [] if verb == "text_data" else [verb]
+    line = [] if verb == "prepare" else [verb]
     for number, odd in words:
         line += [names[number % len(names)], odd] if number % 3 else [odd]
     return line

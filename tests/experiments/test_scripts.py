@@ -14,7 +14,7 @@ import yaml
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "FLOATER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
 
 

@@ -35,7 +35,7 @@ from fairseq_floater.data.sentencepiece_subwords import (
     write_dictionary,
 )
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "prepare_text.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_text.sh"
 PARAMETERS = {"src": "en", "tgt": "de", "bpe": "sentencepiece", "vocab": 60}
 PARAMETERS |= {"max_len": 250, "max_ratio": 0.0, "character_coverage": 1.0}
 VOCAB = ("--src", "en", "--tgt", "de", "--vocab", "60")

@@ -227,7 +227,7 @@ def test_the_scripts_settings_are_the_ones_that_are_read():
     from fairseq_floater.experiments.stages import Experiment
     from fairseq_floater.experiments.system import System
 
-    config = Path(__file__).resolve().parent.parent / "configs" / "text_base.yaml"
+    config = Path(__file__).resolve().parents[2] / "configs" / "text_base.yaml"
     lines = Experiment(config).arguments("settings", System())
     written = {entry.split("=", 1)[0] for entry in lines}
     assert {*SHARED, *DEFAULTS, *OPTIONS} <= written

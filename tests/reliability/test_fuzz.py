@@ -28,7 +28,7 @@ from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_tagged
 from fairseq_floater.evaluation.lines import TextFile
 from fairseq_floater.experiments.stages import STAGES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [
     yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs").glob("*_s2l.yaml"))
 ]

@@ -35,7 +35,7 @@ from fairseq_floater.experiments.readiness import (
 )
 from fairseq_floater.experiments.stages import Experiment
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BASE, TINY, NUMBERS = (
     ROOT / "configs" / f"{name}.yaml" for name in ("text_base", "text_tiny", "numbers_en_de")
 )
