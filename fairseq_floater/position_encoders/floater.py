@@ -23,7 +23,7 @@ from fairseq_floater.ode import (
     checked_step_size,
 )
 from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
-from fairseq_floater.position_encoders.base import Option
+from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 
 SOLVER_OPTIONS = (
@@ -75,6 +75,7 @@ class FloaterPositions(PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
+    targets = ("qkv", "hidden")
     inductive = True
     data_driven = True
     parameter_efficient = True

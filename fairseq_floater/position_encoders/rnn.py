@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import Option
+from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec, StartingPoints
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
@@ -44,6 +44,7 @@ class RecurrentPositions(PositionSignal):
     title = "RNN"
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
+    targets = ("qkv", "hidden")
     inductive = True
     data_driven = True
     parameter_efficient = True

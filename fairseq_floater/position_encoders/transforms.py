@@ -65,19 +65,3 @@ class Stretch:
         """
         rows = (positions * self.factors * ROWS_PER_TOKEN).round().long()
         return rows, math.ceil((num_positions - 1) * self.highest * ROWS_PER_TOKEN) + 2
-
-
-def stretch_range(value: str | None) -> tuple[float, float] | None:
-    """The numbers of ``--position-stretch LOW:HIGH``; raises ValueError for anything else."""
-    if value is None:
-        return None
-    try:
-        low, high = (float(word) for word in value.split(":"))
-    except ValueError:
-        low = high = 0.0
-    if not 0 < low <= high < float("inf"):
-        raise ValueError(
-            "`--position-stretch` must be LOW:HIGH with 0 < LOW <= HIGH, such as 0.5:2.5, but is "
-            f"{value!r} instead."
-        )
-    return low, high

@@ -16,8 +16,9 @@ from fairseq.modules import transformer_layer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fairseq_floater.position_encoders.options import stretch_range
 from fairseq_floater.position_encoders.signal import HIDDEN_STREAMS, SELF_STREAMS
-from fairseq_floater.position_encoders.transforms import Stretch, stretch_range
+from fairseq_floater.position_encoders.transforms import Stretch
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.stack_positions import (
     BEAM,

@@ -19,7 +19,8 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
-from fairseq_floater.position_encoders.signal import UNLIMITED_POSITIONS, PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 from fairseq_floater.position_encoders.transforms import (
     ROWS_PER_TOKEN,
     Stretch,
@@ -42,7 +43,7 @@ def attach_signal(
     side: str,
     dim: int,
     layers_to_keep: str | None,
-) -> PositionSignal:
+) -> None:
     """Build ``cfg``'s encoder as ``stack.<attribute>`` and each block's part as ``block.<attribute>``.
 
     The random numbers drawn here are given back, so that under one seed the Transformer around the
@@ -87,7 +88,6 @@ def attach_signal(
             f"`--position-blocks input`, but are {layers_to_keep!r}: only layer 0 has positions."
         )
     setattr(stack, attribute, signal)
-    return signal
 
 
 def _log(statistics: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
@@ -69,9 +68,8 @@ class FloaterTransformerModel(TransformerModel):
         """
         if isinstance(args, DictConfig):
             args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
-        position_encoders.complete(args)
+        encoder = position_encoders.complete(args)
         _refuse_unsupported(args)
-        encoder = POSITION_ENCODERS[args.position_encoder]
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
             "position encoder: %s, blocks: %s, target: %s%s",
