@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics
+from fairseq_floater.ode.engines import ENGINES
 from fairseq_floater.ode.finite import FlowError
 from fairseq_floater.ode.solve import error_by_halving, solve
 from fairseq_floater.ode.solve_record import SolveRecord
@@ -34,17 +35,16 @@ EVALUATION_TOLERANCE = 1e-4
 # Rows of the shortest window.
 SHORTEST_WINDOW = 32
 
-# From the fastest on. A CPU pays for each evaluation of h, a GPU for each round of them.
-_ROBUST = (("rk4_hermite", 0.1), ("rk4_hermite", 0.05))
-CANDIDATES = {
-    "cpu": (*(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025)), *_ROBUST),
-    "cuda": (("collocation", 0.4), ("collocation", 0.2), ("collocation", 0.1), *_ROBUST),
-}
+
+def _candidates(case: str) -> tuple[tuple[str, float], ...]:
+    """List engines and steps, from the fastest to the most robust."""
+    return tuple((e.name, step) for e in ENGINES.values() for step in e.auto_steps.get(case, ()))
+
+
+# A CPU pays for each evaluation of h, a GPU for each round of them.
+CANDIDATES = {device: _candidates(device) for device in ("cpu", "cuda")}
 # The same on every device, so that a checkpoint has one set of scores.
-EVALUATION_CANDIDATES = (
-    *(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)),
-    ("rk4_hermite", 0.0125),
-)
+EVALUATION_CANDIDATES = _candidates("evaluation")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Choice:
     """An engine, its step, and its estimated errors (infinite where the flow leaves its dtype's range).
 
     Attributes:
-        solver: one of `SOLVERS`.
+        solver: one of `ENGINES`.
         step_size: in units of time; None for an engine without one.
         value_error: the largest of a row, relative to the row's largest value.
         gradient_error: the largest of a window, relative to its gradient's norm; None where no

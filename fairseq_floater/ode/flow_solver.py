@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.ode import (
-    COARSEST_STEP,
+    ENGINES,
     TORCHDIFFEQ_SOLVERS,
     Choice,
     PositionDynamics,
@@ -35,13 +35,13 @@ UPDATES_BETWEEN_MEASUREMENTS = 1000
 
 
 def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]:
-    """The engine that stands for ``auto`` where the user gives the step, else the one asked for."""
+    """Return engine and step as asked for; for ``auto``, the device's first that takes the step."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         return solver, step
-    if device != "cuda":
-        return "adams", step
-    return ("rk4_hermite" if step is not None and step > COARSEST_STEP else "collocation"), step
+    case = "cuda" if device == "cuda" else "cpu"
+    engines = (e for e in ENGINES.values() if case in e.auto_steps)
+    return next(e.name for e in engines if step is None or not step > e.coarsest_step), step
 
 
 def _period(num_updates: int) -> int:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import (
     ADVICE,
+    ENGINES,
     GRADIENTS,
-    SOLVERS,
     TORCHDIFFEQ_SOLVERS,
     PositionDynamics,
     RescaledModule,
@@ -31,9 +31,13 @@ SOLVER_OPTIONS = (
     Option(
         "--floater-solver",
         AUTO,
-        "engine, see ode/solve.py; auto: by device and measured error",
+        "auto: by device and measured error; "
+        + "; ".join(
+            f"{e.name}: {e.summary}" + (f", step {e.default_step}" if e.default_step else "")
+            for e in ENGINES.values()
+        ),
         str,
-        (AUTO, *SOLVERS),
+        (AUTO, *ENGINES),
     ),
     Option("--floater-step-size", None, "solver step in units of time", float),
     Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
+from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.engines.rk4_hermite import (
     Slope,
@@ -29,14 +30,17 @@ from fairseq_floater.ode.engines.rk4_hermite import (
     rk4_step,
     rk4_step_back,
 )
+from fairseq_floater.ode.solve_record import SolveRecord
 
 # h_k, h_{k-1}, h_{k-2}, h_{k-3}: the integral over the next step of the cubic through them.
 WEIGHTS = (55 / 24, -59 / 24, 37 / 24, -9 / 24)
 STARTING_STEPS = len(WEIGHTS) - 1
 
 
-def solve_adams(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor:
-    """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
+def solve_adams(
+    dynamics: Any, p0: Tensor, times: Tensor, step: float, record: SolveRecord
+) -> Tensor:
+    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     Stability wants the spectral radius of dh/dp times the step below 0.3 (RK4: 2.78).
 
@@ -45,8 +49,10 @@ def solve_adams(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor
         p0: [..., C], float32 or float64.
         times: [N] float64, increasing.
         step: grid spacing in units of time.
+        record: counts evaluations.
     """
     grid = HermiteGrid(times, step, p0)
+    record.add(grid.num_steps + 1 + 3 * min(grid.num_steps, STARTING_STEPS))
     if isinstance(dynamics, PositionDynamics):
         return _TwoLayerAdams.apply(p0, grid, *dynamics.coefficients())
     return grid.interpolate(*integrate(dynamics, p0, grid))
@@ -151,3 +157,16 @@ def _integrate_two_layers(
 def _add_combination(target: Tensor, rows: Tensor, weights: Tensor) -> None:
     """target [R, C] += sum_j weights[j] * rows[j], in one kernel."""
     target.view(-1).addmv_(rows.flatten(1).T, weights)
+
+
+ENGINE = Engine(
+    name="adams",
+    summary="Adams-Bashforth 4, one evaluation of h a step; for CPUs",
+    solve=solve_adams,
+    default_step=0.1,
+    auto_steps={
+        "cpu": (0.4, 0.2, 0.1, 0.05, 0.025),
+        "evaluation": (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125),
+    },
+    benchmark_steps=(0.1, 0.2, 0.4),
+)

@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
+from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid
+from fairseq_floater.ode.solve_record import SolveRecord
 
 Slope = Callable[[float, Tensor], Tensor]
 
@@ -48,16 +50,20 @@ def rk4_step(slope: Slope, t: float, p: Tensor, f1: Tensor, step: float) -> Tens
     return p + step / 6 * (f1 + 2 * (f2 + f3) + f4)
 
 
-def solve_rk4_hermite(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor:
-    """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
+def solve_rk4_hermite(
+    dynamics: Any, p0: Tensor, times: Tensor, step: float, record: SolveRecord
+) -> Tensor:
+    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     Args:
         dynamics: ``dynamics(t, p) -> dp/dt``; a :class:`PositionDynamics` gets the written-out gradient.
         p0: [..., C], float32 or float64.
         times: [N] float64, increasing.
         step: grid spacing; stability wants spectral radius * step < 2.78, accuracy < 0.2.
+        record: counts evaluations.
     """
     grid = HermiteGrid(times, step, p0)
+    record.add(4 * grid.num_steps + 1)
     if isinstance(dynamics, PositionDynamics):
         return solve_two_layers(p0, grid, *dynamics.coefficients())
     return grid.interpolate(*integrate_on_grid(dynamics, p0, grid))
@@ -178,3 +184,12 @@ def rk4_step_back(
     d2 = second.pull_back(s, step / 3 * running + step / 2 * d3)
     d1 = first.pull_back(s, step / 6 * running + step / 2 * d2 + grad_slope)
     return running + d1 + d2 + d3 + d4 + grad_value
+
+
+ENGINE = Engine(
+    name="rk4_hermite",
+    summary="RK4 on its own grid; for the strongest flows",
+    solve=solve_rk4_hermite,
+    default_step=0.2,
+    auto_steps={"cpu": (0.1, 0.05), "cuda": (0.1, 0.05), "evaluation": (0.0125,)},
+)
