@@ -91,10 +91,8 @@ class PositionBiasedAttention(MultiheadAttention):
         if saved and "prev_key" in saved and static_kv:
             key = value = None
         if saved is not None and key is not None and beam_size > 1:
-            key = _one_per_sentence(key, 1, beam_size)
-            value = None if value is None else _one_per_sentence(value, 1, beam_size)
-            if key_padding_mask is not None:
-                key_padding_mask = _one_per_sentence(key_padding_mask, 0, beam_size)
+            key, value = (_one_per_sentence(x, 1, beam_size) for x in (key, value))
+            key_padding_mask = _one_per_sentence(key_padding_mask, 0, beam_size)
             k_bias, v_bias = (
                 bias and bias.one_per_sentence(beam_size) for bias in (k_bias, v_bias)
             )
@@ -109,8 +107,7 @@ class PositionBiasedAttention(MultiheadAttention):
                 {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask},
             )
         assert k is not None and v is not None
-        fused = incremental_state is None and not (static_kv or need_weights or before_softmax)
-        if fused:
+        if incremental_state is None and not (static_kv or need_weights or before_softmax):
             return self._fused(q, k, v, key_padding_mask, attn_mask), None
         scores = self._scores(q, k, key_padding_mask, attn_mask)  # [B * H, T, S]
         if before_softmax:
@@ -241,8 +238,9 @@ def _projected(projection: nn.Module, x: Tensor, bias: PositionBias | None) -> T
     return flat.view(*x.shape[:2], -1)
 
 
-def _one_per_sentence(x: Tensor, batch_dim: int, beam_size: int) -> Tensor:
-    if x.size(batch_dim) == 1:  # the same for all
+def _one_per_sentence(x: Any, batch_dim: int, beam_size: int) -> Any:
+    """Keep the first of each sentence's copies along ``batch_dim`` of a tensor; None stays None."""
+    if x is None or x.size(batch_dim) == 1:  # the same for all
         return x
     index = torch.arange(0, x.size(batch_dim), beam_size, device=x.device)
     return x.index_select(batch_dim, index)

@@ -182,25 +182,49 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
 
         if self.encoder_attn is not None and encoder_out is not None:
             # The cache of an earlier step holds the source's keys and values, biases included.
-            cached = _holds_keys(self.encoder_attn, incremental_state)
-            table = None if cached else source_table
-            cross_k_bias, cross_v_bias = stream_biases(table, source_positions, 2)
-            attended, weights = self.encoder_attn(
-                query=self._prepared(x, self.encoder_attn_layer_norm),
-                key=encoder_out,
-                value=encoder_out,
+            if _holds_keys(self.encoder_attn, incremental_state):
+                source_table = None
+            x, weights = self._attend_to_source(
+                x,
+                encoder_out,
+                cross_q_bias,
+                stream_biases(source_table, source_positions, 2),
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,
-                static_kv=True,
                 need_weights=need_attn or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
-                q_bias=cross_q_bias,
-                k_bias=cross_k_bias,
-                v_bias=cross_v_bias,
                 beam_size=beam_size,
             )
-            x = self._residual(x, attended, self.encoder_attn_layer_norm)
         return self._feed_forward(x), weights, None
+
+    def _attend_to_source(
+        self,
+        x: Tensor,
+        encoder_out: Tensor,
+        q_bias: PositionBias | None,
+        source_biases: list[PositionBias | None],
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply cross-attention and its residual: x [T, B, C], encoder_out [S, B, C] -> [T, B, C].
+
+        Args:
+            x: the block's stream.
+            encoder_out: the encoder's output.
+            q_bias: positions of the queries.
+            source_biases: positions of keys and of values.
+            options: for the attention.
+        """
+        attended, weights = self.encoder_attn(
+            query=self._prepared(x, self.encoder_attn_layer_norm),
+            key=encoder_out,
+            value=encoder_out,
+            static_kv=True,
+            q_bias=q_bias,
+            k_bias=source_biases[0],
+            v_bias=source_biases[1],
+            **options,
+        )
+        return self._residual(x, attended, self.encoder_attn_layer_norm), weights
 
 
 def stream_biases(

@@ -70,46 +70,22 @@ class FloaterEncoder(TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         has_pads = bool(padding_mask.any())
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        blocks = all_blocks(self)
         stretch = None
         if self.training and self.stretch_range is not None:
             stretch = Stretch.drawn(self.stretch_range, len(src_tokens), src_tokens.device)
-        rows = BlockRows(
-            self.positions,
-            blocks,
-            "positions",
-            batch_positions(padding_mask, has_pads),
-            src_tokens.size(1),
-            embedded.dtype,
-            stretch,
+        positions = batch_positions(padding_mask, has_pads)
+        rows = BlockRows.compute(
+            self, "positions", positions, src_tokens.size(1), embedded.dtype, stretch
         )
         if self.hidden:
-            embedded = rows.add_to(embedded.transpose(0, 1), blocks[0]).transpose(0, 1)
+            first = all_blocks(self)[0]
+            embedded = rows.add_to(embedded.transpose(0, 1), first).transpose(0, 1)
         x = self._finished_embedding(embedded)
         if has_pads:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
-        x = x.transpose(0, 1)  # [S, B, C]
-
-        states, fc_results = [x] if return_all_hiddens else [], []
-        mask = padding_mask if has_pads else None
-        for layer in self.layers:
-            if not self.hidden:
-                x = layer(
-                    x,
-                    encoder_padding_mask=mask,
-                    position_table=rows.table(layer),
-                    positions=rows.positions,
-                )
-            else:
-                if layer is not blocks[0]:
-                    x = rows.add_to(x, layer)
-                x = layer(x, encoder_padding_mask=mask)
-            x, fc_result = x if isinstance(x, tuple) else (x, None)
-            if return_all_hiddens:
-                states.append(x)
-                fc_results.append(fc_result)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
+        x, states, fc_results = self._through_blocks(
+            x.transpose(0, 1), padding_mask if has_pads else None, rows, return_all_hiddens
+        )
         lengths = (~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
         return {
             "encoder_out": [x],
@@ -122,6 +98,31 @@ class FloaterEncoder(TransformerEncoderBase):
             # Of training only: the decoder counts in the same stretched tokens.
             STRETCH: [] if stretch is None else [stretch],
         }
+
+    def _through_blocks(
+        self, x: Tensor, padding_mask: Tensor | None, rows: BlockRows, return_all_hiddens: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+        """Pass ``x`` [S, B, C] through the blocks.
+
+        Returns:
+            The output [S, B, C]; with ``return_all_hiddens`` also the input of the first block and the
+            output of each, and each block's ``fc_result``.
+        """
+        first = all_blocks(self)[0]
+        states: list[Tensor] = [x] if return_all_hiddens else []
+        fc_results: list[Tensor | None] = []
+        for layer in self.layers:
+            positions = {} if self.hidden else rows.arguments(layer)
+            if self.hidden and layer is not first:
+                x = rows.add_to(x, layer)
+            x = layer(x, encoder_padding_mask=padding_mask, **positions)
+            x, fc_result = x if isinstance(x, tuple) else (x, None)
+            if return_all_hiddens:
+                states.append(x)
+                fc_results.append(fc_result)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x, states, fc_results
 
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Any]], new_order: Tensor

@@ -9,7 +9,6 @@ Letters: N rows of the table, S streams, C channels, B sentences, T tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,14 +58,7 @@ def attach_signal(
         ValueError: pruning would remove the only block that receives positions.
     """
     blocks = all_blocks(stack)
-    indices = tuple(range(len(blocks)))
-    if layers_to_keep:
-        if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", layers_to_keep, re.ASCII):
-            raise ValueError(
-                "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must be numbers with commas "
-                f"between them, but are {layers_to_keep!r}."
-            )
-        indices = tuple(sorted(int(i) for i in layers_to_keep.split(",")))
+    indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
     spec = SignalSpec(
         dim=dim,
         streams=streams,
@@ -90,6 +82,16 @@ def attach_signal(
     setattr(stack, attribute, signal)
 
 
+def _kept_indices(layers_to_keep: str) -> list[int]:
+    """Parse fairseq's ``--*-layers-to-keep``: the indices that the blocks were trained under."""
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", layers_to_keep, re.ASCII):
+        raise ValueError(
+            "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must be numbers with commas "
+            f"between them, but are {layers_to_keep!r}."
+        )
+    return sorted(int(i) for i in layers_to_keep.split(","))
+
+
 def _log(statistics: dict[str, Any]) -> None:
     """Into fairseq's training log: means over the signals and updates, but fallbacks are added up."""
     for name, value in statistics.items():
@@ -103,31 +105,40 @@ def all_blocks(stack: Any) -> list[nn.Module]:
 
 
 class BlockRows:
-    """The table of one signal for one batch, block by block.
+    """Hold the rows of one signal for one batch, block by block.
 
-    Args:
-        signal: the position encoder.
-        blocks: every block of the stack; the table covers those that hold a part of ``signal``.
-        attribute: under which they hold it.
-        positions: [B or 1, T] row of each token.
-        num_positions: rows that are enough for ``positions``.
-        dtype: of the model.
-        stretch: of each sentence, or None.
-        begins: with this call a batch begins; in a later step of its decoding none does.
+    Attributes:
+        positions: [T, B or 1], the row of each token, time first as blocks hold their tokens.
     """
 
-    def __init__(
-        self,
-        signal: PositionSignal,
-        blocks: Sequence[nn.Module],
+    def __init__(self, positions: Tensor, tables: dict[int, Tensor]):
+        self.positions = positions
+        self._tables = tables  # by id of the block
+
+    @classmethod
+    def compute(
+        cls,
+        stack: Any,
         attribute: str,
         positions: Tensor,
         num_positions: int,
         dtype: torch.dtype,
         stretch: Stretch | None = None,
         begins: bool = True,
-    ):
-        owners = [block for block in blocks if getattr(block, attribute, None) is not None]
+    ) -> BlockRows:
+        """Compute the table of the signal ``stack.<attribute>``.
+
+        Args:
+            stack: encoder or decoder; the table covers the blocks that hold a part of the signal.
+            attribute: under which stack and blocks hold signal and parts.
+            positions: [B or 1, T], the row of each token.
+            num_positions: rows that are enough for ``positions``.
+            dtype: of the model.
+            stretch: of each sentence, or None.
+            begins: whether a batch begins with this call; in a later step of its decoding none does.
+        """
+        signal: PositionSignal = getattr(stack, attribute)
+        owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
         parts = [getattr(block, attribute) for block in owners]
         if num_positions > signal.max_positions:  # a limit counts tokens, not padding
             num_positions = int(positions.max()) + 1
@@ -135,26 +146,26 @@ class BlockRows:
         if stretch is not None:
             positions, num_positions = stretch.rows(positions, num_positions)
             rows_per_token = ROWS_PER_TOKEN
-        #: [T, B or 1], as blocks hold their tokens: gathered rows need no transposing
-        self.positions = positions.T.contiguous()
-        self._slots = {id(block): slot for slot, block in enumerate(owners)}
         if begins:
             signal.begin_batch(parts)
         # One backward pass joins what flows into all blocks' tables.
-        self._tables = (
-            signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()
-        )
+        tables = signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()
         statistics = signal.statistics()  # taken in evaluation too, and dropped
         if signal.training:
             _log(statistics)
+        by_block = {id(block): table for block, table in zip(owners, tables)}
+        return cls(positions.T.contiguous(), by_block)
 
     def table(self, block: nn.Module) -> Tensor | None:
-        """[N, S, C] for target ``qkv``; None where ``block`` receives no positions."""
-        slot = self._slots.get(id(block))
-        return None if slot is None else self._tables[slot]
+        """Return the table of ``block``, [N, S, C], or None where it receives no positions."""
+        return self._tables.get(id(block))
+
+    def arguments(self, block: nn.Module) -> dict[str, Tensor | None]:
+        """Return what target ``qkv`` passes to ``block``."""
+        return {"position_table": self.table(block), "positions": self.positions}
 
     def add_to(self, x: Tensor, block: nn.Module) -> Tensor:
-        """Target ``hidden``: ``x`` [T, B, C] plus the rows of ``block``."""
+        """Add the rows of ``block`` to its input ``x`` [T, B, C], as target ``hidden`` does."""
         table = self.table(block)
         return x if table is None else x + gather_rows(table[:, 0], self.positions)
 
