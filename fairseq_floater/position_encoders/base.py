@@ -24,7 +24,7 @@ SMALLEST_KEPT_TABLE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
-    """Where an encoder stands in a model, and its options.
+    """Say where an encoder stands in a model, and its options.
 
     Attributes:
         dim: C.

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """A command-line option of an encoder; ``None`` as default means "decided by the target"."""
+    """Declare a command-line option; ``None`` as default means "decided by the target"."""
 
     name: str
     default: Any

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where an encoder's class is, and its default ``--position-target`` (the first it allows)."""
+    """Name an encoder's class, and its default ``--position-target`` (the first it allows)."""
 
     path: str
     target: str
@@ -35,7 +35,7 @@ TARGETS = ("qkv", "hidden")
 
 
 class _Classes(Mapping[str, "type[PositionEncoder]"]):
-    """The encoders' classes by name, each imported when it is looked up."""
+    """Map names to the encoders' classes, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> type[PositionEncoder]:
         file, _, class_name = ENCODERS[name].path.partition(".")

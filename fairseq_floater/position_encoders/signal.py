@@ -27,7 +27,7 @@ SOURCE_STREAMS = ("cross_k", "cross_v")
 
 @dataclass(frozen=True, kw_only=True)
 class SignalSpec(EncoderSpec):
-    """Where a signal goes: one stack's own positions, or a decoder's view of source positions.
+    """Say where a signal goes: a stack's own positions, or a decoder's view of source positions.
 
     Attributes:
         streams: what the signal is added to, see the ``*_STREAMS`` constants.

@@ -1,7 +1,7 @@
-"""The decoder that gives positions to its blocks.
+"""Give positions to the blocks of the decoder.
 
-A subclass of fairseq's. Written again is the walk through the blocks, where positions enter;
-everything else is inherited, state-dict names included.
+The class is a subclass of fairseq's. Only the walk through the blocks, where positions enter, is
+our own; everything else is inherited, state-dict names included.
 
 Letters: T target and S source tokens, B sentences, C channels.
 """
@@ -39,7 +39,7 @@ from fairseq_floater.transformer.stack_positions import (
 
 
 class _Source(NamedTuple):
-    """The encoder's output as the decoder's blocks need it.
+    """Hold the encoder's output as the decoder's blocks need it.
 
     Shapes: ``states`` [S, B, C], ``padding_mask`` [B, S].
     """
@@ -63,7 +63,7 @@ class _Source(NamedTuple):
 
 
 class FloaterDecoder(TransformerDecoderBase):
-    """fairseq's decoder; ``positions`` counts target tokens, ``source_positions`` source tokens.
+    """Extend fairseq's decoder by ``positions`` of target and ``source_positions`` of source tokens.
 
     The second exists for target ``qkv`` only: cross-attention's keys and values are biased by the
     position of the source token they come from.
@@ -107,7 +107,9 @@ class FloaterDecoder(TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """As fairseq's: prev_output_tokens [B, T] -> features [B, T, C] and ``attn``, ``inner_states``.
+        """Compute prev_output_tokens [B, T] -> features [B, T, C] and ``attn``, ``inner_states``.
+
+        Arguments and results are those of fairseq's decoder.
 
         Step by step, only the last token is computed; its position counts all tokens before it.
         """
@@ -201,7 +203,7 @@ class FloaterDecoder(TransformerDecoderBase):
         return x, attn, inner_states
 
     def _embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
-        """Token embeddings with fairseq's base positions, of all tokens or the last: [B, T, C]."""
+        """Embed all tokens or the last, with fairseq's base positions: [B, T, C]."""
         base = None
         if self.embed_positions is not None:
             base = self.embed_positions(tokens, incremental_state=incremental_state)

@@ -1,7 +1,7 @@
-"""The encoder that gives positions to its blocks.
+"""Give positions to the blocks of the encoder.
 
-A subclass of fairseq's. Written again is the walk through the blocks, where positions enter;
-everything else is inherited, state-dict names included.
+The class is a subclass of fairseq's. Only the walk through the blocks, where positions enter, is
+our own; everything else is inherited, state-dict names included.
 
 Letters: S source tokens, B sentences, C channels.
 """
@@ -34,7 +34,7 @@ from fairseq_floater.transformer.stack_positions import (
 
 
 class FloaterEncoder(TransformerEncoderBase):
-    """fairseq's encoder; ``positions`` is its signal over source positions."""
+    """Extend fairseq's encoder by ``positions``, an encoder of source positions."""
 
     def __init__(
         self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, return_fc: bool = False
@@ -66,7 +66,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> dict[str, list[Any]]:
-        """As fairseq's: src_tokens [B, S] -> ``encoder_out`` [S, B, C] and its companions."""
+        """Compute src_tokens [B, S] -> ``encoder_out`` [S, B, C] and the rest of fairseq's dict."""
         padding_mask = src_tokens.eq(self.padding_idx)
         has_pads = bool(padding_mask.any())
         embedded, embedding = self.embed(src_tokens, token_embeddings)
@@ -127,7 +127,7 @@ class FloaterEncoder(TransformerEncoderBase):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Any]], new_order: Tensor
     ) -> dict[str, list[Any]]:
-        """As fairseq's; notes when a search makes ``beam_size`` copies of each sentence."""
+        """Reorder as fairseq does, and note when a search makes ``beam_size`` copies of each sentence."""
         reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
         reordered[BEAM] = []  # any other order may have mixed the copies
         sentences = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
@@ -138,7 +138,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return reordered
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
-        """As a full hook, for fairseq's NanDetector.
+        """Register a full hook instead, for fairseq's NanDetector.
 
         torch looks for a tensor among the values of an output that is a dict; here and in fairseq's
         own encoder all are lists, and it dies of a StopIteration.
@@ -146,7 +146,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return self.register_full_backward_hook(hook)
 
     def embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Scaled token embeddings with fairseq's base positions, and without: [B, S, C] each."""
+        """Embed the tokens, with fairseq's base positions and without: [B, S, C] each."""
         if token_embeddings is None:
             token_embeddings = self.embed_tokens(src_tokens)
         embedding = self.embed_scale * token_embeddings
@@ -155,7 +155,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return embedding + self.embed_positions(src_tokens), embedding
 
     def _finished_embedding(self, x: Tensor) -> Tensor:
-        """What fairseq does to the sum of embedding and positions, in its order."""
+        """Apply to the sum of embedding and positions what fairseq does, in its order."""
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x)

@@ -1,4 +1,4 @@
-"""Between a stack of blocks and its position signals: who owns what, and which block gets which rows.
+"""Connect a stack of blocks and its position signals: who owns what, and which block gets which rows.
 
 The stack owns the signal (FLOATER's dynamics); each block owns its part of it (FLOATER's p(0)) as
 ``layers.N.<attribute>``, so that layerdrop and ``--*-layers-to-keep`` keep block and part together.
@@ -49,7 +49,10 @@ def attach_signal(
     encoder starts, and drops out, like fairseq's own.
 
     Args:
-        streams: what is biased.
+        stack: encoder or decoder, built but for its positions.
+        attribute: under which stack and blocks hold encoder and parts.
+        cfg: the model's options, complete.
+        streams: what the positions are added to.
         side: ``source`` or ``target``: whose tokens are counted.
         dim: C.
         layers_to_keep: fairseq's option; blocks keep the index they were trained under.
@@ -93,14 +96,14 @@ def _kept_indices(layers_to_keep: str) -> list[int]:
 
 
 def _log(statistics: dict[str, Any]) -> None:
-    """Into fairseq's training log: means over the signals and updates, but fallbacks are added up."""
+    """Log as fairseq does: means over the signals and updates, but the sum of the fallbacks."""
     for name, value in statistics.items():
         log = metrics.log_scalar_sum if name == "fallbacks" else metrics.log_scalar
         log(f"flow_{name}", value, priority=1500, round=8)
 
 
 def all_blocks(stack: Any) -> list[nn.Module]:
-    """Every block; iterating ``stack.layers`` itself skips some under layerdrop."""
+    """Return every block; iterating ``stack.layers`` itself skips some under layerdrop."""
     return list(stack.layers.children())
 
 
@@ -171,14 +174,14 @@ class BlockRows:
 
 
 def with_base(cfg: Any) -> Any:
-    """``cfg`` as the base class should see it: encoders that replace the sinusoid switch it off."""
+    """Switch fairseq's sinusoid off in ``cfg`` for encoders that replace it."""
     if not POSITION_ENCODERS[cfg.position_encoder].keeps_base:
         cfg.no_token_positional_embeddings = True
     return cfg
 
 
 def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Checkpointing and sharding around a block, as fairseq's own stacks do it."""
+    """Wrap a block for checkpointing and sharding, as fairseq's own stacks do."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     # fairseq shards a checkpointed layer whatever its size; without fairscale this is a no-op.
@@ -189,12 +192,12 @@ def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 def batch_positions(padding_mask: Tensor, has_pads: bool) -> Tensor:
-    """[B, T], or [1, T] where no padding moves a token: the same row for every sentence."""
+    """Return positions [B, T], or [1, T] where no padding moves a token: one row for all sentences."""
     return token_positions(padding_mask if has_pads else padding_mask[:1])
 
 
 def longest_input(stack: Any, signal: PositionSignal, learned_base: bool) -> int:
-    """Longest input: the encoder's own limit and, underneath, that of a *learned* base."""
+    """Return the longest input: the encoder's own limit and, underneath, that of a *learned* base."""
     if stack.embed_positions is None or not learned_base:
         return signal.max_positions
     return min(signal.max_positions, stack.embed_positions.max_positions, UNLIMITED_POSITIONS)

@@ -1,4 +1,4 @@
-"""Adams-Bashforth of fourth order on a uniform grid: one evaluation of h a step.
+"""Solve by Adams-Bashforth of fourth order on a uniform grid: one evaluation of h a step.
 
 A step of RK4 costs four evaluations, and where a ReLU bends within it, its error falls with the
 square of the step like that of any other method. Four small steps of a method that evaluates h once,
@@ -59,7 +59,7 @@ def solve_adams(
 
 
 def integrate(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
-    """From ``p0`` [..., C]: values and slopes [K + 1, ..., C] at the K + 1 grid points, by autograd."""
+    """Integrate from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid, by autograd."""
     p, values, slopes = p0, [p0], []
     for k in range(grid.num_steps):
         slopes.append(slope(grid.time(k), p))
@@ -73,7 +73,7 @@ def integrate(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tens
 
 
 class _TwoLayerAdams(torch.autograd.Function):
-    """The solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
+    """Solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
 
     @staticmethod
     def forward(ctx: Any, p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class _TwoLayerAdams(torch.autograd.Function):
 def _integrate_two_layers(
     h: DynamicsCoefficients, p0: Tensor, grid: HermiteGrid
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, slopes and hidden layers [K + 1, R, C] on the grid, written in place."""
+    """Compute values, slopes and hidden layers [K + 1, R, C] on the grid, in place."""
     w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
     t = grid.times_like(p0)[:, None]
     bias1, bias2 = t * h.time1 + h.bias1, t * h.time2 + h.bias2
@@ -155,7 +155,7 @@ def _integrate_two_layers(
 
 
 def _add_combination(target: Tensor, rows: Tensor, weights: Tensor) -> None:
-    """target [R, C] += sum_j weights[j] * rows[j], in one kernel."""
+    """Add sum_j weights[j] * rows[j] to ``target`` [R, C], in one kernel."""
     target.view(-1).addmv_(rows.flatten(1).T, weights)
 
 

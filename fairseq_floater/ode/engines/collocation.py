@@ -1,4 +1,4 @@
-"""The flow solved on all grid points of a segment at once: few rounds of h in a row, for GPUs.
+"""Solve on all grid points of a segment at once: few rounds of h in a row, for GPUs.
 
 A segment of time has n steps. Its unknown values X [n, R, C] satisfy
 
@@ -86,7 +86,7 @@ def solve_collocation(
 
 
 class _ParallelFlow(torch.autograd.Function):
-    """The solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
+    """Solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
 
     @staticmethod
     def forward(
@@ -163,7 +163,7 @@ class _ParallelFlow(torch.autograd.Function):
 
 
 class _Iterator:
-    """The quasi-Newton iteration that forward and backward share, on n nodes of R rows.
+    """Iterate as forward and backward both do (quasi-Newton), on n nodes of R rows.
 
     Args:
         steps: n.
@@ -181,7 +181,7 @@ class _Iterator:
         self.count = count
 
     def over_nodes(self, matrix: Tensor, x: Tensor, plus: Tensor) -> Tensor:
-        """plus + matrix x: [n, n] times [n, R, C]."""
+        """Return plus + matrix x: [n, n] times [n, R, C]."""
         return torch.addmm(plus.flatten(1), matrix, x.flatten(1)).view_as(x)
 
     def solve(
@@ -208,7 +208,7 @@ class _Iterator:
 
 
 class _Segment:
-    """One segment, solved; what its gradient needs.
+    """Solve one segment, and keep what its gradient needs.
 
     Shapes: times ``t`` [n + 1], its first value ``x0`` [R, C]; ``x``, ``slopes`` and ``hidden``
     [n + 1, R, C].
@@ -245,9 +245,9 @@ class _Segment:
     def pull_back(
         self, at_values: Tensor, at_slopes: Tensor, total: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of values and slopes [n + 1, R, C] -> of the first value [R, C], and the residual.
+        """Pull gradients of values and slopes [n + 1, R, C] back to the first value [R, C].
 
-        Adds the gradients of the coefficients to ``total``.
+        Adds the gradients of the coefficients to ``total``; also returns the relative residual [].
         """
         h, iterator = self.h, self.iterator
         open_units = self.hidden > 0
@@ -255,7 +255,7 @@ class _Segment:
         last: dict[str, Tensor] = {}
 
         def equation(grad: Tensor) -> Tensor:
-            """Of the slopes: what they get directly, and through the values that they add up to."""
+            """Return the residual in the slopes' gradient: direct, and through the values they add up to."""
             last["before_relu"] = (grad @ h.w2) * open_units[1:]
             last["values"] = at_values[1:] + last["before_relu"] @ h.w1
             return iterator.over_nodes(back, last["values"], at_slopes[1:] - grad)

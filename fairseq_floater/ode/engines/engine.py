@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One way to solve the flow.
+    """Describe one way to solve the flow.
 
     Attributes:
         name: the value of ``--floater-solver``.
