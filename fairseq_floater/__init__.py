@@ -1,8 +1,8 @@
-"""fairseq_floater: what `--user-dir` loads.
+"""Register the model and its architectures with fairseq: this is what `--user-dir` loads.
 
-Importing it registers the ``floater_transformer`` architectures with fairseq and allow-lists what a
-safe load of fairseq's checkpoints needs. ``floater user-dir`` prints this folder.
-With ``FLOATER_SAVE_ON_SIGTERM=1`` in the environment a training saves when it is told to stop.
+Importing the package also allow-lists what a safe load of fairseq's checkpoints needs, and with
+``FLOATER_SAVE_ON_SIGTERM=1`` in the environment lets a training save when it is told to stop.
+``floater user-dir`` prints this folder.
 """
 
 import logging
@@ -25,18 +25,6 @@ check_python()
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
-def _is_own_command() -> bool:
-    """`floater ...` or `python -m fairseq_floater...`: these import what they need of the package.
-
-    Most need neither torch nor fairseq, whose import takes seconds.
-    """
-    program = sys.argv[0] if sys.argv else ""
-    if program == "-m":  # as long as Python looks for the module
-        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
-        return module.split(".")[0] == __name__
-    return Path(program).name == "floater"
-
-
 def _register() -> None:
     check_fairseq()
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
@@ -49,13 +37,24 @@ def _register() -> None:
         preemption.install()
 
 
+def _is_own_command() -> bool:
+    """Return whether this is `floater ...` or `python -m fairseq_floater...`."""
+    if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module
+        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        return module.partition(".")[0] == __name__
+    return Path(*sys.argv[:1]).name == "floater"
+
+
 def __getattr__(name: str) -> Any:
     if name == "FloaterTransformerModel":
+        _register()
         from fairseq_floater.transformer import translation
 
         return translation.FloaterTransformerModel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if not _is_own_command():
+# To register is to import fairseq, which takes seconds. Whoever imports this package may use fairseq
+# next, so it cannot wait; but our own command imports fairseq itself where a verb needs it.
+if "fairseq" in sys.modules or not _is_own_command():
     _register()

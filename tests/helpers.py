@@ -11,7 +11,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_floater  # noqa: F401  registers the architectures
-from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.signal import PositionSignal
 
 TINY = "floater_transformer_tiny"
 
@@ -21,7 +22,7 @@ CASES = [
     (encoder, blocks, target)
     for encoder in POSITION_ENCODERS
     for blocks in ("all", "input")
-    for target in ("qkv", "hidden")
+    for target in POSITION_ENCODERS[encoder].targets
 ]
 every_case = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), CASES, ids=["-".join(case) for case in CASES]

@@ -33,7 +33,6 @@ MAY_IMPORT = {
 }
 # Small files at the root, which every room but `ode` may use and which use no room.
 SMALL = (
-    "encoder_names",
     "errors",
     "figures",
     "files",

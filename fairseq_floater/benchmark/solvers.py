@@ -15,25 +15,17 @@ from torch import Tensor
 from fairseq_floater.benchmark.flows import Flow, standard_flows, trained_flows
 from fairseq_floater.benchmark.parts import Bench, Row
 from fairseq_floater.benchmark.timing import comparison
-from fairseq_floater.ode import (
-    FlowError,
-    SolveRecord,
-    choose,
-    solve,
-)
+from fairseq_floater.ode import ENGINES, FlowError, SolveRecord, choose, solve
 
 # What the others are compared with: the paper's solver and step.
 REFERENCE = ("rk4", 0.02)
 # The truth, in float64.
 TRUTH = {"solver": "rk4_hermite", "step_size": 0.025}
-ENGINES = (
-    REFERENCE,
-    ("midpoint", 0.02),
-    ("dopri5", None),
-    ("rk4_hermite", 0.2),
-    *(("adams", step) for step in (0.1, 0.2, 0.4)),
-    *(("collocation", step) for step in (0.1, 0.2, 0.4)),
-)
+COMPARED = [
+    (engine.name, step)
+    for engine in reversed(ENGINES.values())
+    for step in engine.benchmark_steps or (engine.default_step,)
+]
 AUTO = "auto"
 # torchdiffeq takes seconds a solve: of the rounds asked for, this share.
 SHARE_OF_ROUNDS = 8
@@ -57,7 +49,7 @@ def solve_rows(bench: Bench, dim: int, rows: int) -> list[Row]:
         trial = _Trial(flow, settings.solve_length, settings.device)
         times = trial.times
         choice = choose(trial.flow.dynamics, trial.p0, times)
-        engines = {_name(solver, step): (solver, step) for solver, step in ENGINES}
+        engines = {_name(solver, step): (solver, step) for solver, step in COMPARED}
         engines[f"{AUTO}: {_name(choice.solver, choice.step_size)}"] = (
             choice.solver,
             choice.step_size,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders import POSITION_ENCODERS, complete, encoder_options
+from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
     HIDDEN_STREAMS,

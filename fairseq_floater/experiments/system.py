@@ -7,8 +7,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS, TARGETS
 from fairseq_floater.errors import UsageError
+from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS, TARGETS
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"

@@ -1,9 +1,9 @@
-"""The position flow: its right-hand side and the ways to solve it. Knows torch, not fairseq."""
+"""Define the position flow, its right-hand side and the ways to solve it, without fairseq."""
 
 from fairseq_floater.ode.auto import Choice as Choice
 from fairseq_floater.ode.auto import choose as choose
 from fairseq_floater.ode.dynamics import PositionDynamics as PositionDynamics
-from fairseq_floater.ode.engines.collocation import COARSEST_STEP as COARSEST_STEP
+from fairseq_floater.ode.engines import ENGINES as ENGINES
 from fairseq_floater.ode.finite import ADVICE as ADVICE
 from fairseq_floater.ode.finite import FlowError as FlowError
 from fairseq_floater.ode.finite import NonFiniteGradientError as NonFiniteGradientError
@@ -11,7 +11,6 @@ from fairseq_floater.ode.finite import NonFiniteTrajectoryError as NonFiniteTraj
 from fairseq_floater.ode.finite import StiffFlowError as StiffFlowError
 from fairseq_floater.ode.rescaled import RescaledModule as RescaledModule
 from fairseq_floater.ode.solve import GRADIENTS as GRADIENTS
-from fairseq_floater.ode.solve import SOLVERS as SOLVERS
 from fairseq_floater.ode.solve import TORCHDIFFEQ_SOLVERS as TORCHDIFFEQ_SOLVERS
 from fairseq_floater.ode.solve import checked_step_size as checked_step_size
 from fairseq_floater.ode.solve import solve as solve

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics
+from fairseq_floater.ode.engines import ENGINES
 from fairseq_floater.ode.finite import FlowError
 from fairseq_floater.ode.solve import error_by_halving, solve
 from fairseq_floater.ode.solve_record import SolveRecord
@@ -34,25 +35,24 @@ EVALUATION_TOLERANCE = 1e-4
 # Rows of the shortest window.
 SHORTEST_WINDOW = 32
 
-# From the fastest on. A CPU pays for each evaluation of h, a GPU for each round of them.
-_ROBUST = (("rk4_hermite", 0.1), ("rk4_hermite", 0.05))
-CANDIDATES = {
-    "cpu": (*(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025)), *_ROBUST),
-    "cuda": (("collocation", 0.4), ("collocation", 0.2), ("collocation", 0.1), *_ROBUST),
-}
+
+def _candidates(case: str) -> tuple[tuple[str, float], ...]:
+    """List engines and steps, from the fastest to the most robust."""
+    return tuple((e.name, step) for e in ENGINES.values() for step in e.auto_steps.get(case, ()))
+
+
+# A CPU pays for each evaluation of h, a GPU for each round of them.
+CANDIDATES = {device: _candidates(device) for device in ("cpu", "cuda")}
 # The same on every device, so that a checkpoint has one set of scores.
-EVALUATION_CANDIDATES = (
-    *(("adams", step) for step in (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)),
-    ("rk4_hermite", 0.0125),
-)
+EVALUATION_CANDIDATES = _candidates("evaluation")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine, its step, and its estimated errors (infinite where the flow leaves its dtype's range).
+    """Hold an engine, its step and its estimated errors (infinite where the flow leaves its dtype's range).
 
     Attributes:
-        solver: one of `SOLVERS`.
+        solver: one of `ENGINES`.
         step_size: in units of time; None for an engine without one.
         value_error: the largest of a row, relative to the row's largest value.
         gradient_error: the largest of a window, relative to its gradient's norm; None where no
@@ -73,14 +73,14 @@ class Choice:
         return self.within(VALUE_TOLERANCE)
 
     def within(self, value_tolerance: float) -> bool:
-        """Whether values are that exact, and the gradient as exact as training wants it."""
+        """Return whether values are that exact, and the gradient as exact as training wants it."""
         return self.value_error <= value_tolerance and (
             self.gradient_error is None or self.gradient_error <= GRADIENT_TOLERANCE
         )
 
     @property
     def options(self) -> dict[str, Any]:
-        """For `solve`."""
+        """Return the arguments for `solve`."""
         return {"solver": self.solver, "step_size": self.step_size}
 
 
@@ -129,7 +129,7 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
 
 
 def _windows(num_times: int) -> list[int]:
-    """32, 64, ... and all ``num_times`` rows."""
+    """Return 32, 64, ... and all ``num_times`` rows."""
     doubled = [SHORTEST_WINDOW]
     while 2 * doubled[-1] < num_times:
         doubled.append(2 * doubled[-1])
@@ -137,7 +137,7 @@ def _windows(num_times: int) -> list[int]:
 
 
 def _worse(one: Choice, other: Choice) -> Choice:
-    """The larger errors of the same engine over two windows, ``other`` being the longer."""
+    """Take the larger errors of the same engine over two windows, ``other`` being the longer."""
     gradient_error = other.gradient_error
     if gradient_error is not None and one.gradient_error is not None:
         gradient_error = max(gradient_error, one.gradient_error)
@@ -150,7 +150,7 @@ def _worse(one: Choice, other: Choice) -> Choice:
 
 
 class _Solution:
-    """Values [N, ..., C] by one engine, and the gradient of a fixed random functional of them."""
+    """Compute values [N, ..., C] by one engine, and the gradient of a fixed random functional of them."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Solution:
             self.values = None
 
     def compared_with(self, finer: _Solution) -> Choice:
-        """The estimated errors of this one, ``finer`` having half the step.
+        """Estimate the errors of this solution; ``finer`` has half the step.
 
         Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
         difference. Those of the gradient come from bends that a grid misses by chance and fall with
@@ -201,7 +201,7 @@ class _Solution:
 
 
 def _functional_gradient(values: Tensor, inputs: list[Tensor]) -> Tensor:
-    """Of <G, values>, G normal and the same at every call; all inputs in one vector."""
+    """Return the gradient of <G, values>, G normal and the same at every call, as one vector."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(values.shape, generator=generator).to(values)
     gradients = torch.autograd.grad(values, inputs, weights)
@@ -215,5 +215,5 @@ def _relative_difference(gradient: Tensor, finer: Tensor) -> float:
 
 
 def _or_infinite(error: float) -> float:
-    """NaN is the difference of infinities."""
+    """Replace NaN, the difference of infinities."""
     return error if error == error else float("inf")

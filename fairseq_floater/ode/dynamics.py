@@ -1,4 +1,4 @@
-"""The right-hand side h(t, p; theta) of the position flow dp/dt = h (FLOATER, equation 8)."""
+"""Define the right-hand side h(t, p; theta) of the position flow dp/dt = h (FLOATER, equation 8)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode.rescaled import RescaledModule
 
-# Of the first layer, where the second is zero.
+# Deviation of the first layer's weights where the second layer starts at zero.
 FIRST_LAYER_STD = 0.01
 
 
 class DynamicsCoefficients(NamedTuple):
-    """h(t, p) = relu(p @ w1.T + t * time1 + bias1) @ w2.T + t * time2 + bias2, in float32 or float64.
+    """Hold h(t, p) = relu(p @ w1.T + t * time1 + bias1) @ w2.T + t * time2 + bias2, float32 or float64.
 
     Shapes: ``w1``, ``w2`` [C, C]; the other four [C].
     """
@@ -29,7 +29,7 @@ class DynamicsCoefficients(NamedTuple):
 
 
 class PositionDynamics(RescaledModule):
-    """Two linear layers with a ReLU between them, time appended to the input of each.
+    """Apply two linear layers with a ReLU between them, time appended to the input of each.
 
     The paper says "two FFN and one nonlinearity"; that time is appended to *both* layers is
     inferred from its parameter count, 2 * ((C + 1) * C + C) = 526,336 at C = 512 (Table 6).
@@ -77,7 +77,7 @@ class PositionDynamics(RescaledModule):
                 parameter.div_(self.lr_scale)
 
     def coefficients(self) -> DynamicsCoefficients:
-        """The coefficients in at least float32, differentiable, both scales folded in."""
+        """Return the coefficients in at least float32, differentiable, both scales folded in."""
         dtype = torch.promote_types(self.weight1.dtype, torch.float32)
         weight1, bias1, weight2, bias2 = (
             parameter.to(dtype) * self.lr_scale
@@ -101,7 +101,7 @@ class PositionDynamics(RescaledModule):
 
 
 def slope_in_place(h: DynamicsCoefficients) -> Callable[[float, Tensor], Tensor]:
-    """h(t, p) for rows ``p`` [R, C], without a graph, in four kernels: addmm takes the bias of time."""
+    """Return h(t, p) for rows ``p`` [R, C], without a graph, in four kernels: addmm adds time's bias."""
     w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
 
     def slope(t: float, p: Tensor) -> Tensor:
@@ -112,6 +112,6 @@ def slope_in_place(h: DynamicsCoefficients) -> Callable[[float, Tensor], Tensor]
 
 
 def evaluate(h: DynamicsCoefficients, t: Tensor | float, p: Tensor) -> Tensor:
-    """h(t, p) from its coefficients; ``p`` [..., C] -> [..., C]."""
+    """Evaluate h(t, p) from its coefficients; ``p`` [..., C] -> [..., C]."""
     hidden = torch.relu(p @ h.w1.T + (t * h.time1 + h.bias1))
     return hidden @ h.w2.T + (t * h.time2 + h.bias2)

@@ -1,4 +1,4 @@
-"""What happens where a flow leaves the range of its dtype.
+"""Stop a run whose flow leaves the range of its dtype.
 
 The rule: a trajectory that is not finite stops the run. So does a gradient with respect to p(0) that is
 not, where the one that came in from the model was. A gradient that comes in infinite or NaN (a model
@@ -29,23 +29,23 @@ _GIVEN_UP = ("underflow in dt", "max_num_steps exceeded", "non-finite values in 
 
 
 class FlowError(FloatingPointError):
-    """A flow that cannot be solved or differentiated; the message says when, and what to change."""
+    """Report a flow that cannot be solved or differentiated: when, and the remedy."""
 
 
 class NonFiniteTrajectoryError(FlowError):
-    """The flow left the range of its dtype."""
+    """Report a flow that left the range of its dtype."""
 
 
 class NonFiniteGradientError(FlowError):
-    """The flow's gradient left the range of its dtype, on the way back from the last row to p(0)."""
+    """Report a gradient that left the range of its dtype on the way back from the last row to p(0)."""
 
 
 class StiffFlowError(FlowError):
-    """An adaptive solver needed more, or smaller, steps than it may take."""
+    """Report an adaptive solver that needed more, or smaller, steps than it may take."""
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether all are: one reduction and one transfer, as a rule."""
+    """Return whether all values are finite: one reduction and one transfer, as a rule."""
     # An infinity or a NaN anywhere makes the sum non-finite; a finite sum of finite values can
     # overflow float32, hence the second look.
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())
@@ -67,11 +67,13 @@ def check_trajectory(trajectory: Tensor, times: Tensor) -> None:
 def watch_gradient(
     step: Callable[[Tensor, Tensor], Tensor], p0: Tensor, times: Tensor, trajectory: Tensor
 ) -> None:
-    """Put the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C] under the rule above.
+    """Watch the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C] by the rule above.
 
     Args:
         step: from (p, times [2]) to p at the second time, differentiable; says where it happened.
-        p0: no leaf, so that nothing is left on it.
+        p0: not a leaf, so that no hook stays on it.
+        times: [N].
+        trajectory: the solution.
     """
     if not (p0.requires_grad and trajectory.requires_grad):
         return
@@ -100,7 +102,7 @@ def watch_gradient(
 def _where_it_explodes(
     step: Callable[[Tensor, Tensor], Tensor], times: Tensor, trajectory: Tensor, incoming: Tensor
 ) -> tuple[int, float]:
-    """The last row whose gradient is not finite, and the norm of that of the row after it."""
+    """Find the last row whose gradient is not finite, and the norm of that of the row after it."""
     gradient = incoming[-1]
     for row in range(len(times) - 2, -1, -1):
         norm = float(gradient.double().norm())
@@ -116,7 +118,7 @@ def _where_it_explodes(
 def solved_adaptively(
     solve: Callable[..., Tensor], dynamics: Any, p0: Tensor, *args: Any, **options: Any
 ) -> Tensor:
-    """The solution of an adaptive solver of torchdiffeq, which asserts where it gives up.
+    """Solve by an adaptive solver of torchdiffeq, which asserts where it gives up.
 
     Raises:
         StiffFlowError: instead of that AssertionError.

@@ -1,4 +1,4 @@
-"""Solve one flow: engine and step, measured errors, and what the log hears of them."""
+"""Solve one flow: choose engine and step, measure errors, and log both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.ode import (
-    COARSEST_STEP,
+    ENGINES,
     TORCHDIFFEQ_SOLVERS,
     Choice,
     PositionDynamics,
@@ -35,17 +35,17 @@ UPDATES_BETWEEN_MEASUREMENTS = 1000
 
 
 def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]:
-    """The engine that stands for ``auto`` where the user gives the step, else the one asked for."""
+    """Return engine and step as asked for; for ``auto``, the device's first that takes the step."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         return solver, step
-    if device != "cuda":
-        return "adams", step
-    return ("rk4_hermite" if step is not None and step > COARSEST_STEP else "collocation"), step
+    case = "cuda" if device == "cuda" else "cpu"
+    engines = (e for e in ENGINES.values() if case in e.auto_steps)
+    return next(e.name for e in engines if step is None or not step > e.coarsest_step), step
 
 
 def _period(num_updates: int) -> int:
-    """Number the stretches of updates between measurements: 1, 2 to 3, ..., 512 to 999, then each thousand.
+    """Number the periods between measurements: updates 1, 2 to 3, ..., 512 to 999, then each thousand.
 
     A flow moves fastest at first: with one measurement at the start, a flow trained at a rate of 0.003
     was off by up to 3 % after some hundred updates.
@@ -55,7 +55,7 @@ def _period(num_updates: int) -> int:
 
 
 class FlowSolver:
-    """Solves one flow, by the user's engine or by the one that the measured error asks for.
+    """Solve one flow, by the user's engine or by the one that the measured error asks for.
 
     Args:
         options: the encoder's, by ``dest``.
@@ -77,7 +77,7 @@ class FlowSolver:
         self._measured_at = self._num_updates = 0
 
     def forget(self) -> None:
-        """The flow may be another from now on: measure before the next solve."""
+        """Measure before the next solve, because the flow may have changed."""
         self._chosen = None
 
     def engine(
@@ -88,7 +88,7 @@ class FlowSolver:
         num_updates: int,
         num_tokens: int,
     ) -> dict[str, Any]:
-        """Say what to call `solve` with: solver, step_size and gradient.
+        """Return the arguments for `solve`: solver, step_size and gradient.
 
         Args:
             dynamics: the flow.
@@ -110,7 +110,7 @@ class FlowSolver:
         return self._chosen
 
     def solve(self, dynamics: PositionDynamics, p0: Tensor, times: Tensor, **engine: Any) -> Tensor:
-        """[N, ..., C], counted in :attr:`record`; the first that RK4 had to stand in for is logged."""
+        """Solve for [N, ..., C], counted in :attr:`record`; the first fallback to RK4 is logged."""
         fallbacks = self.record.fallbacks
         trajectory = solve(dynamics, p0, times, record=self.record, **engine)
         if self.record.fallbacks > fallbacks and not self._fallback_said:
@@ -123,7 +123,7 @@ class FlowSolver:
         return trajectory
 
     def statistics(self) -> dict[str, Any]:
-        """For the training log, since the last call; empty without a solve."""
+        """Return numbers for the training log since the last call; none without a solve."""
         counts = self.record.take()
         solves = counts.pop("solves")
         if not solves:  # a table that is used again
@@ -156,7 +156,7 @@ class FlowSolver:
         return engine
 
     def _report(self, choice: Choice, in_training: bool) -> None:
-        """Tell the log, where the engine is new or the errors are too large."""
+        """Log engine and errors, where the engine is new or the errors are too large."""
         self.error = choice.value_error
         too_large = not choice.good_enough
         engine = f"{choice.solver}, step {choice.step_size or 'adaptive'}"

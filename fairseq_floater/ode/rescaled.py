@@ -1,4 +1,4 @@
-"""A learning-rate multiple for some parameters, where the optimiser knows only one rate."""
+"""Give some parameters a multiple of the learning rate, where the optimiser knows only one rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RescaledModule(nn.Module):
-    """A module whose direct parameters u stand for theta = lr_scale * u.
+    """Let a module's direct parameters u stand for theta = lr_scale * u.
 
     Adam's step does not depend on the size of a gradient, so a step of u by lr is a step of theta
     by lr_scale * lr: the multiple is exact for Adam (up to its epsilon, to weight decay, and to

@@ -1,25 +1,12 @@
-"""The one door to the position flow: p(t) at given times, by the engine of one's choice.
+"""Solve the position flow, p(t) at given times, by the engine of one's choice (`engines/`).
 
-=============  =====================================================  ==========================
-solver         method                                                 default step
-=============  =====================================================  ==========================
-adams          Adams-Bashforth 4 on its own grid: one evaluation      0.1 (units of time)
-               of h a step; what a CPU wants (`engines/adams.py`)
-collocation    all grid points of a segment at once, few rounds       0.2
-               of h in a row; what a GPU wants (`engines/collocation.py`)
-rk4_hermite    RK4 on its own grid; stands the strongest flows        0.2
-               (`engines/rk4_hermite.py`)
-rk4            torchdiffeq's RK4 (3/8 rule), the paper's solver       0.02 = 0.1 / 5, the paper's
-midpoint       torchdiffeq's midpoint                                 0.02
-dopri5         torchdiffeq's adaptive Dormand-Prince 5(4)             adaptive, rtol = atol = 1e-5
-=============  =====================================================  ==========================
+Our own engines (`adams`, `collocation`, `rk4_hermite`) interpolate from their grid (`engines/hermite.py`)
+and have a written-out gradient of the discrete solution; `auto.py` picks one, and its step, by measured
+error. torchdiffeq's are the reference.
 
-The first three interpolate from their grid (`engines/hermite.py`) and have a written-out gradient of the
-discrete solution; `auto.py` picks one, and its step, by measured error.
-
-How exact they are: relative errors of values and of the gradient at steps 0.4, 0.2 and 0.1 stand in
-docs/benchmarks.md, for flows from nearly still to oscillating. Where no ReLU bends, all three are of
-fourth order; bends leave errors of second order in the values and of first order in the gradient.
+docs/benchmarks.md lists relative errors of values and of the gradient at steps 0.4, 0.2 and 0.1, for
+flows from nearly still to oscillating. Where no ReLU bends, our engines are of fourth order; bends
+leave errors of second order in the values and of first order in the gradient.
 
 Gradients: ``direct`` differentiates the discrete solution and is the default; ``adjoint`` solves
 the continuous adjoint backwards in time (torchdiffeq only). The adjoint is approximate and, with a
@@ -28,31 +15,18 @@ value wanted at every token, the slower of the two: it solves once between each 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_floater.ode.dynamics import PositionDynamics
-from fairseq_floater.ode.engines.adams import STARTING_STEPS, solve_adams
-from fairseq_floater.ode.engines.collocation import COARSEST_STEP, FINEST_STEP, solve_collocation
-from fairseq_floater.ode.engines.reference import solve_torchdiffeq
+from fairseq_floater.ode.engines import ENGINES
 from fairseq_floater.ode.engines.rk4_hermite import solve_rk4_hermite
 from fairseq_floater.ode.finite import check_trajectory, watch_gradient
 from fairseq_floater.ode.solve_record import SolveRecord
 
-DEFAULT_STEP_SIZES: dict[str, float | None] = {
-    "adams": 0.1,
-    "collocation": 0.2,
-    "rk4_hermite": 0.2,
-    "rk4": 0.02,
-    "midpoint": 0.02,
-    "dopri5": None,
-}
-SOLVERS = tuple(DEFAULT_STEP_SIZES)
-TORCHDIFFEQ_SOLVERS = ("rk4", "midpoint", "dopri5")
+TORCHDIFFEQ_SOLVERS = tuple(name for name, e in ENGINES.items() if e.solve_adjoint is not None)
 GRADIENTS = ("direct", "adjoint")
 
 
@@ -73,8 +47,8 @@ def solve(
         p0: [..., C], float32 or float64; the computation is done in this dtype.
         times: [N], finite and strictly increasing, not necessarily equidistant (appendix C). Pass
             a CPU tensor in float64 to keep the check off the device and long times exact.
-        solver: one of :data:`SOLVERS`.
-        step_size: in units of time; None for the default of the table above.
+        solver: one of :data:`ENGINES`.
+        step_size: in units of time; None for the engine's default.
         gradient: one of :data:`GRADIENTS`.
         record: counts evaluations, residuals and fallbacks, and tells the parallel engine how many
             iterations the flow needed before.
@@ -97,45 +71,56 @@ def solve(
     p0 = p0.view_as(p0)  # the caller's may be a leaf, on which hooks would stay
     if len(times) == 1:
         trajectory = p0.unsqueeze(0)
-    elif solver in TORCHDIFFEQ_SOLVERS:
-        trajectory = solve_torchdiffeq(dynamics, p0, times, solver, step_size, gradient, record)
     else:
-        assert step_size is not None
-        trajectory = _solve_on_grid(dynamics, p0, times, solver, step_size, record)
+        engine = ENGINES[solver]
+        engine_solve = engine.solve_adjoint if gradient == "adjoint" else engine.solve
+        assert engine_solve is not None
+        trajectory = engine_solve(dynamics, p0, times, step_size, record)
     check_trajectory(trajectory.detach(), times)
 
     def step(start: Tensor, interval: Tensor) -> Tensor:
-        return solve_rk4_hermite(dynamics, start, interval, float(interval.diff()))[-1]
+        size = float(interval.diff())
+        return solve_rk4_hermite(dynamics, start, interval, size, SolveRecord())[-1]
 
     watch_gradient(step, p0, times, trajectory)
     return trajectory
 
 
 def checked_step_size(solver: str, step_size: float | None, gradient: str) -> float | None:
-    """The step size in force; raises ValueError where solver, step and gradient do not go together."""
-    if solver not in SOLVERS:
+    """Return the step size in force.
+
+    Args:
+        solver: one of :data:`ENGINES`.
+        step_size: in units of time; None for the engine's default.
+        gradient: one of :data:`GRADIENTS`.
+
+    Raises:
+        ValueError: solver, step and gradient do not go together.
+    """
+    if solver not in ENGINES:
         raise ValueError(
-            f"`solver` must be one of {', '.join(SOLVERS)}, but is {solver!r} instead."
+            f"`solver` must be one of {', '.join(ENGINES)}, but is {solver!r} instead."
         )
     if gradient not in GRADIENTS:
         raise ValueError(
             f"`gradient` must be one of {', '.join(GRADIENTS)}, but is {gradient!r} instead."
         )
-    if gradient == "adjoint" and solver not in TORCHDIFFEQ_SOLVERS:
+    engine = ENGINES[solver]
+    if gradient == "adjoint" and engine.solve_adjoint is None:
         raise ValueError(
             f"`gradient` adjoint needs a solver of torchdiffeq ({', '.join(TORCHDIFFEQ_SOLVERS)}), "
             f"but `solver` is {solver!r}, which has its own exact discrete gradient."
         )
     if step_size is None:
-        return DEFAULT_STEP_SIZES[solver]
-    if solver == "dopri5":
-        raise ValueError("`step_size` has no meaning for dopri5, which chooses its own steps.")
+        return engine.default_step
+    if engine.default_step is None:
+        raise ValueError(f"`step_size` has no meaning for {solver}, which chooses its own steps.")
     if not 0 < step_size < float("inf"):
         raise ValueError(f"`step_size` must be positive, but is {step_size} instead.")
-    if solver == "collocation" and not FINEST_STEP <= step_size <= COARSEST_STEP:
+    if not engine.finest_step <= step_size <= engine.coarsest_step:
         raise ValueError(
-            f"`step_size` must be between {FINEST_STEP} and {COARSEST_STEP} for collocation, but is "
-            f"{step_size} instead."
+            f"`step_size` must be between {engine.finest_step} and {engine.coarsest_step} for "
+            f"{solver}, but is {step_size} instead."
         )
     return step_size
 
@@ -169,29 +154,6 @@ def row_errors(rows: Tensor, exact: Tensor) -> Tensor:
     """Divide the largest error in each row by the row's largest value: [N, ...] twice -> [N]."""
     scale = exact.flatten(1).abs().amax(1).clamp(min=torch.finfo(exact.dtype).tiny)
     return (rows - exact).flatten(1).abs().amax(1) / scale
-
-
-def _solve_on_grid(
-    dynamics: Callable[[Any, Tensor], Tensor],
-    p0: Tensor,
-    times: Tensor,
-    solver: str,
-    step_size: float,
-    record: SolveRecord,
-) -> Tensor:
-    if solver == "collocation":
-        if not isinstance(dynamics, PositionDynamics):
-            raise ValueError(
-                "`solver` collocation needs a PositionDynamics, but `dynamics` is a "
-                f"{type(dynamics).__name__} instead."
-            )
-        return solve_collocation(dynamics, p0, times, step_size, record)
-    steps = math.ceil(float(times[-1] - times[0]) / step_size - 1e-9)
-    if solver == "adams":
-        record.add(steps + 1 + 3 * min(steps, STARTING_STEPS))
-        return solve_adams(dynamics, p0, times, step_size)
-    record.add(4 * steps + 1)
-    return solve_rk4_hermite(dynamics, p0, times, step_size)
 
 
 def _checked_times(times: Tensor) -> Tensor:

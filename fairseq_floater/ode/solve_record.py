@@ -1,4 +1,4 @@
-"""What the solves of one flow cost and how they ended: for the training log, and for the next solve."""
+"""Record what the solves of one flow cost and how they ended, for the log and for the next solve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_ITERATIONS = 8
 
 @dataclass
 class SolveRecord:
-    """Kept by the owner of a flow and handed to each `solve`; :meth:`take` starts the counts anew.
+    """Count the solves of one flow; :meth:`take` starts the counts anew.
 
     Attributes:
         solves: how many.
@@ -44,7 +44,7 @@ class SolveRecord:
         self.residual = residual if kept is None else torch.maximum(kept, residual)
 
     def take(self) -> dict[str, Any]:
-        """The counts so far, by name; a residual stays on its device."""
+        """Return the counts so far, by name, and start anew; a residual stays on its device."""
         counts: dict[str, Any] = {
             "solves": self.solves,
             "evaluations": self.evaluations,

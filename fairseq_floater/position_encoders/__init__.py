@@ -1,53 +1,50 @@
-"""Which file encodes the position? The one in this folder named after `--position-encoder`.
+"""Say where positions come from: each file here named in `registry.py` is one encoder.
 
-To add an encoder: write its file (its options included), add its class to ``_ENCODERS`` below and its
-name to `encoder_names.py`.
-The command line, the README's table, `floater info` and the contract tests read this registry.
+To add an encoder, write its file (its options included) and add its line to the registry. The
+command line, the README's table, `floater info` and the contract tests are made from both.
+Importing this package needs no torch; its classes do.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from fairseq_floater.encoder_names import BLOCKS, DEFAULT_TARGETS, TARGETS
-from fairseq_floater.position_encoders.base import Option
-from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.position_encoders.learned import LearnedPositions
-from fairseq_floater.position_encoders.none import NoPositions
-from fairseq_floater.position_encoders.rnn import RecurrentPositions
-from fairseq_floater.position_encoders.rotation_flow import RotationFlowPositions
-from fairseq_floater.position_encoders.signal import PositionSignal
-from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
-from fairseq_floater.position_encoders.transforms import stretch_range
-
-_ENCODERS: tuple[type[PositionSignal], ...] = (
-    FloaterPositions,
-    SinusoidalPositions,
-    LearnedPositions,
-    RecurrentPositions,
-    RotationFlowPositions,
-    NoPositions,
+from fairseq_floater.position_encoders.options import Option, stretch_range
+from fairseq_floater.position_encoders.registry import (
+    BLOCKS,
+    DEFAULT_TARGETS,
+    ENCODERS,
+    TARGETS,
 )
-POSITION_ENCODERS: dict[str, type[PositionSignal]] = {cls.name: cls for cls in _ENCODERS}
-if [cls.name for cls in _ENCODERS] != list(DEFAULT_TARGETS):
-    raise ImportError("encoder_names.py must name the classes of `_ENCODERS`, in their order.")
+from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
 
-ENCODER_OPTION = Option(
-    "--position-encoder",
-    "floater",
-    "where positions come from: " + ", ".join(POSITION_ENCODERS),
-    str,
-    tuple(POSITION_ENCODERS),
-)
+if TYPE_CHECKING:
+    from fairseq_floater.position_encoders.base import PositionEncoder
+
+
+def _names(encoders: Iterable[str]) -> str:
+    """Join names as English does: "a, b and c"."""
+    *first, last = encoders
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+_QKV = (name for name, target in DEFAULT_TARGETS.items() if target == "qkv")
 SHARED_OPTIONS = (
-    ENCODER_OPTION,
+    Option(
+        "--position-encoder",
+        "floater",
+        "where positions come from: " + ", ".join(ENCODERS),
+        str,
+        tuple(ENCODERS),
+    ),
     Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
     Option(
         "--position-target",
         None,
         "how positions enter: added to a block's input (hidden) or to q, k, v (qkv); "
-        "default: qkv for floater and rnn, hidden for the others",
+        f"default: qkv for {_names(_QKV)}, hidden for the others",
         str,
         TARGETS,
     ),
@@ -62,8 +59,8 @@ SHARED_OPTIONS = (
 
 
 def all_options() -> tuple[Option, ...]:
-    """The shared options, then each encoder's own."""
-    return SHARED_OPTIONS + tuple(o for cls in _ENCODERS for o in cls.options)
+    """Return the shared options, then each encoder's own."""
+    return SHARED_OPTIONS + tuple(o for cls in POSITION_ENCODERS.values() for o in cls.options)
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -72,13 +69,16 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         option.add_to(parser)
 
 
-def complete(args: Any) -> None:
+def complete(args: Any) -> type[PositionEncoder]:
     """Fill in defaults and check the options, on a Namespace or a DictConfig, in place.
+
+    Returns:
+        The class of the encoder that ``args`` names.
 
     Raises:
         ValueError: a value outside its choices, of another type, or options that exclude each other.
     """
-    # The former name, in checkpoints of before the first release.
+    # The former name, in checkpoints from before the first release.
     if getattr(args, "position_encoder", None) == "rotation":
         args.position_encoder = "rotation_flow"
     for option in all_options():
@@ -86,16 +86,17 @@ def complete(args: Any) -> None:
         setattr(args, option.dest, option.checked(option.default if value is None else value))
     encoder = POSITION_ENCODERS[args.position_encoder]
     if args.position_target is None:
-        args.position_target = DEFAULT_TARGETS[encoder.name]
+        args.position_target = encoder.targets[0]
     encoder.check_options(encoder_options(args), args.position_target)
     _check_stretch(args, encoder)
+    return encoder
 
 
-def _check_stretch(args: Any, encoder: type[PositionSignal]) -> None:
+def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
     if stretch_range(args.position_stretch) is None:
         return
     if not encoder.continuous:
-        able = ", ".join(cls.name for cls in _ENCODERS if cls.continuous)
+        able = ", ".join(name for name, cls in POSITION_ENCODERS.items() if cls.continuous)
         raise ValueError(
             f"`--position-stretch` needs positions between two tokens ({able}), but "
             f"--position-encoder is {encoder.name} instead."
@@ -108,6 +109,6 @@ def _check_stretch(args: Any, encoder: type[PositionSignal]) -> None:
 
 
 def encoder_options(args: Any) -> dict[str, Any]:
-    """The options of the encoder that ``args`` names, by ``dest``."""
+    """Return the options of the encoder that ``args`` names, by ``dest``."""
     encoder = POSITION_ENCODERS[args.position_encoder]
     return {option.dest: getattr(args, option.dest) for option in encoder.options}

@@ -1,59 +1,209 @@
-"""What every position encoder has: options, and a part in each block."""
+"""Define what every kind of position encoder has: options, a part in each block, a kept table.
+
+Letters: N positions, L blocks that receive positions, C channels.
+"""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.row_range import check_rows
+
+# `max_positions()` of an encoder without a limit of its own.
+UNLIMITED_POSITIONS = 1_000_000
+# A kept table has at least this many rows, and grows by doubling.
+SMALLEST_KEPT_TABLE = 64
 
 
-@dataclass(frozen=True)
-class Option:
-    """A command-line option of an encoder; ``None`` as default means "decided by the target"."""
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """Say where an encoder stands in a model, and its options.
 
-    name: str
-    default: Any
-    help: str
-    type: type = str
-    choices: tuple[str, ...] | None = None
+    Attributes:
+        dim: C.
+        every_block: ``--position-blocks all``; else ``input``, the first block only.
+        target: ``--position-target``, one of the encoder's ``targets``.
+        side: ``source`` or ``target``: whose tokens are counted.
+        max_positions: rows of a table of fixed length (``--max-source/target-positions``).
+        padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
+        base_at_input: whether fairseq's own ``embed_positions`` is there underneath.
+        options: the encoder's own options by ``dest``.
+    """
 
-    @property
-    def dest(self) -> str:
-        return self.name.lstrip("-").replace("-", "_")
-
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        # Defaults stay with the architecture functions, as for fairseq's own model options.
-        kwargs: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self.help}
-        if self.type is bool:
-            kwargs["action"] = "store_true"
-        else:
-            kwargs.update(type=self.type, choices=self.choices, metavar=None)
-        parser.add_argument(self.name, **kwargs)
-
-    def checked(self, value: Any) -> Any:
-        """``value`` in the option's type: Hydra knows neither choices nor our types."""
-        if value is None:
-            return None
-        try:
-            if self.type is int and float(value) != int(value):
-                raise ValueError
-            value = value if self.type is bool else self.type(value)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"`{self.name}` must be of type {self.type.__name__}, but is {value!r} instead."
-            ) from None
-        if self.choices and value not in self.choices:
-            raise ValueError(
-                f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
-            )
-        return value
+    dim: int
+    every_block: bool
+    target: str
+    side: str
+    max_positions: int
+    padding_idx: int
+    base_at_input: bool
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 class BlockPositions(nn.Module):
-    """What one block holds of a signal: here nothing but the block's own index."""
+    """Hold one block's part of an encoder: here nothing but the block's own index."""
 
     def __init__(self, block_index: int):
         super().__init__()
         self.block_index = block_index
+
+
+class PositionEncoder(nn.Module, ABC):
+    """Compute a table over token positions; subclasses say how, kinds of encoders how it is used.
+
+    The table is computed in float32 with autocast off and cast last. In training, and wherever
+    gradients are wanted, it is computed at every call. In evaluation without gradients it is kept,
+    grown when a longer sentence comes, and dropped when the parameters may have changed: by
+    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
+    wants gradients, and, where a batch begins, by whatever changed a parameter's sum (``p.data``,
+    ``vector_to_parameters``, the state dict of a part). It is no buffer: never saved, averaged or
+    copied with a graph.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    formula: ClassVar[str]
+    source: ClassVar[str]
+    #: Values of ``--position-target`` that the encoder allows; the first is the default.
+    targets: ClassVar[tuple[str, ...]]
+    #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
+    keeps_base: ClassVar[bool] = True
+    #: Table 1 of the paper.
+    inductive: ClassVar[bool]
+    data_driven: ClassVar[bool]
+    parameter_efficient: ClassVar[bool]
+    #: There are positions between two tokens, which ``--position-stretch`` needs.
+    continuous: ClassVar[bool] = False
+    options: ClassVar[tuple[Option, ...]] = ()
+    #: The remedy where rows grow too large.
+    range_advice: ClassVar[str] = (
+        "Train with a smaller learning rate: the parameters have diverged."
+    )
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__()
+        self.spec = spec
+        self._kept: dict[torch.dtype, Tensor] = {}
+        self._kept_for = torch.empty(0)  # the parameters' sums when it was computed
+        #: size of the last table, see :func:`check_rows`
+        self.size = 0.0
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        """Raise ValueError where options do not go together; ``options`` by ``dest``."""
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        """Return one phrase for the log at start."""
+        return ""
+
+    def receives(self, block_index: int) -> bool:
+        """Return whether this block gets positions from the encoder."""
+        return self.spec.every_block or block_index == 0
+
+    def build_block(self, block_index: int) -> nn.Module:
+        """Build the part that block ``block_index`` owns and keeps when layers are pruned."""
+        return BlockPositions(block_index)
+
+    @abstractmethod
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        """Compute the table in float32 from the parts of the blocks: [N, ...]."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Return numbers for the training log, by name, counted since the last call."""
+        return {}
+
+    @property
+    def max_positions(self) -> int:
+        """Return the longest input in tokens, end symbol included."""
+        return UNLIMITED_POSITIONS
+
+    def forward(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        """Return the table [N, ...] in ``dtype``, computed or kept.
+
+        Args:
+            num_positions: N.
+            blocks: the parts of the blocks that receive positions.
+            dtype: of the model.
+
+        Raises:
+            ValueError: more positions than the encoder has.
+            PositionRangeError: a row is too large for a model of ``dtype``.
+        """
+        self._check_length(num_positions)
+        if self.training or torch.is_grad_enabled():
+            self.drop_kept_table()
+            return self._computed(num_positions, blocks, dtype)
+        kept = self._kept.get(dtype)
+        if not self._kept:
+            self._kept_for = self._parameter_sums(blocks)
+        if kept is None or len(kept) < num_positions:
+            kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
+        return kept[:num_positions]
+
+    def drop_kept_table(self) -> None:
+        """Compute the table anew at the next call."""
+        self._kept.clear()
+
+    def begin_batch(self, blocks: Sequence[Any]) -> None:
+        """Forget what is kept if parameters changed unnoticed: reads each of them once."""
+        if self._kept and not torch.equal(self._kept_for, self._parameter_sums(blocks)):
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop all that was derived from the parameters, which may have changed."""
+        self.drop_kept_table()
+
+    def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
+        owned = [p for module in (self, *blocks) for p in module.parameters()]
+        sums = [p.detach().sum(dtype=torch.float64) for p in owned]
+        return torch.stack(sums) if sums else torch.empty(0)
+
+    def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
+        try:
+            return self._computed(min(room, self.max_positions), blocks, dtype)
+        except FloatingPointError:
+            # A row that nobody has asked for yet left the range; the rows asked for may be fine.
+            return self._computed(num_positions, blocks, dtype)
+
+    def _computed(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        return self._cast(lambda: self.compute(num_positions, blocks), blocks, dtype)
+
+    def _cast(
+        self, compute: Callable[[], Tensor], blocks: Sequence[Any], dtype: torch.dtype
+    ) -> Tensor:
+        """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""
+        device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
+        with torch.autocast(device_type, enabled=False):
+            table = compute()
+        self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
+        return table.to(dtype)
+
+    def _check_length(self, num_positions: int) -> None:
+        if num_positions > self.max_positions:
+            raise ValueError(
+                f"A {self.spec.side} sequence of {num_positions} tokens (end symbol included) is "
+                f"longer than the {self.max_positions} positions of --position-encoder {self.name}; "
+                f"its table is set by --max-{self.spec.side}-positions before training."
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        if mode or self.training:
+            self.drop_kept_table()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> PositionEncoder:
+        self.forget()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.forget()
+        super()._load_from_state_dict(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""FLOATER: positions as the trajectory of a learned flow, dp/dt = h(t, p; theta), read at t_i = delta i.
+"""Read positions off the trajectory of a learned flow, dp/dt = h(t, p; theta), at t_i = delta i.
 
 "Learning to Encode Position for Transformer with Continuous Dynamical Model", ICML 2020:
 equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13 (biases on q, k, v).
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import (
     ADVICE,
+    ENGINES,
     GRADIENTS,
-    SOLVERS,
     TORCHDIFFEQ_SOLVERS,
     PositionDynamics,
     RescaledModule,
     checked_step_size,
 )
 from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
-from fairseq_floater.position_encoders.base import Option
+from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 
 SOLVER_OPTIONS = (
@@ -31,22 +31,26 @@ SOLVER_OPTIONS = (
     Option(
         "--floater-solver",
         AUTO,
-        "engine, see ode/solve.py; auto: by device and measured error",
+        "auto: by device and measured error; "
+        + "; ".join(
+            f"{e.name}: {e.summary}" + (f", step {e.default_step}" if e.default_step else "")
+            for e in ENGINES.values()
+        ),
         str,
-        (AUTO, *SOLVERS),
+        (AUTO, *ENGINES),
     ),
     Option("--floater-step-size", None, "solver step in units of time", float),
     Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
 )
 
-# Where `--floater-init-scale` is not given. The qkv form starts close to the model it is added to;
+# Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
 # the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
 QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
 
 
 class InitialValues(RescaledModule):
-    """p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
+    """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
 
     def __init__(self, block_index: int, spec: SignalSpec):
         super().__init__(spec.options["floater_lr_scale"])
@@ -58,13 +62,13 @@ class InitialValues(RescaledModule):
         self.values = nn.Parameter(values)
 
     def initial(self) -> Tensor:
-        """p(0) [S, C] in at least float32."""
+        """Return p(0) [S, C] in at least float32."""
         dtype = torch.promote_types(self.values.dtype, torch.float32)
         return self.values.to(dtype) * self.lr_scale
 
 
 class FloaterPositions(PositionSignal):
-    """The trajectory of one dynamics, shared by blocks and streams, from each one's own p(0).
+    """Follow one dynamics, shared by blocks and streams, from the p(0) of each.
 
     Shapes: table [N, S, L, C]. Unit of time: one token is ``--floater-delta``. Past the trained
     length the flow simply goes on. The gradient is that of the discrete solve, at every update
@@ -75,6 +79,7 @@ class FloaterPositions(PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
+    targets = ("qkv", "hidden")
     inductive = True
     data_driven = True
     parameter_efficient = True
@@ -170,7 +175,7 @@ class FloaterPositions(PositionSignal):
         return self.solver.statistics()
 
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
-        """Solved with a gradient at every K-th update; in between reused, with gradients of zero."""
+        """Solve with a gradient at every K-th update; in between reuse the table, with gradients of zero."""
         solve_now = self.num_updates % self.update_interval == 0
         if solve_now or self._last_solve is None:  # a resumed run may start in between
             p0 = self._initial_values(blocks)
@@ -184,7 +189,7 @@ class FloaterPositions(PositionSignal):
         return _ZeroGradient.apply(self._last_solve.table(times), *parameters)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq's trainer before every update."""
+        """Take the number of updates so far, from fairseq's trainer before each."""
         self.num_updates = num_updates
 
     def train(self, mode: bool = True) -> Self:
@@ -200,7 +205,7 @@ class FloaterPositions(PositionSignal):
         self.solver.forget()
 
     def times(self, num_positions: int) -> Tensor:
-        """t_i = delta i, [N] float64 on the CPU (exact at 10,000 tokens, where float32 is not)."""
+        """Return t_i = delta i, [N] float64 on the CPU (exact at 10,000 tokens, where float32 is not)."""
         return self.delta * torch.arange(num_positions, dtype=torch.float64)
 
     def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
@@ -208,7 +213,7 @@ class FloaterPositions(PositionSignal):
 
 
 class _LastSolve:
-    """What the flow was last solved with, and ``rows`` [N, S, L, C] so far; without a graph.
+    """Keep what the flow was last solved with, and ``rows`` [N, S, L, C] so far; without a graph.
 
     Rows alone would not do: a longer batch before the next solve gets its further rows from the
     same parameters. Else a row would depend on the batches that a process happened to meet, and
@@ -224,7 +229,7 @@ class _LastSolve:
         self.rows = self.p0[:0]  # none yet
 
     def table(self, times: Tensor) -> Tensor:
-        """The rows at ``times`` [N]: [N, S, L, C]."""
+        """Return the rows at ``times`` [N]: [N, S, L, C]."""
         if len(self.rows) < len(times):
             with torch.no_grad():
                 self.rows = self.solver.solve(self.dynamics, self.p0, times, **self.engine)
@@ -232,7 +237,7 @@ class _LastSolve:
 
 
 class _ZeroGradient(torch.autograd.Function):
-    """A reused table that still gives its parameters a gradient, zero, as DDP expects."""
+    """Reuse a table and still give its parameters a gradient, zero, as DDP expects."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, *parameters: Tensor) -> Tensor:
@@ -257,7 +262,7 @@ def check_solver_options(options: dict[str, Any]) -> None:
 
 
 def describe_solver(options: dict[str, Any]) -> str:
-    """For the log at start."""
+    """Return delta, solver, step and gradient in one phrase, for the log at start."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         step = checked_step_size(solver, step, options["floater_gradient"])

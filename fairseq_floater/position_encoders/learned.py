@@ -1,4 +1,4 @@
-"""Learned position embeddings: a table of free rows per block, of fixed length."""
+"""Learn position embeddings: a table of free rows per block, of fixed length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 
 
 class LearnedRows(nn.Module):
-    """The rows of one block: ``weight`` [max positions, S, C], as fairseq initialises its own."""
+    """Hold the rows of one block: ``weight`` [max positions, S, C], as fairseq initialises its own."""
 
     def __init__(self, block_index: int, spec: SignalSpec):
         super().__init__()
@@ -21,7 +21,7 @@ class LearnedRows(nn.Module):
 
 
 class LearnedPositions(PositionSignal):
-    """One free vector a position, a table a block (N L_max d parameters for "all blocks").
+    """Learn one free vector a position, one table a block (N L_max d parameters for "all blocks").
 
     It replaces fairseq's sinusoid instead of standing on it. Rows past the longest training
     sentence are never trained. Token i uses row i; there are --max-source/target-positions rows.

@@ -1,4 +1,4 @@
-"""No positions at all: the control. What order the model knows comes from its causal mask."""
+"""Give no positions at all: the control, which knows order by its causal mask alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_floater.position_encoders.signal import PositionSignal
 
 
 class NoPositions(PositionSignal):
-    """Adds nothing and removes fairseq's sinusoid; no block receives it, so it has no table."""
+    """Add nothing and remove fairseq's sinusoid; no block receives it, so it has no table."""
 
     name = "none"
     title = "none"

@@ -1,4 +1,4 @@
-"""Positions from a recurrence, p_{i+1} = RNN(z_i, p_i) (paper, equation 14 and Table 6)."""
+"""Compute positions by a recurrence, p_{i+1} = RNN(z_i, p_i) (paper, equation 14 and Table 6)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import Option
+from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec, StartingPoints
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
@@ -19,7 +19,7 @@ QKV_WEIGHT_STD = 0.01
 
 
 class RecurrentPositions(PositionSignal):
-    """One recurrence, shared by blocks and streams, from each one's own p_0.
+    """Run one recurrence, shared by blocks and streams, from the p_0 of each.
 
     A step applies K maps one after the other, each ``tanh(Linear([z_i; x]))`` from C + |z| to C
     channels, the first to x = p_i. The paper gives only Table 6's counts, which fix K:
@@ -44,6 +44,7 @@ class RecurrentPositions(PositionSignal):
     title = "RNN"
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
+    targets = ("qkv", "hidden")
     inductive = True
     data_driven = True
     parameter_efficient = True
@@ -68,7 +69,7 @@ class RecurrentPositions(PositionSignal):
             self._start_at_zero()
 
     def _start_at_zero(self) -> None:
-        """Small weights that do not look at z_i: with p_0 = 0 every row is exactly zero.
+        """Set small weights that ignore z_i: with p_0 = 0 every row is exactly zero.
 
         The columns of z_i get a gradient at once, so the recurrence leaves zero as it learns.
         """
@@ -105,7 +106,7 @@ class RecurrentPositions(PositionSignal):
         return torch.stack(rows)[:num_positions]
 
     def _inputs(self, num_positions: int) -> Tensor:
-        """z_i: [N, 1] or [N, C]."""
+        """Return z_i: [N, 1] or [N, C]."""
         if self.is_vector:
             return sinusoid_rows(num_positions, self.spec.dim, self.spec.padding_idx)
         return torch.arange(num_positions, dtype=torch.float32).unsqueeze(1)

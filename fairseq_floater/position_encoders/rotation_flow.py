@@ -1,4 +1,4 @@
-"""A flow that cannot grow: dp/dt = (A - A^T) p turns every p(0) and keeps its length."""
+"""Turn every p(0) by a flow that cannot grow: dp/dt = (A - A^T) p keeps its length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import Option
+from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec, StartingPoints
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
@@ -16,7 +16,7 @@ DELTA = 0.1
 
 
 class RotationFlowPositions(PositionSignal):
-    """FLOATER's flow (equation 8) with a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
+    """Solve FLOATER's equation 8 for a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
 
     The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
     phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the

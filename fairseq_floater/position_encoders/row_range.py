@@ -1,4 +1,4 @@
-"""Which rows a model can work with: LayerNorm and attention overflow long before a row itself does."""
+"""Check that a model can use a row: LayerNorm and attention overflow long before the row does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADROOM = 16
 
 
 class PositionRangeError(FloatingPointError):
-    """A position is too large for the dtype that the model computes in."""
+    """Report a position that is too large for the dtype that the model computes in."""
 
 
 def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> float:
@@ -23,9 +23,10 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
     overflows, when it is cast or, in a model of float32 under autocast, when it enters a product.
 
     Args:
-        table: before it is cast to ``dtype``.
-        name: of the encoder.
-        advice: what to change, a sentence.
+        table: the rows before they are cast to ``dtype``.
+        dtype: the model's.
+        name: the encoder's name.
+        advice: a sentence that names the remedy.
 
     Returns:
         The norm of the table, all rows together; where products are float16, its largest entry.

@@ -1,4 +1,4 @@
-"""The fixed sinusoid (paper, equations 6 and 7) in fairseq's layout and offset."""
+"""Compute the fixed sinusoid (paper, equations 6 and 7) in fairseq's layout and offset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
-    """fairseq's sinusoid of token positions 0 .. N - 1: float32 [N, C].
+    """Return fairseq's sinusoid of token positions 0 .. N - 1: float32 [N, C].
 
     fairseq lays it out as [sines | cosines], spaces its frequencies over C / 2 - 1 steps, and counts
     the first token as padding_idx + 1: equation 6 up to order, spacing and offset.
@@ -30,7 +30,14 @@ def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
 
 
 def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_idx: int) -> Tensor:
-    """:func:`sinusoid_rows` at token positions 0, 1/r, 2/r, ...: float32 [N, C]."""
+    """Compute :func:`sinusoid_rows` at token positions 0, 1/r, 2/r, ...: float32 [N, C].
+
+    Args:
+        num_rows: N.
+        rows_per_token: r.
+        dim: C.
+        padding_idx: the offset, see :func:`sinusoid_rows`.
+    """
     half = dim // 2
     frequencies = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
     places = torch.arange(num_rows, dtype=torch.float32) / rows_per_token + padding_idx + 1
@@ -40,12 +47,12 @@ def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_
 
 
 def block_term(block_number: int, dim: int) -> Tensor:
-    """The second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
+    """Return the second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
     return _fairseqs_rows(block_number + 1, dim, None)[block_number]
 
 
 class SinusoidalPositions(PositionSignal):
-    """Equation 7: block n adds sinusoid(i) + sinusoid(n).
+    """Compute equation 7: block n adds sinusoid(i) + sinusoid(n).
 
     At ``input`` with target ``hidden`` it adds nothing where fairseq's own ``embed_positions`` is
     there: that is the sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
@@ -87,7 +94,7 @@ class SinusoidalPositions(PositionSignal):
         return self._table(rows, blocks)
 
     def _table(self, sinusoid: Tensor, blocks: Sequence[BlockPositions]) -> Tensor:
-        """``sinusoid`` [N, C] and the block terms as [N, S, L, C]."""
+        """Add the block terms to ``sinusoid`` [N, C]: [N, S, L, C]."""
         spec = self.spec
         per_block = []
         for block in blocks:

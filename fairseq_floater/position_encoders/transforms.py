@@ -1,4 +1,4 @@
-"""Which number a token gets: its place among the real tokens, stretched in training.
+"""Number the tokens: each by its place among the real ones, stretched in training.
 
 Letters: N rows of a table, C channels, B sentences, T tokens.
 """
@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Of a table that stretched positions are read from: positions are rounded to a quarter of a token.
+# Stretched positions are rounded to a quarter of a token.
 ROWS_PER_TOKEN = 4
 # Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def token_positions(is_padding: Tensor) -> Tensor:
-    """0-based positions of the real tokens, wherever the padding stands.
+    """Count the real tokens from 0, wherever the padding stands.
 
     Shapes: ``is_padding`` [B, T] bool -> [B, T] int64. A padded slot takes the position of the
     token before it (0 if there is none): attention masks it out, it only has to be a valid row.
@@ -28,13 +28,13 @@ def token_positions(is_padding: Tensor) -> Tensor:
 
 
 def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
-    """Rows [N, C] by time-first positions [T, B or 1]: [T, B or 1, C]."""
+    """Gather rows of ``table`` [N, C] by time-first ``positions`` [T, B or 1]: [T, B or 1, C]."""
     return F.embedding(positions, table)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The factors of ``--position-stretch`` for one batch, drawn at every training update.
+    """Hold the factors of ``--position-stretch`` for one batch, drawn at every training update.
 
     Attributes:
         factors: [B, 1], the same for a sentence and its translation.
@@ -46,9 +46,14 @@ class Stretch:
 
     @classmethod
     def drawn(cls, limits: tuple[float, float], sentences: int, device: torch.device) -> Stretch:
-        """Uniform in ``limits``, from the random numbers that fairseq seeds anew at every update.
+        """Draw uniformly within ``limits``, from random numbers that fairseq seeds anew at every update.
 
         It seeds every process alike: process r turns its numbers within the range by r golden ratios.
+
+        Args:
+            limits: low and high end of the range.
+            sentences: B.
+            device: of the factors.
         """
         from fairseq.distributed.utils import get_global_rank  # slow to import
 
@@ -59,25 +64,9 @@ class Stretch:
         return cls(torch.where(turned > high, turned - width, turned), high)
 
     def rows(self, positions: Tensor, num_positions: int) -> tuple[Tensor, int]:
-        """The nearest rows [B, T] of a table of :data:`ROWS_PER_TOKEN`, and how many it must have.
+        """Find the nearest rows [B, T] of a table of :data:`ROWS_PER_TOKEN`, and count those it needs.
 
         The number follows from the range, not from the draw, which would have to come off the GPU.
         """
         rows = (positions * self.factors * ROWS_PER_TOKEN).round().long()
         return rows, math.ceil((num_positions - 1) * self.highest * ROWS_PER_TOKEN) + 2
-
-
-def stretch_range(value: str | None) -> tuple[float, float] | None:
-    """The numbers of ``--position-stretch LOW:HIGH``; raises ValueError for anything else."""
-    if value is None:
-        return None
-    try:
-        low, high = (float(word) for word in value.split(":"))
-    except ValueError:
-        low = high = 0.0
-    if not 0 < low <= high < float("inf"):
-        raise ValueError(
-            "`--position-stretch` must be LOW:HIGH with 0 < LOW <= HIGH, such as 0.5:2.5, but is "
-            f"{value!r} instead."
-        )
-    return low, high

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.encoder_names import DEFAULT_TARGETS
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2, TABLE_6
+from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import ReportError
 from fairseq_floater.results.runs import TEST_NAMES as TEST_NAMES
 from fairseq_floater.results.runs import OutsideError, ScoredRun, read_run, runs_table

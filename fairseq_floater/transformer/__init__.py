@@ -1,4 +1,4 @@
-"""Models whose blocks take positions."""
+"""Build models whose blocks take positions."""
 
 from typing import TYPE_CHECKING, Any
 

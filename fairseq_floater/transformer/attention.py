@@ -1,8 +1,8 @@
-"""Multi-head attention whose queries, keys and values take position biases (equations 12 and 13).
+"""Give attention's queries, keys and values position biases (equations 12 and 13).
 
 fairseq's attention hands its projections to torch's fused function, which has no room for a bias
-that differs from token to token. This is the same attention with the projections called by
-themselves; caches, masks, beam sharing and returned weights follow fairseq's `MultiheadAttention`.
+that differs from token to token. This is the same attention with separate
+projections; caches, masks, beam sharing and returned weights follow fairseq's `MultiheadAttention`.
 
 Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D,
 N rows of a table of positions.
@@ -23,17 +23,17 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class PositionBias(NamedTuple):
-    """What each token's projection gets: row ``positions`` [T, B or 1] of ``table`` [N, C]."""
+    """Add to each token's projection row ``positions`` [T, B or 1] of ``table`` [N, C]."""
 
     table: Tensor
     positions: Tensor
 
     def one_per_sentence(self, beam_size: int) -> PositionBias:
-        """Of B * beam_size copies the first of each sentence."""
+        """Keep the first of each sentence's copies, B of B * beam_size."""
         return PositionBias(self.table, _one_per_sentence(self.positions, 1, beam_size))
 
     def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
-        """The biases of this one's tokens, then of ``other``'s: for keys that are joined in time."""
+        """Append the biases of ``other``'s tokens, for keys that are joined in time."""
         positions = [self.positions, other.positions + len(self.table)]
         return PositionBias(
             torch.cat([self.table, other.table]),
@@ -42,7 +42,7 @@ class PositionBias(NamedTuple):
 
 
 class PositionBiasedAttention(MultiheadAttention):
-    """fairseq's attention plus ``q_bias``, ``k_bias``, ``v_bias``.
+    """Extend fairseq's attention by ``q_bias``, ``k_bias`` and ``v_bias``.
 
     They are added after the projection and, for the query, before it is scaled: b_q stands beside
     W_q x in the paper. Keys that come from the cache already hold theirs.
@@ -80,21 +80,22 @@ class PositionBiasedAttention(MultiheadAttention):
         v_bias: PositionBias | None = None,
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None]:
-        """Shapes: query [T, B, C], key and value [S, B, C] -> output [T, B, C], weights [B, T, S]
-        (``need_head_weights``: [H, B, T, S]). Other arguments as in fairseq's class.
+        """Attend, as fairseq's class does, with positions.
 
-        With ``beam_size`` > 1 the keys hold each sentence that many times in a row; the cache then
-        keeps it once.
+        Shapes: query [T, B, C], key and value [S, B, C] -> output [T, B, C], weights [B, T, S]
+        (``need_head_weights``: [H, B, T, S]).
+
+        Args:
+            q_bias: positions of the queries; ``k_bias`` and ``v_bias`` alike. Others as in fairseq.
+            beam_size: how many times in a row the keys hold each sentence; the cache keeps it once.
         """
         need_weights = need_weights or need_head_weights
         saved = self._get_input_buffer(incremental_state) if incremental_state is not None else None
         if saved and "prev_key" in saved and static_kv:
             key = value = None
         if saved is not None and key is not None and beam_size > 1:
-            key = _one_per_sentence(key, 1, beam_size)
-            value = None if value is None else _one_per_sentence(value, 1, beam_size)
-            if key_padding_mask is not None:
-                key_padding_mask = _one_per_sentence(key_padding_mask, 0, beam_size)
+            key, value = (_one_per_sentence(x, 1, beam_size) for x in (key, value))
+            key_padding_mask = _one_per_sentence(key_padding_mask, 0, beam_size)
             k_bias, v_bias = (
                 bias and bias.one_per_sentence(beam_size) for bias in (k_bias, v_bias)
             )
@@ -109,8 +110,7 @@ class PositionBiasedAttention(MultiheadAttention):
                 {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask},
             )
         assert k is not None and v is not None
-        fused = incremental_state is None and not (static_kv or need_weights or before_softmax)
-        if fused:
+        if incremental_state is None and not (static_kv or need_weights or before_softmax):
             return self._fused(q, k, v, key_padding_mask, attn_mask), None
         scores = self._scores(q, k, key_padding_mask, attn_mask)  # [B * H, T, S]
         if before_softmax:
@@ -126,7 +126,7 @@ class PositionBiasedAttention(MultiheadAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """As fairseq's; keys kept once a sentence stay, unless a sentence leaves."""
+        """Reorder as fairseq does; keys kept once a sentence stay, unless a sentence leaves."""
         beam = self.get_incremental_state(incremental_state, "beam")
         saved = self._get_input_buffer(incremental_state)
         if beam is None or not saved:
@@ -142,14 +142,14 @@ class PositionBiasedAttention(MultiheadAttention):
         return incremental_state
 
     def set_beam_size(self, beam_size: int) -> None:
-        """Nothing: a beam size left in the module would outlive its search. See `beam_size` above."""
+        """Ignore it: a beam size left in the module would outlive its search. See `beam_size` above."""
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[T, B, C] -> [B, H, T, D]."""
+        """Split into heads: [T, B, C] -> [B, H, T, D]."""
         return x.view(x.size(0), -1, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def _merge(self, x: Tensor) -> Tensor:
-        """[B, H, T, D] -> [T, B, C], projected."""
+        """Join the heads and project: [B, H, T, D] -> [T, B, C]."""
         x = x.permute(2, 0, 1, 3).reshape(x.size(2), x.size(0), self.embed_dim)
         projected: Tensor = self.out_proj(x)
         return projected
@@ -162,7 +162,7 @@ class PositionBiasedAttention(MultiheadAttention):
         key_padding_mask: Tensor | None,
         static_kv: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Cached keys and values followed by the new ones, and the padding mask over all of them."""
+        """Append new keys and values to the cached ones; return both and their padding mask."""
         prev_k, prev_v = saved.get("prev_key"), saved.get("prev_value")
         if prev_k is not None and prev_v is not None:
             k = prev_k if k is None or static_kv else torch.cat([prev_k, k], dim=2)
@@ -194,7 +194,7 @@ class PositionBiasedAttention(MultiheadAttention):
     def _scores(
         self, q: Tensor, k: Tensor, padding: Tensor | None, attn_mask: Tensor | None
     ) -> Tensor:
-        """Scores before the softmax, [B * H, T, S]; ``k`` may be one a sentence, [B / beam, H, S, D]."""
+        """Score before the softmax: [B * H, T, S]; ``k`` may be one a sentence, [B / beam, H, S, D]."""
         batch, heads, queries, _ = q.shape
         sentences, keys = k.size(0), k.size(2)
         q = q * self.scaling
@@ -212,7 +212,7 @@ class PositionBiasedAttention(MultiheadAttention):
         return scores.reshape(batch * heads, queries, keys)
 
     def _weighted(self, probabilities: Tensor, v: Tensor, batch: int) -> Tensor:
-        """Weights [B * H, T, S] applied to values [B or B / beam, H, S, D] -> [B, H, T, D]."""
+        """Apply weights [B * H, T, S] to values [B or B / beam, H, S, D] -> [B, H, T, D]."""
         sentences, (queries, keys) = v.size(0), probabilities.shape[1:]
         probabilities = probabilities.view(batch, self.num_heads, queries, keys)
         if sentences == batch:
@@ -222,7 +222,7 @@ class PositionBiasedAttention(MultiheadAttention):
 
 
 def _projected(projection: nn.Module, x: Tensor, bias: PositionBias | None) -> Tensor:
-    """``x`` [T, B, C] projected, plus its tokens' rows."""
+    """Project ``x`` [T, B, C] and add its tokens' rows."""
     if bias is None:
         projected: Tensor = projection(x)
         return projected
@@ -241,8 +241,9 @@ def _projected(projection: nn.Module, x: Tensor, bias: PositionBias | None) -> T
     return flat.view(*x.shape[:2], -1)
 
 
-def _one_per_sentence(x: Tensor, batch_dim: int, beam_size: int) -> Tensor:
-    if x.size(batch_dim) == 1:  # the same for all
+def _one_per_sentence(x: Any, batch_dim: int, beam_size: int) -> Any:
+    """Keep the first of each sentence's copies along ``batch_dim`` of a tensor; None stays None."""
+    if x is None or x.size(batch_dim) == 1:  # the same for all
         return x
     index = torch.arange(0, x.size(batch_dim), beam_size, device=x.device)
     return x.index_select(batch_dim, index)

@@ -1,6 +1,6 @@
-"""Encoder and decoder blocks that hand positions to their attention (target ``qkv``).
+"""Hand positions from encoder and decoder blocks to their attention (target ``qkv``).
 
-Construction, parameters and names are fairseq's; only `forward` is written again, because
+Construction, parameters and names are fairseq's; only `forward` is our own, because
 fairseq's has no argument through which positions could travel. They travel as plain tensors, a
 table of rows and the row of each token, so that activation checkpointing sees them.
 
@@ -27,7 +27,7 @@ from fairseq_floater.transformer.attention import (
 
 
 class _BlockMixin(nn.Module):
-    """What both blocks do in the same way."""
+    """Share what both blocks do in the same way."""
 
     normalize_before: bool
     quant_noise: float
@@ -46,7 +46,7 @@ class _BlockMixin(nn.Module):
     def _attention(
         self, embed_dim: int, cfg: Any, side: Any, **kwargs: Any
     ) -> PositionBiasedAttention:
-        """Attention with the heads of ``side`` (``cfg.encoder`` or ``cfg.decoder``)."""
+        """Build attention with the heads of ``side`` (``cfg.encoder`` or ``cfg.decoder``)."""
         return PositionBiasedAttention(
             embed_dim,
             side.attention_heads,
@@ -70,7 +70,7 @@ class _BlockMixin(nn.Module):
 
 
 class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
-    """fairseq's encoder layer; ``position_table`` [N, 3, C] biases q, k and v."""
+    """Extend fairseq's encoder layer: ``position_table`` [N, 3, C] biases q, k and v."""
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
         return self._attention(
@@ -88,7 +88,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
         position_table: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Shapes: x [T, B, C]; encoder_padding_mask [B, T]; positions [T, B or 1] -> [T, B, C]."""
+        """Run the block: x [T, B, C], encoder_padding_mask [B, T], positions [T, B or 1] -> [T, B, C]."""
         normed = self._prepared(x, self.self_attn_layer_norm)
         q_bias, k_bias, v_bias = stream_biases(position_table, positions, 3)
         attended, _ = self.self_attn(
@@ -106,7 +106,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
 
 
 class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
-    """fairseq's decoder layer with positions of both sides.
+    """Extend fairseq's decoder layer by positions of both sides.
 
     ``position_table`` [N, 4, C] biases self-attention's q, k, v and cross-attention's q by target
     position; ``source_table`` [N', 2, C] biases cross-attention's k and v by source position. With
@@ -153,9 +153,12 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         source_positions: Tensor | None = None,
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [T, B or 1]; source_positions
+        """Run the block, as fairseq's does, with positions.
+
+        Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [T, B or 1]; source_positions
         [S, B or 1] -> output [T, B, C], attention weights or None, None (as fairseq's).
-        ``beam_size``: copies of each sentence in a row, of which cross-attention's cache needs one."""
+        ``beam_size``: copies of each sentence in a row, of which cross-attention's cache needs one.
+        """
         q_bias, k_bias, v_bias, cross_q_bias = stream_biases(position_table, positions, 4)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
@@ -182,31 +185,55 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
 
         if self.encoder_attn is not None and encoder_out is not None:
             # The cache of an earlier step holds the source's keys and values, biases included.
-            cached = _holds_keys(self.encoder_attn, incremental_state)
-            table = None if cached else source_table
-            cross_k_bias, cross_v_bias = stream_biases(table, source_positions, 2)
-            attended, weights = self.encoder_attn(
-                query=self._prepared(x, self.encoder_attn_layer_norm),
-                key=encoder_out,
-                value=encoder_out,
+            if _holds_keys(self.encoder_attn, incremental_state):
+                source_table = None
+            x, weights = self._attend_to_source(
+                x,
+                encoder_out,
+                cross_q_bias,
+                stream_biases(source_table, source_positions, 2),
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,
-                static_kv=True,
                 need_weights=need_attn or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
-                q_bias=cross_q_bias,
-                k_bias=cross_k_bias,
-                v_bias=cross_v_bias,
                 beam_size=beam_size,
             )
-            x = self._residual(x, attended, self.encoder_attn_layer_norm)
         return self._feed_forward(x), weights, None
+
+    def _attend_to_source(
+        self,
+        x: Tensor,
+        encoder_out: Tensor,
+        q_bias: PositionBias | None,
+        source_biases: list[PositionBias | None],
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Apply cross-attention and its residual: x [T, B, C], encoder_out [S, B, C] -> [T, B, C].
+
+        Args:
+            x: the block's stream.
+            encoder_out: the encoder's output.
+            q_bias: positions of the queries.
+            source_biases: positions of keys and of values.
+            options: for the attention.
+        """
+        attended, weights = self.encoder_attn(
+            query=self._prepared(x, self.encoder_attn_layer_norm),
+            key=encoder_out,
+            value=encoder_out,
+            static_kv=True,
+            q_bias=q_bias,
+            k_bias=source_biases[0],
+            v_bias=source_biases[1],
+            **options,
+        )
+        return self._residual(x, attended, self.encoder_attn_layer_norm), weights
 
 
 def stream_biases(
     table: Tensor | None, positions: Tensor | None, num_streams: int
 ) -> list[PositionBias | None]:
-    """Table [N, S, C] and positions [T, B or 1] -> the bias of each stream, or None.
+    """Return the bias of each stream, from table [N, S, C] and positions [T, B or 1], or None.
 
     A stream that the table lacks (cross-attention's q without cross-attention) is None.
     """
@@ -223,7 +250,7 @@ def _holds_keys(
 
 
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:
-    """Whether ``block`` holds the source's keys from an earlier step, biases included."""
+    """Return whether ``block`` holds the source's keys from an earlier step, biases included."""
     attention = getattr(block, "encoder_attn", None) or block.self_attn
     return isinstance(attention, PositionBiasedAttention) and _holds_keys(
         attention, incremental_state
@@ -233,7 +260,7 @@ def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> 
 def _join(
     source: PositionBias | None, target: PositionBias | None, x: Tensor
 ) -> PositionBias | None:
-    """Of the joint keys, source before target; both are None where the block takes no positions."""
+    """Join the biases, source before target; both are None where the block takes no positions."""
     if source is None or target is None:
         return None
     return source.followed_by(target, batch=x.size(1))
@@ -245,7 +272,7 @@ def _widen_masks(
     attn_mask: Tensor | None,
     padding_mask: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The masks of self-attention, widened by the source in front (every source key is visible)."""
+    """Widen the masks of self-attention by the source in front (every source key is visible)."""
     source_len, batch, _ = encoder_out.shape
     if attn_mask is not None:
         attn_mask = torch.cat(

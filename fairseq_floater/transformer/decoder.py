@@ -1,14 +1,14 @@
-"""The decoder that gives positions to its blocks.
+"""Give positions to the blocks of the decoder.
 
-A subclass of fairseq's. Written again is the walk through the blocks, where positions enter;
-everything else is inherited, state-dict names included.
+The class is a subclass of fairseq's. Only the walk through the blocks, where positions enter, is
+our own; everything else is inherited, state-dict names included.
 
 Letters: T target and S source tokens, B sentences, C channels.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.models.transformer import TransformerDecoderBase
@@ -38,8 +38,32 @@ from fairseq_floater.transformer.stack_positions import (
 )
 
 
+class _Source(NamedTuple):
+    """Hold the encoder's output as the decoder's blocks need it.
+
+    Shapes: ``states`` [S, B, C], ``padding_mask`` [B, S].
+    """
+
+    states: Tensor | None = None
+    padding_mask: Tensor | None = None
+    stretch: Stretch | None = None
+    beam_size: int = 1
+
+    @classmethod
+    def read(cls, encoder_out: dict[str, list[Any]] | None) -> _Source:
+        """Take what ``encoder_out`` holds; its values are lists of one or none."""
+        if not encoder_out:
+            return cls()
+        return cls(
+            next(iter(encoder_out["encoder_out"]), None),
+            next(iter(encoder_out["encoder_padding_mask"]), None),
+            next(iter(encoder_out.get(STRETCH, ())), None),
+            next(iter(encoder_out.get(BEAM, ())), 1),
+        )
+
+
 class FloaterDecoder(TransformerDecoderBase):
-    """fairseq's decoder; ``positions`` counts target tokens, ``source_positions`` source tokens.
+    """Extend fairseq's decoder by ``positions`` of target and ``source_positions`` of source tokens.
 
     The second exists for target ``qkv`` only: cross-attention's keys and values are biased by the
     position of the source token they come from.
@@ -83,21 +107,13 @@ class FloaterDecoder(TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """As fairseq's: prev_output_tokens [B, T] -> features [B, T, C] and ``attn``, ``inner_states``.
+        """Compute prev_output_tokens [B, T] -> features [B, T, C] and ``attn``, ``inner_states``.
+
+        Arguments and results are those of fairseq's decoder.
 
         Step by step, only the last token is computed; its position counts all tokens before it.
         """
-        if alignment_layer is None:
-            alignment_layer = self.num_layers - 1
-        source = (
-            encoder_out["encoder_out"][0] if encoder_out and encoder_out["encoder_out"] else None
-        )
-        stretch = next(iter(encoder_out.get(STRETCH, ())), None) if encoder_out else None
-        beam_size = next(iter(encoder_out.get(BEAM, ())), 1) if encoder_out else 1
-        source_mask = None
-        if encoder_out and encoder_out["encoder_padding_mask"]:
-            source_mask = encoder_out["encoder_padding_mask"][0]
-
+        source = _Source.read(encoder_out)
         padding_mask = prev_output_tokens.eq(self.padding_idx)
         if incremental_state is not None:
             positions = token_positions(padding_mask)[:, -1:]
@@ -106,56 +122,31 @@ class FloaterDecoder(TransformerDecoderBase):
         if incremental_state is None:
             positions = batch_positions(padding_mask, has_pads)
         embedded = self._embed(prev_output_tokens, incremental_state)
-        blocks = all_blocks(self)
-        rows = BlockRows(
-            self.positions,
-            blocks,
+        rows = BlockRows.compute(
+            self,
             "positions",
             positions,
             prev_output_tokens.size(1),
             embedded.dtype,
-            stretch,
+            source.stretch,
             begins=not incremental_state,
         )
-        source_rows = None
-        if not source_is_cached(blocks[0], incremental_state):
-            source_rows = self._source_rows(source, source_mask, blocks, embedded.dtype, stretch)
+        source_rows = self._source_rows(source, incremental_state, embedded.dtype)
         x = embedded.transpose(0, 1)  # [T, B, C]
         if self.hidden:
-            x = rows.add_to(x, blocks[0])
+            x = rows.add_to(x, all_blocks(self)[0])
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
-        x = self.dropout_module(x)
-
-        causal = incremental_state is None and not full_context_alignment
-        attn: Tensor | None = None
-        inner_states: list[Tensor | None] = [x]
-        for idx, layer in enumerate(self.layers):
-            kwargs: dict[str, Any] = {}
-            if not self.hidden:
-                kwargs = {"position_table": rows.table(layer), "positions": rows.positions}
-                kwargs["beam_size"] = beam_size
-                if source_rows is not None:
-                    kwargs["source_table"] = source_rows.table(layer)
-                    kwargs["source_positions"] = source_rows.positions
-            elif layer is not blocks[0]:
-                x = rows.add_to(x, layer)
-            x, layer_attn, _ = layer(
-                x,
-                source,
-                source_mask,
-                incremental_state,
-                self_attn_mask=self.buffered_future_mask(x) if causal else None,
-                self_attn_padding_mask=(
-                    padding_mask if self.cross_self_attention or has_pads else None
-                ),
-                need_attn=idx == alignment_layer,
-                need_head_weights=idx == alignment_layer,
-                **kwargs,
-            )
-            inner_states.append(x)
-            if layer_attn is not None and idx == alignment_layer:
-                attn = layer_attn.float().to(x)
+        x, attn, inner_states = self._through_blocks(
+            self.dropout_module(x),
+            source,
+            rows,
+            source_rows,
+            incremental_state,
+            causal=incremental_state is None and not full_context_alignment,
+            padding_mask=padding_mask if self.cross_self_attention or has_pads else None,
+            alignment_layer=self.num_layers - 1 if alignment_layer is None else alignment_layer,
+        )
         if attn is not None:  # [H, B, T, S] -> mean over the heads asked for
             attn = (attn if alignment_heads is None else attn[:alignment_heads]).mean(dim=0)
         if self.layer_norm is not None:
@@ -165,8 +156,54 @@ class FloaterDecoder(TransformerDecoderBase):
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
 
+    def _through_blocks(
+        self,
+        x: Tensor,
+        source: _Source,
+        rows: BlockRows,
+        source_rows: BlockRows | None,
+        incremental_state: IncrementalState | None,
+        *,
+        causal: bool,
+        padding_mask: Tensor | None,
+        alignment_layer: int,
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """Pass ``x`` [T, B, C] through the blocks.
+
+        Returns:
+            The output [T, B, C], the attention weights [H, B, T, S] of block ``alignment_layer`` if
+            it gives any, and the input of the first block with the output of each.
+        """
+        first = all_blocks(self)[0]
+        attn: Tensor | None = None
+        inner_states = [x]
+        for idx, layer in enumerate(self.layers):
+            kwargs: dict[str, Any] = {}
+            if not self.hidden:
+                kwargs = {**rows.arguments(layer), "beam_size": source.beam_size}
+                if source_rows is not None:
+                    kwargs["source_table"] = source_rows.table(layer)
+                    kwargs["source_positions"] = source_rows.positions
+            elif layer is not first:
+                x = rows.add_to(x, layer)
+            x, layer_attn, _ = layer(
+                x,
+                source.states,
+                source.padding_mask,
+                incremental_state,
+                self_attn_mask=self.buffered_future_mask(x) if causal else None,
+                self_attn_padding_mask=padding_mask,
+                need_attn=idx == alignment_layer,
+                need_head_weights=idx == alignment_layer,
+                **kwargs,
+            )
+            inner_states.append(x)
+            if layer_attn is not None and idx == alignment_layer:
+                attn = layer_attn.float().to(x)
+        return x, attn, inner_states
+
     def _embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
-        """Token embeddings with fairseq's base positions, of all tokens or the last: [B, T, C]."""
+        """Embed all tokens or the last, with fairseq's base positions: [B, T, C]."""
         base = None
         if self.embed_positions is not None:
             base = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -181,25 +218,23 @@ class FloaterDecoder(TransformerDecoderBase):
         return x if base is None else x + base
 
     def _source_rows(
-        self,
-        source: Tensor | None,
-        source_mask: Tensor | None,
-        blocks: list[nn.Module],
-        dtype: torch.dtype,
-        stretch: Stretch | None,
+        self, source: _Source, incremental_state: IncrementalState | None, dtype: torch.dtype
     ) -> BlockRows | None:
-        if self.source_positions is None or source is None:
+        """Compute the rows of source positions, unless the blocks' caches hold them already."""
+        states, mask = source.states, source.padding_mask
+        if self.source_positions is None or states is None:
             return None
-        if source_mask is None:
-            source_mask = source.new_zeros(source.size(1), source.size(0), dtype=torch.bool)
-        return BlockRows(
-            self.source_positions,
-            blocks,
+        if source_is_cached(all_blocks(self)[0], incremental_state):
+            return None
+        if mask is None:
+            mask = states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
+        return BlockRows.compute(
+            self,
             "source_positions",
-            token_positions(source_mask),
-            source.size(0),
+            token_positions(mask),
+            states.size(0),
             dtype,
-            stretch,
+            source.stretch,
         )
 
     def max_positions(self) -> int:

@@ -1,7 +1,7 @@
-"""The encoder that gives positions to its blocks.
+"""Give positions to the blocks of the encoder.
 
-A subclass of fairseq's. Written again is the walk through the blocks, where positions enter;
-everything else is inherited, state-dict names included.
+The class is a subclass of fairseq's. Only the walk through the blocks, where positions enter, is
+our own; everything else is inherited, state-dict names included.
 
 Letters: S source tokens, B sentences, C channels.
 """
@@ -16,8 +16,9 @@ from fairseq.modules import transformer_layer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fairseq_floater.position_encoders.options import stretch_range
 from fairseq_floater.position_encoders.signal import HIDDEN_STREAMS, SELF_STREAMS
-from fairseq_floater.position_encoders.transforms import Stretch, stretch_range
+from fairseq_floater.position_encoders.transforms import Stretch
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -33,7 +34,7 @@ from fairseq_floater.transformer.stack_positions import (
 
 
 class FloaterEncoder(TransformerEncoderBase):
-    """fairseq's encoder; ``positions`` is its signal over source positions."""
+    """Extend fairseq's encoder by ``positions``, an encoder of source positions."""
 
     def __init__(
         self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, return_fc: bool = False
@@ -65,50 +66,26 @@ class FloaterEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> dict[str, list[Any]]:
-        """As fairseq's: src_tokens [B, S] -> ``encoder_out`` [S, B, C] and its companions."""
+        """Compute src_tokens [B, S] -> ``encoder_out`` [S, B, C] and the rest of fairseq's dict."""
         padding_mask = src_tokens.eq(self.padding_idx)
         has_pads = bool(padding_mask.any())
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        blocks = all_blocks(self)
         stretch = None
         if self.training and self.stretch_range is not None:
             stretch = Stretch.drawn(self.stretch_range, len(src_tokens), src_tokens.device)
-        rows = BlockRows(
-            self.positions,
-            blocks,
-            "positions",
-            batch_positions(padding_mask, has_pads),
-            src_tokens.size(1),
-            embedded.dtype,
-            stretch,
+        positions = batch_positions(padding_mask, has_pads)
+        rows = BlockRows.compute(
+            self, "positions", positions, src_tokens.size(1), embedded.dtype, stretch
         )
         if self.hidden:
-            embedded = rows.add_to(embedded.transpose(0, 1), blocks[0]).transpose(0, 1)
+            first = all_blocks(self)[0]
+            embedded = rows.add_to(embedded.transpose(0, 1), first).transpose(0, 1)
         x = self._finished_embedding(embedded)
         if has_pads:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
-        x = x.transpose(0, 1)  # [S, B, C]
-
-        states, fc_results = [x] if return_all_hiddens else [], []
-        mask = padding_mask if has_pads else None
-        for layer in self.layers:
-            if not self.hidden:
-                x = layer(
-                    x,
-                    encoder_padding_mask=mask,
-                    position_table=rows.table(layer),
-                    positions=rows.positions,
-                )
-            else:
-                if layer is not blocks[0]:
-                    x = rows.add_to(x, layer)
-                x = layer(x, encoder_padding_mask=mask)
-            x, fc_result = x if isinstance(x, tuple) else (x, None)
-            if return_all_hiddens:
-                states.append(x)
-                fc_results.append(fc_result)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
+        x, states, fc_results = self._through_blocks(
+            x.transpose(0, 1), padding_mask if has_pads else None, rows, return_all_hiddens
+        )
         lengths = (~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
         return {
             "encoder_out": [x],
@@ -122,10 +99,35 @@ class FloaterEncoder(TransformerEncoderBase):
             STRETCH: [] if stretch is None else [stretch],
         }
 
+    def _through_blocks(
+        self, x: Tensor, padding_mask: Tensor | None, rows: BlockRows, return_all_hiddens: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+        """Pass ``x`` [S, B, C] through the blocks.
+
+        Returns:
+            The output [S, B, C]; with ``return_all_hiddens`` also the input of the first block and the
+            output of each, and each block's ``fc_result``.
+        """
+        first = all_blocks(self)[0]
+        states: list[Tensor] = [x] if return_all_hiddens else []
+        fc_results: list[Tensor | None] = []
+        for layer in self.layers:
+            positions = {} if self.hidden else rows.arguments(layer)
+            if self.hidden and layer is not first:
+                x = rows.add_to(x, layer)
+            x = layer(x, encoder_padding_mask=padding_mask, **positions)
+            x, fc_result = x if isinstance(x, tuple) else (x, None)
+            if return_all_hiddens:
+                states.append(x)
+                fc_results.append(fc_result)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x, states, fc_results
+
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Any]], new_order: Tensor
     ) -> dict[str, list[Any]]:
-        """As fairseq's; notes when a search makes ``beam_size`` copies of each sentence."""
+        """Reorder as fairseq does, and note when a search makes ``beam_size`` copies of each sentence."""
         reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
         reordered[BEAM] = []  # any other order may have mixed the copies
         sentences = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
@@ -136,7 +138,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return reordered
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
-        """As a full hook, for fairseq's NanDetector.
+        """Register a full hook instead, for fairseq's NanDetector.
 
         torch looks for a tensor among the values of an output that is a dict; here and in fairseq's
         own encoder all are lists, and it dies of a StopIteration.
@@ -144,7 +146,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return self.register_full_backward_hook(hook)
 
     def embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Scaled token embeddings with fairseq's base positions, and without: [B, S, C] each."""
+        """Embed the tokens, with fairseq's base positions and without: [B, S, C] each."""
         if token_embeddings is None:
             token_embeddings = self.embed_tokens(src_tokens)
         embedding = self.embed_scale * token_embeddings
@@ -153,7 +155,7 @@ class FloaterEncoder(TransformerEncoderBase):
         return embedding + self.embed_positions(src_tokens), embedding
 
     def _finished_embedding(self, x: Tensor) -> Tensor:
-        """What fairseq does to the sum of embedding and positions, in its order."""
+        """Apply to the sum of embedding and positions what fairseq does, in its order."""
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x)

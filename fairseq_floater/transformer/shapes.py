@@ -1,4 +1,4 @@
-"""The names of the shapes and what positions need to know of them, for tools that need no more."""
+"""Name the shapes and their sizes, for tools that need neither torch nor fairseq."""
 
 #: our architecture -> fairseq's
 ARCHITECTURES = {

@@ -1,4 +1,4 @@
-"""The translation model: fairseq's Transformer with a choice of position encoders, in its named shapes."""
+"""Register the translation model: fairseq's Transformer, in its named shapes, with a choice of encoders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
@@ -46,7 +45,7 @@ _LR_SCALE_BECOMES = {
 
 @register_model("floater_transformer")
 class FloaterTransformerModel(TransformerModel):
-    """fairseq's Transformer with a choice of position encoders (``--position-encoder``)."""
+    """Extend fairseq's Transformer by a choice of position encoders (``--position-encoder``)."""
 
     #: Why the model must not be trained with the optimiser of its arguments, or None.
     not_to_train: str | None = None
@@ -69,9 +68,8 @@ class FloaterTransformerModel(TransformerModel):
         """
         if isinstance(args, DictConfig):
             args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
-        position_encoders.complete(args)
+        encoder = position_encoders.complete(args)
         _refuse_unsupported(args)
-        encoder = POSITION_ENCODERS[args.position_encoder]
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
             "position encoder: %s, blocks: %s, target: %s%s",
@@ -94,18 +92,18 @@ class FloaterTransformerModel(TransformerModel):
         return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """As fairseq's, whose tasks call it before every update.
+        """Pass the number of updates on; fairseq's tasks call this before every update.
 
         Raises:
-            ValueError: the optimiser is none for ``--floater-lr-scale``. Not said where the model is
-                built: a checkpoint that is evaluated names its optimiser too.
+            ValueError: the optimiser does not go with ``--floater-lr-scale``. Building the model does
+                not raise it: a checkpoint that is evaluated names its optimiser too.
         """
         if self.not_to_train:
             raise ValueError(self.not_to_train)
         super().set_num_updates(num_updates)
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
-        """Called by fairseq's NanDetector, where gradients are not finite: tells how large positions are."""
+        """Log how large positions are: fairseq's NanDetector calls this where gradients are not finite."""
         signals = [module for module in self.modules() if isinstance(module, PositionSignal)]
         logger.error(
             "Gradients are not finite. The tables of positions of the last batch had the norms %s "
@@ -118,7 +116,7 @@ class FloaterTransformerModel(TransformerModel):
 
 
 def _lr_scale_fault(args: Any) -> str | None:
-    """Why ``--floater-lr-scale`` is none with the optimiser of ``args``, which hydra does not tell."""
+    """Say why ``--floater-lr-scale`` does not go with the optimiser of ``args``; hydra names none."""
     optimizer = getattr(args, "optimizer", None) or ""
     if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
         optimizer += " --scale-parameter"
@@ -133,7 +131,7 @@ def _lr_scale_fault(args: Any) -> str | None:
 
 
 def _refuse_unsupported(args: Any) -> None:
-    """Options of fairseq's Transformer that cannot work with positions, with the reason."""
+    """Refuse options of fairseq's Transformer that cannot work with positions, with the reason."""
     if getattr(args, "base_layers", 0):
         raise ValueError(
             f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "

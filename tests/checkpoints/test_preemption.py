@@ -3,7 +3,9 @@
 A plugin around ours sends the signals from within, so that they come at the same update every time.
 """
 
+import copy
 import json
+import logging
 import re
 import shlex
 import signal
@@ -197,7 +199,7 @@ def test_without_the_variable_a_training_dies(toy, plugin, tmp_path):
 
 
 def options_of_a_training(**changes):
-    """A trainer of fairseq as far as the stop is concerned."""
+    """fairseq's options as far as the stop is concerned."""
     checkpoint = {"no_save": False, "no_last_checkpoints": False, "save_interval_updates": 0}
     dataset = {"validate_interval_updates": 0, "disable_validation": False}
     cfg = {
@@ -208,53 +210,55 @@ def options_of_a_training(**changes):
     }
     for name, value in changes.items():
         next(part for part in cfg.values() if name in part)[name] = value
-    parts = {name: SimpleNamespace(**part) for name, part in cfg.items()}
-    return SimpleNamespace(**parts)
+    return SimpleNamespace(**{name: SimpleNamespace(**part) for name, part in cfg.items()})
 
 
 @pytest.mark.parametrize(
-    ("options", "first_update", "stop"),
+    ("options", "first_update", "stop"),  # told after the first update
     [
-        ({}, 7, 7),
-        ({"save_interval_updates": 7}, 7, 8),
-        ({"validate_interval_updates": 7}, 14, 15),
-        ({"validate_interval_updates": 1}, 7, 8),  # it would never find another moment
+        ({}, 6, 7),
+        ({"save_interval_updates": 7}, 6, 8),
+        ({"validate_interval_updates": 7}, 13, 15),
+        ({"validate_interval_updates": 1}, 6, 8),  # it would never find another moment
         ({}, 0, 1),  # the first batches overflowed
-        ({"max_update": 7}, 7, None),
-        ({"no_save": True}, 7, None),
-        ({"no_last_checkpoints": True}, 7, None),
+        ({"max_update": 7}, 6, None),
+        ({"no_save": True}, 6, None),
+        ({"no_last_checkpoints": True}, 6, None),
     ],
 )
 def test_the_update_of_the_stop(monkeypatch, options, first_update, stop):
-    monkeypatch.setattr(preemption, "_training", None)
-    monkeypatch.setattr(preemption, "_told", True)
-    cfg = options_of_a_training(**options)
-    limit = cfg.optimization.max_update
-    trainer = SimpleNamespace(cfg=cfg)
-    preemption._begin(trainer)
+    monkeypatch.setattr(preemption, "_trains", False)
+    monkeypatch.setattr(preemption, "_told", False)
+    monkeypatch.setattr(logging.getLogger("fairseq_cli.train"), "filters", [])
+    cfg, used = options_of_a_training(**options), []
+    unchanged = copy.deepcopy(cfg)
+    after_update = preemption.stopping(lambda cfg, *_: used.append(cfg))
     for update in range(first_update, first_update + 3):
-        trainer.get_num_updates = lambda update=update: update
-        preemption._after_update(trainer)
-        if cfg.optimization.max_update != limit:
+        trainer = SimpleNamespace(cfg=cfg, get_num_updates=lambda update=update: update)
+        after_update(cfg, trainer, None, None, [], False)
+        preemption._told = preemption._trains  # by the handler, which was set before
+        if used[-1] is not cfg:
             break
-    assert cfg.optimization.max_update == (limit if stop is None else stop)
-    assert trainer.cfg.optimization.max_update == limit
-    quiet = stop is not None and options != {"validate_interval_updates": 1}
-    assert cfg.dataset.disable_validation is quiet
+    assert cfg == unchanged  # what checkpoints hold
+    if stop is None:
+        assert used == [cfg] * 3
+        return
+    assert used[-1].optimization.max_update == update == stop
+    assert used[-1].dataset.disable_validation is (options != {"validate_interval_updates": 1})
 
 
 TWICE = """
 import os, signal, sys
 from argparse import Namespace
 from fairseq import utils
-from fairseq.trainer import Trainer
+from fairseq_cli import train
 
-plain = Trainer.train_step, Trainer.get_train_iterator
+plain = train.validate_and_save
 for folder in sys.argv[1:]:
     utils.import_user_module(Namespace(user_dir=folder))
-from fairseq_floater.checkpoints.reading import preemption
+from fairseq_floater.checkpoints import preemption
 preemption.install()
-assert plain == (Trainer.train_step.__wrapped__, Trainer.get_train_iterator.__wrapped__)
+assert train.validate_and_save.__wrapped__ is plain
 assert signal.getsignal(signal.SIGTERM) is preemption._on_sigterm
 print("installed once", flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
@@ -272,10 +276,9 @@ LOADERS = """
 import multiprocessing, subprocess
 from multiprocessing import resource_tracker
 from torch.utils.data import DataLoader
-from fairseq_floater.checkpoints.reading import preemption
+import fairseq_floater
 
 if __name__ == "__main__":
-    preemption._training = "some"
     resource_tracker.ensure_running()  # as in a process that fairseq spawns; its start unblocks
     for context in ("fork", "spawn"):
         # One batch for two workers: the other is without work.

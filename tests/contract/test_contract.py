@@ -36,9 +36,10 @@ from helpers import (
 )
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, PositionSignal
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.row_range import PositionRangeError
-from fairseq_floater.position_encoders.signal import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.signal import PositionSignal
 
 TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
 

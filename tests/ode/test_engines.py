@@ -13,10 +13,10 @@ from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode.engines.collocation import (
     MAX_ITERATIONS,
     TOLERANCE,
-    _quadrature,
     solve_collocation,
 )
 from fairseq_floater.ode.engines.hermite import HermiteGrid
+from fairseq_floater.ode.engines.quadrature import quadrature
 from fairseq_floater.ode.solve import row_errors
 
 TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
@@ -82,7 +82,7 @@ def test_adams_is_of_fourth_order():
 
 @pytest.mark.parametrize("steps", [8, 16, 64])
 def test_quadrature_is_exact_for_cubics(steps):
-    first, powers = _quadrature(steps)
+    first, powers = quadrature(steps)
     nodes = torch.arange(steps + 1, dtype=torch.float64)
     for degree in range(4):
         slopes = nodes**degree
@@ -94,7 +94,7 @@ def test_quadrature_is_exact_for_cubics(steps):
 def by_plain_iteration(dynamics, p0, times, step):
     """The same equations, segment by segment, solved by Picard's iteration under autograd."""
     steps = round(6.4 / step)
-    first, powers = _quadrature(steps)
+    first, powers = quadrature(steps)
     x0, values, slopes = p0, [p0[None]], []
     count = math.ceil((float(times[-1]) - 1e-9) / step / steps)
     for segment in range(count):

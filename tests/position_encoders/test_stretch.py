@@ -21,8 +21,9 @@ from helpers import (
 )
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.options import stretch_range
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.position_encoders.transforms import ROWS_PER_TOKEN, Stretch, stretch_range
+from fairseq_floater.position_encoders.transforms import ROWS_PER_TOKEN, Stretch
 from fairseq_floater.transformer import decoder, stack_positions
 
 CONTINUOUS = [name for name, cls in POSITION_ENCODERS.items() if cls.continuous]

@@ -1,4 +1,4 @@
-"""Adams-Bashforth of fourth order on a uniform grid: one evaluation of h a step.
+"""Solve by Adams-Bashforth of fourth order on a uniform grid: one evaluation of h a step.
 
 A step of RK4 costs four evaluations, and where a ReLU bends within it, its error falls with the
 square of the step like that of any other method. Four small steps of a method that evaluates h once,
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
+from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.engines.rk4_hermite import (
     Slope,
@@ -29,14 +30,17 @@ from fairseq_floater.ode.engines.rk4_hermite import (
     rk4_step,
     rk4_step_back,
 )
+from fairseq_floater.ode.solve_record import SolveRecord
 
 # h_k, h_{k-1}, h_{k-2}, h_{k-3}: the integral over the next step of the cubic through them.
 WEIGHTS = (55 / 24, -59 / 24, 37 / 24, -9 / 24)
 STARTING_STEPS = len(WEIGHTS) - 1
 
 
-def solve_adams(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor:
-    """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
+def solve_adams(
+    dynamics: Any, p0: Tensor, times: Tensor, step: float, record: SolveRecord
+) -> Tensor:
+    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     Stability wants the spectral radius of dh/dp times the step below 0.3 (RK4: 2.78).
 
@@ -45,15 +49,17 @@ def solve_adams(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor
         p0: [..., C], float32 or float64.
         times: [N] float64, increasing.
         step: grid spacing in units of time.
+        record: counts evaluations.
     """
     grid = HermiteGrid(times, step, p0)
+    record.add(grid.num_steps + 1 + 3 * min(grid.num_steps, STARTING_STEPS))
     if isinstance(dynamics, PositionDynamics):
         return _TwoLayerAdams.apply(p0, grid, *dynamics.coefficients())
     return grid.interpolate(*integrate(dynamics, p0, grid))
 
 
 def integrate(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
-    """From ``p0`` [..., C]: values and slopes [K + 1, ..., C] at the K + 1 grid points, by autograd."""
+    """Integrate from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid, by autograd."""
     p, values, slopes = p0, [p0], []
     for k in range(grid.num_steps):
         slopes.append(slope(grid.time(k), p))
@@ -67,7 +73,7 @@ def integrate(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tens
 
 
 class _TwoLayerAdams(torch.autograd.Function):
-    """The solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
+    """Solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
 
     @staticmethod
     def forward(ctx: Any, p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
@@ -124,7 +130,7 @@ class _TwoLayerAdams(torch.autograd.Function):
 def _integrate_two_layers(
     h: DynamicsCoefficients, p0: Tensor, grid: HermiteGrid
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, slopes and hidden layers [K + 1, R, C] on the grid, written in place."""
+    """Compute values, slopes and hidden layers [K + 1, R, C] on the grid, in place."""
     w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
     t = grid.times_like(p0)[:, None]
     bias1, bias2 = t * h.time1 + h.bias1, t * h.time2 + h.bias2
@@ -149,5 +155,18 @@ def _integrate_two_layers(
 
 
 def _add_combination(target: Tensor, rows: Tensor, weights: Tensor) -> None:
-    """target [R, C] += sum_j weights[j] * rows[j], in one kernel."""
+    """Add sum_j weights[j] * rows[j] to ``target`` [R, C], in one kernel."""
     target.view(-1).addmv_(rows.flatten(1).T, weights)
+
+
+ENGINE = Engine(
+    name="adams",
+    summary="Adams-Bashforth 4, one evaluation of h a step; for CPUs",
+    solve=solve_adams,
+    default_step=0.1,
+    auto_steps={
+        "cpu": (0.4, 0.2, 0.1, 0.05, 0.025),
+        "evaluation": (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125),
+    },
+    benchmark_steps=(0.1, 0.2, 0.4),
+)

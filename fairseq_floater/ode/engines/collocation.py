@@ -1,4 +1,4 @@
-"""The flow solved on all grid points of a segment at once: few rounds of h in a row, for GPUs.
+"""Solve on all grid points of a segment at once: few rounds of h in a row, for GPUs.
 
 A segment of time has n steps. Its unknown values X [n, R, C] satisfy
 
@@ -18,7 +18,6 @@ and its rows differ by the error of the step.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -26,7 +25,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
+from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
+from fairseq_floater.ode.engines.quadrature import powers_of, quadrature
 from fairseq_floater.ode.engines.rk4_hermite import accumulate_coefficients, solve_two_layers
 from fairseq_floater.ode.solve_record import SolveRecord
 
@@ -39,8 +40,6 @@ FINEST_STEP = SEGMENT / 256
 TOLERANCE = 1e-5
 # Iterations in each segment, at most.
 MAX_ITERATIONS = 24
-# Factors of the product: 2^5 = 32 terms of the series of the inverse.
-DOUBLINGS = 5
 # The step of RK4 where it stands in.
 FALLBACK_STEP = 0.1
 
@@ -52,7 +51,7 @@ def solve_collocation(
     step: float,
     record: SolveRecord,
 ) -> Tensor:
-    """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
+    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     The iteration goes on until the residual is below :data:`TOLERANCE`; where that takes more than
     :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. To look after each
@@ -66,7 +65,15 @@ def solve_collocation(
         times: [N] float64, increasing.
         step: grid spacing in units of time, at most :data:`COARSEST_STEP`.
         record: keeps residuals and fallbacks.
+
+    Raises:
+        ValueError: ``dynamics`` is no :class:`PositionDynamics`.
     """
+    if not isinstance(dynamics, PositionDynamics):
+        raise ValueError(
+            "`solver` collocation needs a PositionDynamics, but `dynamics` is a "
+            f"{type(dynamics).__name__} instead."
+        )
     look = record.look
     if look is None:
         look = not (p0.is_cuda and torch.is_grad_enabled())
@@ -79,7 +86,7 @@ def solve_collocation(
 
 
 class _ParallelFlow(torch.autograd.Function):
-    """The solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
+    """Solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
 
     @staticmethod
     def forward(
@@ -156,7 +163,7 @@ class _ParallelFlow(torch.autograd.Function):
 
 
 class _Iterator:
-    """The quasi-Newton iteration that forward and backward share, on n nodes of R rows.
+    """Iterate as forward and backward both do (quasi-Newton), on n nodes of R rows.
 
     Args:
         steps: n.
@@ -166,7 +173,7 @@ class _Iterator:
     """
 
     def __init__(self, steps: int, step: float, like: Tensor, count: int | None):
-        first, powers = _quadrature(steps)
+        first, powers = quadrature(steps)
         self.first = constant_like(step * first, like)[:, None, None]  # q0
         since_start = step * torch.arange(1, steps + 1, dtype=torch.float64)
         self.since_start = constant_like(since_start, like)[:, None, None]
@@ -174,7 +181,7 @@ class _Iterator:
         self.count = count
 
     def over_nodes(self, matrix: Tensor, x: Tensor, plus: Tensor) -> Tensor:
-        """plus + matrix x: [n, n] times [n, R, C]."""
+        """Return plus + matrix x: [n, n] times [n, R, C]."""
         return torch.addmm(plus.flatten(1), matrix, x.flatten(1)).view_as(x)
 
     def solve(
@@ -201,7 +208,7 @@ class _Iterator:
 
 
 class _Segment:
-    """One segment, solved; what its gradient needs.
+    """Solve one segment, and keep what its gradient needs.
 
     Shapes: times ``t`` [n + 1], its first value ``x0`` [R, C]; ``x``, ``slopes`` and ``hidden``
     [n + 1, R, C].
@@ -229,7 +236,7 @@ class _Segment:
 
         guess = x0 + iterator.since_start * slope0
         evaluate(guess)
-        self.jacobians = _powers_of(h.w2 @ ((last["hidden"] > 0).to(x0).mean(0)[:, None] * h.w1))
+        self.jacobians = powers_of(h.w2 @ ((last["hidden"] > 0).to(x0).mean(0)[:, None] * h.w1))
         x, self.residual, self.iterations = iterator.solve(equation, guess, self.jacobians, False)
         self.x = torch.cat([x0[None], x])
         self.slopes = torch.cat([slope0[None], last["slopes"]])
@@ -238,9 +245,9 @@ class _Segment:
     def pull_back(
         self, at_values: Tensor, at_slopes: Tensor, total: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of values and slopes [n + 1, R, C] -> of the first value [R, C], and the residual.
+        """Pull gradients of values and slopes [n + 1, R, C] back to the first value [R, C].
 
-        Adds the gradients of the coefficients to ``total``.
+        Adds the gradients of the coefficients to ``total``; also returns the relative residual [].
         """
         h, iterator = self.h, self.iterator
         open_units = self.hidden > 0
@@ -248,7 +255,7 @@ class _Segment:
         last: dict[str, Tensor] = {}
 
         def equation(grad: Tensor) -> Tensor:
-            """Of the slopes: what they get directly, and through the values that they add up to."""
+            """Return the residual in the slopes' gradient: direct, and through the values they add up to."""
             last["before_relu"] = (grad @ h.w2) * open_units[1:]
             last["values"] = at_values[1:] + last["before_relu"] @ h.w1
             return iterator.over_nodes(back, last["values"], at_slopes[1:] - grad)
@@ -268,30 +275,6 @@ class _Segment:
         return at_values[0] + last["values"].sum(0) + before_relu0 @ h.w1, residual
 
 
-def _powers_of(matrix: Tensor) -> list[Tensor]:
-    """matrix, matrix^2, matrix^4, ...: one for each factor of the product."""
-    powers = [matrix]
-    while len(powers) < DOUBLINGS:
-        powers.append(powers[-1] @ powers[-1])
-    return powers
-
-
-@lru_cache(maxsize=8)
-def _quadrature(steps: int) -> tuple[Tensor, list[Tensor]]:
-    """q0 [n] and Q, Q^2, Q^4, ... [n, n] for a step of one, float64: integrals from node 0.
-
-    Between two nodes the slope is the cubic through them and the nodes beside them, at the ends
-    through the nearest four.
-    """
-    piece = torch.zeros(steps, steps + 1, dtype=torch.float64)  # of one interval each
-    for i in range(1, steps - 1):
-        piece[i, i - 1 : i + 3] = torch.tensor([-1, 13, 13, -1], dtype=torch.float64) / 24
-    piece[0, :4] = torch.tensor([9, 19, -5, 1], dtype=torch.float64) / 24
-    piece[-1, -4:] = piece[0, :4].flip(0)
-    whole = piece.cumsum(0)
-    return whole[:, 0], _powers_of(whole[:, 1:])
-
-
 def _by_rk4(p0: Tensor, times: Tensor, coefficients: Any) -> Tensor:
     return solve_two_layers(p0, HermiteGrid(times, FALLBACK_STEP, p0), *coefficients)
 
@@ -303,3 +286,15 @@ def _gradient_by_rk4(
     with torch.enable_grad():
         solved = _by_rk4(inputs[0], times, inputs[1:])
     return torch.autograd.grad(solved, inputs, grad)
+
+
+ENGINE = Engine(
+    name="collocation",
+    summary="all grid points of a segment at once; for GPUs",
+    solve=solve_collocation,
+    default_step=0.2,
+    finest_step=FINEST_STEP,
+    coarsest_step=COARSEST_STEP,
+    auto_steps={"cuda": (0.4, 0.2, 0.1)},
+    benchmark_steps=(0.1, 0.2, 0.4),
+)

@@ -1,4 +1,4 @@
-"""A uniform grid in time, and cubic Hermite interpolation from it onto any times.
+"""Interpolate from a uniform grid in time onto any times, by cubic Hermite polynomials.
 
 The grid starts at the first time and never depends on the last one, so a row of the result does not
 depend on how many rows were asked for. The interpolant uses values and slopes at the grid points,
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def constant_like(values: Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """``values`` of the CPU on the device of ``like``, in its dtype or ``dtype``.
+    """Copy ``values`` from the CPU to the device of ``like``, in its dtype or ``dtype``.
 
     An ordinary copy to a GPU makes the host wait until all work before it is done; this one does not.
     """
@@ -26,7 +26,7 @@ def constant_like(values: Tensor, like: Tensor, dtype: torch.dtype | None = None
 
 
 class HermiteGrid:
-    """Where each requested time lies on the uniform grid t0, t0 + step, t0 + 2 step, ...
+    """Place each requested time on the uniform grid t0, t0 + step, t0 + 2 step, ...
 
     Interpolation and its transpose are weighted sums of few rows, one kernel each (`embedding_bag`).
 
@@ -62,26 +62,26 @@ class HermiteGrid:
         self._transposed = self._forward.transposed(2 * points)
 
     def time(self, k: int) -> float:
-        """Of grid point ``k``."""
+        """Return the time of grid point ``k``."""
         return self.start + k * self.step
 
     def times_like(self, like: Tensor) -> Tensor:
-        """Of all K + 1 grid points, in dtype and on device of ``like``."""
+        """Return the times of all K + 1 grid points, in dtype and on device of ``like``."""
         times = self.start + self.step * torch.arange(self.num_steps + 1, dtype=torch.float64)
         return constant_like(times, like)
 
     def interpolate(self, values: Tensor, slopes: Tensor) -> Tensor:
-        """[K + 1, ..., C] values and slopes on the grid -> [N, ..., C] at the requested times."""
+        """Interpolate values and slopes [K + 1, ..., C] on the grid: [N, ..., C] at the requested times."""
         return self._forward(torch.cat([values, slopes]))
 
     def transpose(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of :meth:`interpolate`: [N, ..., C] -> gradients of values and slopes."""
+        """Transpose :meth:`interpolate`: gradient [N, ..., C] -> gradients of values and slopes."""
         grad_values, grad_slopes = self._transposed(grad).chunk(2)
         return grad_values, grad_slopes
 
 
 class _WeightedSums:
-    """Row n of the result is the sum of ``weights[n]`` times ``rows[n]`` of a tensor.
+    """Sum rows: row n of the result is the sum of ``weights[n]`` times ``rows[n]`` of a tensor.
 
     Shapes: ``rows`` and ``weights`` [N, J] on the CPU, or both flat with the ``offsets`` [N] at
     which each result begins. Terms of weight zero are left out.
@@ -100,7 +100,7 @@ class _WeightedSums:
         self.weights = constant_like(weights, like)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """[M, ..., C] -> [N, ..., C]."""
+        """Return the sums: [M, ..., C] -> [N, ..., C]."""
         flat = F.embedding_bag(
             self.rows,
             tensor.flatten(1),
@@ -111,7 +111,7 @@ class _WeightedSums:
         return flat.view(-1, *tensor.shape[1:])
 
     def transposed(self, num_rows: int) -> _WeightedSums:
-        """The sums that carry a gradient back to a tensor of ``num_rows`` rows."""
+        """Return the sums that carry a gradient back to a tensor of ``num_rows`` rows."""
         rows, weights, offsets = self._cpu
         terms = torch.diff(offsets, append=offsets.new_tensor([len(rows)]))
         results = torch.repeat_interleave(torch.arange(len(offsets)), terms)

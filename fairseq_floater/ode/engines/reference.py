@@ -1,4 +1,4 @@
-"""The reference engine: torchdiffeq's RK4, midpoint and Dormand-Prince, and its adjoint."""
+"""Solve by torchdiffeq: its RK4, midpoint and Dormand-Prince, with either gradient."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
+from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.finite import solved_adaptively
 from fairseq_floater.ode.solve_record import SolveRecord
 
@@ -17,30 +18,31 @@ DOPRI5_TOLERANCE = 1e-5
 DOPRI5_MAX_STEPS = 100_000
 
 
-def solve_torchdiffeq(
+def _solve(
     dynamics: Callable[[Any, Tensor], Tensor],
     p0: Tensor,
     times: Tensor,
-    solver: str,
-    step_size: float | None,
-    gradient: str,
+    step: float | None,
     record: SolveRecord,
+    *,
+    method: str,
+    adjoint: bool = False,
 ) -> Tensor:
+    """Compute p at ``times`` [N] by ``method`` of torchdiffeq: [N, ..., C]."""
     import torchdiffeq
 
-    counted = _Counted(dynamics) if gradient == "direct" else dynamics
-    options: dict[str, Any] = {}
-    if step_size is None:
-        options["max_num_steps"] = DOPRI5_MAX_STEPS
-    else:
-        options["step_size"] = step_size
-    odeint = torchdiffeq.odeint_adjoint if gradient == "adjoint" else torchdiffeq.odeint
+    odeint = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
+    # The adjoint needs a Module, so its evaluations are not counted.
+    counted = dynamics if adjoint else _Counted(dynamics)
+    options: dict[str, Any] = {"step_size": step}
+    if step is None:
+        options = {"max_num_steps": DOPRI5_MAX_STEPS}
     trajectory = solved_adaptively(
         odeint,
         counted,
         p0,
         times.to(p0.device),
-        method=solver,
+        method=method,
         rtol=DOPRI5_TOLERANCE,
         atol=DOPRI5_TOLERANCE,
         options=options,
@@ -50,7 +52,7 @@ def solve_torchdiffeq(
 
 
 class _Counted:
-    """A dynamics that counts its evaluations. (The adjoint wants a Module, and goes uncounted.)
+    """Count the evaluations of a dynamics.
 
     The coefficients of a :class:`PositionDynamics` are put together once, not at every evaluation:
     else thousands of copies of the weights would wait for the backward pass.
@@ -65,3 +67,18 @@ class _Counted:
     def __call__(self, t: Tensor, p: Tensor) -> Tensor:
         self.evaluations += 1
         return self.dynamics(t, p)
+
+
+def _engine(name: str, summary: str, step: float | None) -> Engine:
+    return Engine(
+        name=name,
+        summary=f"torchdiffeq's {summary}",
+        solve=partial(_solve, method=name),
+        solve_adjoint=partial(_solve, method=name, adjoint=True),
+        default_step=step,
+    )
+
+
+RK4 = _engine("rk4", "RK4 (3/8 rule), the paper's solver", 0.02)  # 0.1 / 5, as in the paper
+MIDPOINT = _engine("midpoint", "midpoint", 0.02)
+DOPRI5 = _engine("dopri5", "adaptive Dormand-Prince 5(4)", None)

@@ -1,4 +1,4 @@
-"""Classic Runge-Kutta 4 on its own uniform grid, cubic Hermite interpolation onto any times.
+"""Solve by classic Runge-Kutta 4 on its own uniform grid, interpolated onto any times.
 
 The grid starts at the first time and never depends on the last one, so a row of the result does
 not depend on how many rows were asked for. Between two grid points the interpolant uses the values
@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
+from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid
+from fairseq_floater.ode.solve_record import SolveRecord
 
 Slope = Callable[[float, Tensor], Tensor]
 
@@ -29,7 +31,7 @@ STEPS_PER_CHUNK = 64
 
 
 def integrate_on_grid(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
-    """RK4 from ``p0`` [..., C]: values and slopes [K + 1, ..., C] at the K + 1 grid points."""
+    """Integrate by RK4 from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid."""
     p = p0
     values, slopes = [p0], []
     for k in range(grid.num_steps):
@@ -41,36 +43,48 @@ def integrate_on_grid(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tens
 
 
 def rk4_step(slope: Slope, t: float, p: Tensor, f1: Tensor, step: float) -> Tensor:
-    """One step of the classic method from ``p``, whose slope ``f1`` is known."""
+    """Make one step of the classic method.
+
+    Args:
+        slope: h.
+        t: time before the step.
+        p: [..., C] at ``t``.
+        f1: h(t, p), which is known.
+        step: its length.
+    """
     f2 = slope(t + step / 2, p + step / 2 * f1)
     f3 = slope(t + step / 2, p + step / 2 * f2)
     f4 = slope(t + step, p + step * f3)
     return p + step / 6 * (f1 + 2 * (f2 + f3) + f4)
 
 
-def solve_rk4_hermite(dynamics: Any, p0: Tensor, times: Tensor, step: float) -> Tensor:
-    """p at ``times`` [N] -> [N, ..., C]; see the module docstring.
+def solve_rk4_hermite(
+    dynamics: Any, p0: Tensor, times: Tensor, step: float, record: SolveRecord
+) -> Tensor:
+    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     Args:
         dynamics: ``dynamics(t, p) -> dp/dt``; a :class:`PositionDynamics` gets the written-out gradient.
         p0: [..., C], float32 or float64.
         times: [N] float64, increasing.
         step: grid spacing; stability wants spectral radius * step < 2.78, accuracy < 0.2.
+        record: counts evaluations.
     """
     grid = HermiteGrid(times, step, p0)
+    record.add(4 * grid.num_steps + 1)
     if isinstance(dynamics, PositionDynamics):
         return solve_two_layers(p0, grid, *dynamics.coefficients())
     return grid.interpolate(*integrate_on_grid(dynamics, p0, grid))
 
 
 def solve_two_layers(p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
-    """The solve for the coefficients of a :class:`PositionDynamics`, with the written-out gradient."""
+    """Solve for the coefficients of a :class:`PositionDynamics`, with the written-out gradient."""
     solved: Tensor = _TwoLayerFlow.apply(p0, grid, *coefficients)
     return solved
 
 
 class _TwoLayerFlow(torch.autograd.Function):
-    """The solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
+    """Solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
 
     @staticmethod
     def forward(ctx: Any, p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
@@ -108,7 +122,7 @@ class _TwoLayerFlow(torch.autograd.Function):
 
 
 class Stage:
-    """One RK4 stage of a run of steps: its inputs, and what flowed back through it so far.
+    """Hold one RK4 stage of a run of steps: its inputs, and what flowed back through it so far.
 
     Shapes: ``t`` [S], ``x`` [S, R, C] for S steps; the stage's output is ``slope()`` [S, R, C].
     """
@@ -124,7 +138,7 @@ class Stage:
         return self.hidden @ self.h.w2.T + (self.t[:, None, None] * self.h.time2 + self.h.bias2)
 
     def pull_back(self, s: int, grad: Tensor) -> Tensor:
-        """Gradient [R, C] of step ``s``'s output -> gradient of its input; both are kept."""
+        """Pull a gradient [R, C] of step ``s``'s output back to its input; both are kept."""
         self.grad_out[s] = grad
         torch.mul(grad @ self.h.w2, self.hidden[s] > 0, out=self.grad_pre[s])
         return self.grad_pre[s] @ self.h.w1
@@ -152,7 +166,7 @@ def accumulate_coefficients(
 def rk4_stages(
     h: DynamicsCoefficients, grid: HermiteGrid, chunk: range, values: Tensor, slopes: Tensor
 ) -> list[Stage]:
-    """The four stages of the steps in ``chunk``, recomputed side by side from the grid values."""
+    """Recompute the four stages of the steps in ``chunk`` side by side from the grid values."""
     step = grid.step
     t = grid.times_like(values)[chunk.start : chunk.stop]
     p, f1 = values[chunk.start : chunk.stop], slopes[chunk.start : chunk.stop]
@@ -171,10 +185,19 @@ def rk4_step_back(
     grad_value: Tensor,
     grad_slope: Tensor,
 ) -> Tensor:
-    """Gradient [R, C] at the end of step ``s`` -> gradient at its start (discrete adjoint of RK4)."""
+    """Pull a gradient [R, C] at the end of step ``s`` back to its start (discrete adjoint of RK4)."""
     first, second, third, fourth = stages
     d4 = fourth.pull_back(s, step / 6 * running)
     d3 = third.pull_back(s, step / 3 * running + step * d4)
     d2 = second.pull_back(s, step / 3 * running + step / 2 * d3)
     d1 = first.pull_back(s, step / 6 * running + step / 2 * d2 + grad_slope)
     return running + d1 + d2 + d3 + d4 + grad_value
+
+
+ENGINE = Engine(
+    name="rk4_hermite",
+    summary="RK4 on its own grid; for the strongest flows",
+    solve=solve_rk4_hermite,
+    default_step=0.2,
+    auto_steps={"cpu": (0.1, 0.05), "cuda": (0.1, 0.05), "evaluation": (0.0125,)},
+)

@@ -1,0 +1,73 @@
+"""Declare and check the command-line options of position encoders."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declare a command-line option; ``None`` as default means "decided by the target"."""
+
+    name: str
+    default: Any
+    help: str
+    type: type = str
+    choices: tuple[str, ...] | None = None
+
+    @property
+    def dest(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        # Defaults stay with the architecture functions, as for fairseq's own model options.
+        kwargs: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self.help}
+        if self.type is bool:
+            kwargs["action"] = "store_true"
+        else:
+            kwargs.update(type=self.type, choices=self.choices, metavar=None)
+        parser.add_argument(self.name, **kwargs)
+
+    def checked(self, value: Any) -> Any:
+        """Return ``value`` in the option's type: Hydra knows neither choices nor our types.
+
+        Raises:
+            ValueError: a value of another type or outside the choices.
+        """
+        if value is None:
+            return None
+        try:
+            if self.type is int and float(value) != int(value):
+                raise ValueError
+            value = value if self.type is bool else self.type(value)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"`{self.name}` must be of type {self.type.__name__}, but is {value!r} instead."
+            ) from None
+        if self.choices and value not in self.choices:
+            raise ValueError(
+                f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
+            )
+        return value
+
+
+def stretch_range(value: str | None) -> tuple[float, float] | None:
+    """Parse ``--position-stretch LOW:HIGH``.
+
+    Raises:
+        ValueError: anything but two numbers with 0 < LOW <= HIGH.
+    """
+    if value is None:
+        return None
+    try:
+        low, high = (float(word) for word in value.split(":"))
+    except ValueError:
+        low = high = 0.0
+    if not 0 < low <= high < float("inf"):
+        raise ValueError(
+            "`--position-stretch` must be LOW:HIGH with 0 < LOW <= HIGH, such as 0.5:2.5, but is "
+            f"{value!r} instead."
+        )
+    return low, high

@@ -1,0 +1,53 @@
+"""List the position encoders, one line each.
+
+This file needs no torch: an encoder's own file is imported when its class is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fairseq_floater.position_encoders.base import PositionEncoder
+
+
+class Entry(NamedTuple):
+    """Name an encoder's class, and its default ``--position-target`` (the first it allows)."""
+
+    path: str
+    target: str
+
+
+#: ``--position-encoder`` -> its class, as ``file.Class`` in this folder
+ENCODERS = {
+    "floater": Entry("floater.FloaterPositions", "qkv"),
+    "sinusoidal": Entry("sinusoidal.SinusoidalPositions", "hidden"),
+    "learned": Entry("learned.LearnedPositions", "hidden"),
+    "rnn": Entry("rnn.RecurrentPositions", "qkv"),
+    "rotation_flow": Entry("rotation_flow.RotationFlowPositions", "hidden"),
+    "none": Entry("none.NoPositions", "hidden"),
+}
+DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
+BLOCKS = ("all", "input")
+TARGETS = ("qkv", "hidden")
+
+
+class _Classes(Mapping[str, "type[PositionEncoder]"]):
+    """Map names to the encoders' classes, each imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> type[PositionEncoder]:
+        file, _, class_name = ENCODERS[name].path.partition(".")
+        module = import_module(f"fairseq_floater.position_encoders.{file}")
+        encoder: type[PositionEncoder] = getattr(module, class_name)
+        return encoder
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ENCODERS)
+
+    def __len__(self) -> int:
+        return len(ENCODERS)
+
+
+POSITION_ENCODERS = _Classes()

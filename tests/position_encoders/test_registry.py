@@ -1,0 +1,53 @@
+"""An encoder is one file and one line of the registry, and reading the registry needs no torch."""
+
+import argparse
+import sys
+
+import pytest
+from toy import run
+
+from fairseq_floater import position_encoders
+from fairseq_floater.position_encoders import POSITION_ENCODERS, registry
+from fairseq_floater.position_encoders.none import NoPositions
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODERS)
+def test_a_line_says_what_the_class_says(name):
+    encoder, entry = POSITION_ENCODERS[name], registry.ENCODERS[name]
+    assert (encoder.name, encoder.targets[0]) == (name, entry.target)
+    # "The file named after the encoder" is the README's answer to where positions are made.
+    assert entry.path == f"{name}.{encoder.__name__}"
+    assert set(encoder.targets) <= set(registry.TARGETS)
+
+
+def test_the_help_of_the_options_is_made_from_the_registry():
+    parser = argparse.ArgumentParser(prog="p", formatter_class=argparse.RawTextHelpFormatter)
+    position_encoders.add_args(parser)
+    text = " ".join(parser.format_help().split())
+    assert "where positions come from: " + ", ".join(registry.ENCODERS) in text
+    assert "default: qkv for floater and rnn, hidden for the others" in text
+    for option in position_encoders.all_options():
+        assert option.name in text
+
+
+@pytest.mark.parametrize(
+    ("code", "needs"),
+    [
+        ("from fairseq_floater import position_encoders", set()),
+        ("import fairseq_floater.experiments.system", set()),
+        (
+            "from fairseq_floater import position_encoders as p; p.POSITION_ENCODERS['none']",
+            {"torch"},
+        ),
+    ],
+    ids=["registry", "system", "class"],
+)
+def test_torch_is_imported_with_a_class_only(code, needs):
+    code = f"import sys; sys.argv = ['floater']\n{code}\nprint({{'torch', 'fairseq'}} & {{*sys.modules}})"
+    assert run([sys.executable, "-c", code]).stdout == f"{needs or 'set()'}\n"
+
+
+def test_one_line_more_is_one_encoder_more(monkeypatch):
+    monkeypatch.setitem(registry.ENCODERS, "silent", registry.Entry("none.NoPositions", "hidden"))
+    assert list(POSITION_ENCODERS)[-1] == "silent"
+    assert POSITION_ENCODERS["silent"] is NoPositions
