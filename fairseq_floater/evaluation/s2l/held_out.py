@@ -114,18 +114,18 @@ def read_origins(path: Path) -> Iterator[Origin]:
         S2LError: a row is damaged; names the line.
     """
     count = 0
-    for line in TextFile(path):
-        if line.number == 1 or not line.data:
+    for number, line in enumerate(TextFile(path).lines, start=1):
+        if number == 1 or not line:
             continue
         try:
-            index, name, source, target, file, origin = line.data.decode("utf-8").split("\t")
+            index, name, source, target, file, origin = line.split("\t")
             row = Origin(name, int(source), int(target), file, int(origin))
             numbers = (row.source_tokens, row.target_tokens, row.line)
             if int(index) != count or not all(0 <= n <= _LARGEST_NUMBER for n in numbers):
                 raise ValueError
         except ValueError:
             raise S2LError(
-                f"{path}, line {line.number} is no row of {', '.join(COLUMNS)} with the id {count}."
+                f"{path}, line {number} is no row of {', '.join(COLUMNS)} with the id {count}."
             ) from None
         yield row
         count += 1

@@ -7,7 +7,7 @@ by the length limit and the teacher-forced loss of the references stand beside t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,13 @@ import numpy as np
 from sacrebleu.metrics import CHRF
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.metric_sums import Array, score_of, sentence_counts
-from fairseq_floater.evaluation.metrics import bleu_metric
+from fairseq_floater.evaluation.metrics import (
+    Array,
+    Score,
+    bleu_metric,
+    corpus_score,
+    sentence_counts,
+)
 from fairseq_floater.evaluation.s2l.bins import S2LError
 from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
@@ -41,7 +46,7 @@ ALL = "all"
 FEW_SENTENCES = 100
 # Below this share of the references' length, hypotheses count as stopping early.
 EARLY_STOP = 0.9
-# Of fairseq's rule for the longest output.
+# The largest a and b of fairseq's rule for the longest output.
 LARGEST_LIMIT = 1_000_000
 
 
@@ -128,7 +133,7 @@ def score(
 
 
 class _Scorer:
-    """Scores runs on the sentences of a bin; keeps each run's statistics over a test set."""
+    """Scores runs on the sentences of a bin; keeps each run's counts over a test set."""
 
     def __init__(
         self,
@@ -141,12 +146,12 @@ class _Scorer:
         self.length_limit, self.baseline = length_limit, baseline
         self.resamples, self.seed = resamples, seed
         self.bleu, self.chrf = bleu, CHRF()
-        self.counts: dict[int, tuple[Array, Array]] = {}
+        self.counts: dict[int, list[tuple[Array, Score]]] = {}
 
     def signature(self) -> str:
-        # The number of references, which is part of it, is known once something is scored.
-        sentence_counts(self.bleu, ["x"], ["x"])
-        return str(self.bleu.get_signature().format())
+        # sacreBLEU knows the number of references, which is part of it, once something is scored.
+        corpus_score(self.bleu, ["x"], ["x"])
+        return str(self.bleu.get_signature())
 
     def add(
         self,
@@ -156,52 +161,47 @@ class _Scorer:
         runs: dict[str, list[SystemRun]],
         index: Array,
     ) -> None:
-        """Append the scores of every system on the sentences ``index`` to the report."""
+        """Append the scores of every system on some sentences to the report.
+
+        Args:
+            report: what to append to.
+            name: of the bin.
+            test: the test set.
+            runs: the seeds of each system on it.
+            index: which of its sentences are in the bin.
+        """
         report.add_bin(name, len(index), float(np.mean(test.source_tokens[index])))
         bootstrap = Bootstrap(len(index), self.resamples, self.seed)
-        resampled: dict[str, tuple[Array, Array]] = {}
         for system, seeds in runs.items():
-            both = [self._counts(run, test) for run in seeds]
-            counts = [bleu_counts[index] for bleu_counts, _ in both]
-            chrf = [self._chrf(chrf_counts[index].sum(0)) for _, chrf_counts in both]
+            bleu, chrf = zip(*(self._counts(run, test) for run in seeds))
+            counts = [of_all[index] for of_all, _ in bleu]
             losses = [run.losses[index] for run in seeds if run.losses is not None]
-            bleu = _measure(counts, self._bleu, bootstrap)
-            loss = _measure(losses, bits_per_token, bootstrap) if losses else None
-            resampled[system] = (bleu.resampled, loss.resampled if loss else np.empty(0))
+            ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
             report.scores[name][system] = BinScore(
-                bleu=bleu,
-                loss=loss,
-                chrf=float(np.mean(chrf)),
-                length_ratio=float(
-                    np.mean([c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts])
-                ),
+                bleu=_measure(counts, bleu[0][1], bootstrap),
+                loss=_measure(losses, bits_per_token, bootstrap) if losses else None,
+                chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in chrf])),
+                length_ratio=float(np.mean(ratios)),
                 cut_off=self._cut_off(seeds, test, index),
             )
-        self._compare(report.scores[name], resampled)
+        self._compare(report.scores[name])
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
                 "mean little."
             )
 
-    def _counts(self, run: SystemRun, test: EvaluationSet) -> tuple[Array, Array]:
-        """What BLEU and chrF count of every sentence [N, 10] and [N, 18], in half of int64's memory."""
+    def _counts(self, run: SystemRun, test: EvaluationSet) -> list[tuple[Array, Score]]:
+        """Return what BLEU and chrF count of every sentence, [N, 10] and [N, 18]."""
         if id(run) not in self.counts:
-            bleu, chrf = (
-                sentence_counts(metric, run.hypotheses, test.references).astype(np.int32)
+            self.counts[id(run)] = [
+                sentence_counts(metric, run.hypotheses, test.references)
                 for metric in (self.bleu, self.chrf)
-            )
-            self.counts[id(run)] = (bleu, chrf)
+            ]
         return self.counts[id(run)]
 
-    def _bleu(self, sums: Array) -> float:
-        return float(score_of(self.bleu, sums).score)
-
-    def _chrf(self, sums: Array) -> float:
-        return float(score_of(self.chrf, sums).score)
-
     def _cut_off(self, seeds: list[SystemRun], test: EvaluationSet, index: Array) -> float | None:
-        """Share of hypotheses that reached the length limit, 0..1; None where nothing tells."""
+        """Return the share of hypotheses that reached the length limit; None where nothing tells."""
         if self.length_limit is None or any(run.lengths is None for run in seeds):
             return None
         a, b = self.length_limit
@@ -212,20 +212,14 @@ class _Scorer:
         ]
         return float(np.mean(shares))
 
-    def _compare(
-        self, scores: dict[str, BinScore], resampled: dict[str, tuple[Array, Array]]
-    ) -> None:
+    def _compare(self, scores: dict[str, BinScore]) -> None:
         if self.baseline is None or self.baseline not in scores:
             return
-        base, base_resampled = scores[self.baseline], resampled[self.baseline]
-        for system, found in scores.items():
-            found.bleu_gain = _comparison(
-                found.bleu, base.bleu, resampled[system][0], base_resampled[0]
-            )
+        base = scores[self.baseline]
+        for found in scores.values():
+            found.bleu_gain = _comparison(found.bleu, base.bleu)
             if found.loss is not None and base.loss is not None:
-                found.loss_gain = _comparison(
-                    found.loss, base.loss, resampled[system][1], base_resampled[1]
-                )
+                found.loss_gain = _comparison(found.loss, base.loss)
 
 
 def _warn_of_early_stops(report: S2LScores) -> None:
@@ -242,18 +236,14 @@ def _warn_of_early_stops(report: S2LScores) -> None:
             )
 
 
-def _measure(
-    runs: Sequence[Array], score: Callable[[Array], float], bootstrap: Bootstrap
-) -> Measure:
-    """Mean over seeds with the interval of that mean, and each seed's own value."""
+def _measure(runs: Sequence[Array], score: Score, bootstrap: Bootstrap) -> Measure:
+    """Return the mean over seeds with the interval of that mean, and each seed's own value."""
     per_seed = [score(statistics.sum(0)) for statistics in runs]
     resampled = bootstrap.scores(runs, score)
-    estimate = interval(float(np.mean(per_seed)), resampled)
-    return Measure(estimate.value, estimate.low, estimate.high, per_seed, resampled)
+    low, high = interval(resampled)
+    return Measure(float(np.mean(per_seed)), low, high, per_seed, resampled)
 
 
-def _comparison(
-    ours: Measure, base: Measure, resampled: Array, base_resampled: Array
-) -> Comparison:
+def _comparison(ours: Measure, base: Measure) -> Comparison:
     difference = ours.value - base.value
-    return Comparison(difference, paired_p_value(difference, resampled - base_resampled))
+    return Comparison(difference, paired_p_value(difference, ours.resampled - base.resampled))

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_floater.evaluation.metric_sums import Array
+from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.version import __version__
 
 

@@ -101,7 +101,7 @@ class _Splitter:
             shutil.copyfile(self.options.spm_model, self.work / "spm.model")
             self.final = Segmenter(self.work / "spm.model", self.threads)
         pairs = itertools.chain.from_iterable(self._read(split) for split in self.splits)
-        is_first = first_occurrences(progress(pairs, "duplicates", sum(lines.values())), self.work)
+        is_first = first_occurrences(progress(pairs, "duplicates", sum(lines.values())))
         held_out = HeldOut(
             self.work, self.langs, self.bins, self.options.max_per_bin, self.options.seed
         )

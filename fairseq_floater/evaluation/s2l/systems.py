@@ -7,22 +7,19 @@ import unicodedata
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fairseq_floater.evaluation.hypotheses import (
     BPE_MARKS,
-    FilePath,
     join_pieces,
     read_hypotheses,
     read_references,
     read_tagged,
-    wrong,
 )
-from fairseq_floater.evaluation.lines import TextFile, TextLines
-from fairseq_floater.evaluation.metric_sums import Array
+from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
+from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.evaluation.s2l.bins import S2LError
 from fairseq_floater.evaluation.s2l.held_out import read_origins
 
@@ -47,8 +44,8 @@ class EvaluationSet:
         bin_names: of the bins, as they first occur.
     """
 
-    sources: TextLines
-    references: TextLines
+    sources: list[str]
+    references: list[str]
     source_tokens: Array
     bins: Array
     bin_names: list[str]
@@ -68,8 +65,7 @@ class EvaluationSet:
                 raise S2LError(
                     f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(bins)} rows."
                 )
-            join = partial(join_pieces, kind="sentencepiece")
-            sides.append(lines.changed(join) if encoded else lines)
+            sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
         columns = [np.array(column, dtype=np.int32) for column in (source_tokens, bins)]
         return cls(sides[0], sides[1], columns[0], columns[1], list(bin_names))
 
@@ -93,7 +89,7 @@ class SystemRun:
         losses: [N, 2] bits and tokens of the references (end symbol included), or None.
     """
 
-    hypotheses: TextLines
+    hypotheses: list[str]
     lengths: Array | None
     losses: Array | None
 
@@ -118,10 +114,12 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
     file, size = TextFile(path), len(test)
     hypotheses = read_hypotheses(file)
     if len(hypotheses) != size:
-        raise wrong(f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}")
+        raise scoring_error(
+            f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}"
+        )
     _check_sources(file, test)
     lengths = np.full(size, -1, dtype=np.int32)
-    for _, sentence, text in read_tagged(file, "P"):
+    for _, _, sentence, text in read_tagged(file, "P"):
         if sentence < size and lengths[sentence] < 0:
             lengths[sentence] = len(text.split())
     losses = None if loss_path is None else _read_losses(loss_path, test)
@@ -135,7 +133,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     repeated = read_hypotheses(file)
     size, extra = len(test), 0
     losses = np.zeros((size, 2))
-    for number, sentence, text in read_tagged(file, "P"):
+    for number, _, sentence, text in read_tagged(file, "P"):
         if sentence >= size:
             extra += 1
         elif not losses[sentence, 1]:
@@ -145,7 +143,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         found = f"has {size - missing.size + extra}"
         names = ", ".join(map(str, missing[:5]))
         found += f" (none for {names})" if missing.size else ""
-        raise wrong(f"`{path}` must have a P line for each of {size} sentences", found)
+        raise scoring_error(f"`{path}` must have a P line for each of {size} sentences", found)
     _check_sources(file, test)
     first, strange = -1, 0
     for i, (ours, theirs) in enumerate(zip(repeated, test.references)):
@@ -154,7 +152,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     # Unknown words and normalisation change some lines, a translation nearly all.
     if strange > size / 2:
         rule = f"`{path}` must be of fairseq-generate --score-reference"
-        raise wrong(rule, f"sentence {first} is not the reference")
+        raise scoring_error(rule, f"sentence {first} is not the reference")
     return losses
 
 
@@ -163,10 +161,10 @@ def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int
         values = [float(word) for word in text.split()]
     except ValueError:
         rule = f"`{path}` must have numbers on P lines"
-        raise wrong(rule, f"line {number} has {text[:40]!r}") from None
+        raise scoring_error(rule, f"line {number} has {text[:40]!r}") from None
     if not values or not all(map(math.isfinite, values)):
         rule = f"`{path}` must have finite numbers on P lines"
-        raise wrong(rule, f"line {number} has {text[:40]!r}")
+        raise scoring_error(rule, f"line {number} has {text[:40]!r}")
     return -sum(values), len(values)
 
 
@@ -193,7 +191,7 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
 def _check_sources(file: TextFile, test: EvaluationSet) -> None:
     """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
     found = strange = first = 0
-    for number, i, text in read_tagged(file, "S"):
+    for number, _, i, text in read_tagged(file, "S"):
         found += 1
         if i >= len(test):
             continue  # told by the count of sentences
@@ -201,13 +199,13 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
             tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
                 rule = f"`{file.path}` must be in the split's tokens, {expected} in sentence {i}"
-                raise wrong(rule, f"line {number} has {tokens}")
+                raise scoring_error(rule, f"line {number} has {tokens}")
         elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
             first, strange = first or number, strange + 1
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
     if strange > found / 2:
         rule = f"`{file.path}` must translate the split's test sentences"
-        raise wrong(rule, f"line {first} has another source")
+        raise scoring_error(rule, f"line {first} has another source")
 
 
 def _plain(text: str) -> str:
