@@ -6,8 +6,6 @@ import argparse
 from typing import Any
 
 from fairseq_floater.evaluation import score as scoring
-from fairseq_floater.evaluation.hypotheses import BPE_MARKS, FORMATS
-from fairseq_floater.evaluation.metrics import TOKENIZERS
 from fairseq_floater.verbs import add_verb
 
 
@@ -42,14 +40,14 @@ def score(verbs: Any) -> None:
     parser.add_argument(
         "--target-lang", required=True, metavar="LANG", help="of the references: de"
     )
-    parser.add_argument("--format", default="auto", choices=FORMATS)
+    parser.add_argument("--format", default="auto", choices=scoring.FORMATS)
     parser.add_argument(
         "--remove-bpe",
-        choices=tuple(BPE_MARKS),
+        choices=tuple(scoring.BPE_MARKS),
         help="join subwords first, where the hypotheses still hold them",
     )
     parser.add_argument(
-        "--tokenize", default="13a", choices=TOKENIZERS, help="sacreBLEU's tokenizer (13a)"
+        "--tokenize", default="13a", choices=scoring.TOKENIZERS, help="sacreBLEU's tokenizer (13a)"
     )
     parser.add_argument(
         "--compound-split",

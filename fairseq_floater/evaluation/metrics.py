@@ -25,6 +25,10 @@ TOKENIZERS = tuple(BLEU.TOKENIZERS)
 _HYPHEN = re.compile(r"(\S)-(\S)")
 # sacreBLEU holds the n-grams of all references that it is given: some 30 kB a sentence for chrF.
 _AT_ONCE = 1_000
+# The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
+_FEWEST_RESAMPLES = 40
+# An interval has two digits after 1,000.
+_MOST_RESAMPLES = 100_000
 _SEED = "SACREBLEU_SEED"
 
 
@@ -78,6 +82,17 @@ def bleu_metric(tokenize: str, language: str) -> Any:
         reason = " ".join(str(error).split())
         rule = "`tokenize` must be a tokenizer that is installed"
         raise scoring_error(rule, f"is {tokenize!r}", f": {reason}.") from None
+
+
+def check_bootstrap(bootstrap: int, seed: int) -> None:
+    """Raise ScoringError for a number of resamples or a seed that makes no interval."""
+    if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
+        rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
+        raise scoring_error(rule, f"is {bootstrap}")
+    if bootstrap > _MOST_RESAMPLES:
+        raise scoring_error(f"`bootstrap` must be at most {_MOST_RESAMPLES:,}", f"is {bootstrap}")
+    if seed < 0:
+        raise scoring_error("`seed` must not be negative", f"is {seed}")
 
 
 def corpus_score(

@@ -22,15 +22,18 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.errors import shown
-from fairseq_floater.evaluation.hypotheses import (
-    DROPPED_HINT,
-    read_hypotheses,
-    read_references,
-)
+from fairseq_floater.evaluation.hypotheses import BPE_MARKS as BPE_MARKS
+from fairseq_floater.evaluation.hypotheses import DROPPED_HINT
+from fairseq_floater.evaluation.hypotheses import FORMATS as FORMATS
+from fairseq_floater.evaluation.hypotheses import ScoringError as ScoringError
+from fairseq_floater.evaluation.hypotheses import read_hypotheses as read_hypotheses
+from fairseq_floater.evaluation.hypotheses import read_references as read_references
 from fairseq_floater.evaluation.lines import FilePath, scoring_error
+from fairseq_floater.evaluation.metrics import TOKENIZERS as TOKENIZERS
 from fairseq_floater.evaluation.metrics import (
     Metric,
     bleu_metric,
+    check_bootstrap,
     corpus_score,
     moses_tokens,
     split_compounds,
@@ -44,10 +47,6 @@ TEST_SET_LINES = {
     "de": {"wmt14": 2737, "wmt14/full": 3003},
     "fr": {"wmt14": 3003, "wmt14/full": 3003},
 }
-# The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
-_FEWEST_RESAMPLES = 40
-# An interval has two digits after 1,000.
-_MOST_RESAMPLES = 100_000
 # Warn of tokenised text from so many hypotheses on that end in ` .`.
 _MANY_TOKENISED = 100
 
@@ -267,17 +266,6 @@ def _check_options(
 def _check_language(language: str) -> None:
     if not LANGUAGE.fullmatch(language):
         raise scoring_error("`target_language` must be a code such as de", f"is {shown(language)}")
-
-
-def check_bootstrap(bootstrap: int, seed: int) -> None:
-    """Raise ScoringError for a number of resamples or a seed that makes no interval."""
-    if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
-        rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
-        raise scoring_error(rule, f"is {bootstrap}")
-    if bootstrap > _MOST_RESAMPLES:
-        raise scoring_error(f"`bootstrap` must be at most {_MOST_RESAMPLES:,}", f"is {bootstrap}")
-    if seed < 0:
-        raise scoring_error("`seed` must not be negative", f"is {seed}")
 
 
 def _check_corpus(

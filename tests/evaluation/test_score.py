@@ -12,13 +12,7 @@ import sacrebleu
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation import metrics
 from fairseq_floater.evaluation import score as scoring
-from fairseq_floater.evaluation.hypotheses import (
-    BPE_MARKS,
-    ScoringError,
-    read_hypotheses,
-    read_references,
-)
-from fairseq_floater.evaluation.score import score
+from fairseq_floater.evaluation.score import ScoringError, read_hypotheses, read_references, score
 
 REFERENCES = [
     "Die Katze sitzt auf der Matte, und der Hund schläft.",
@@ -283,7 +277,7 @@ def test_subword_nmt_pieces_are_joined(write):
 
 def test_d_lines_that_fairseq_joined_are_left_alone(write):
     path = write("out.txt", generated(HYPOTHESES))
-    for kind in BPE_MARKS:
+    for kind in scoring.BPE_MARKS:
         assert read_hypotheses(path, remove_bpe=kind) == HYPOTHESES
 
 

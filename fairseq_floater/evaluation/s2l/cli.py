@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.metrics import TOKENIZERS
 from fairseq_floater.evaluation.s2l.bins import Bins
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.score import score as score_s2l
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_options import SplitOptions
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
+from fairseq_floater.evaluation.score import TOKENIZERS
 from fairseq_floater.figures import checked_format
 from fairseq_floater.verbs import VERBS, add_verb, positive, share
 

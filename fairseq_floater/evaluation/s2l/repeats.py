@@ -17,7 +17,7 @@ from fairseq_floater.data.parallel_text import batched
 
 NGRAM = 13
 _BATCH = 50_000
-# Odd, so that multiplying by it loses nothing modulo 2^64 (the golden ratio, as hashing likes it).
+# The golden ratio times 2^64: odd, so that multiplying by it loses nothing modulo 2^64.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]

@@ -1,8 +1,8 @@
-"""Scores of one or more systems on a short-to-long test set, bin by bin and in all.
+"""Score systems on a short-to-long test set, bin by bin and in all.
 
-BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and early stopping is what
-models do on sentences longer than any they saw. So the length ratio, the share of hypotheses cut off
-by the length limit and the teacher-forced loss of the references stand beside them.
+BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and models stop early on
+sentences longer than any they saw. So the length ratio, the share of hypotheses cut off by the length
+limit and the teacher-forced loss of the references stand beside them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fairseq_floater.evaluation.metrics import (
     Array,
     Score,
     bleu_metric,
+    check_bootstrap,
     corpus_score,
     sentence_counts,
 )
@@ -39,7 +40,6 @@ from fairseq_floater.evaluation.s2l.systems import (
     check_same_tokens,
     read_runs,
 )
-from fairseq_floater.evaluation.score import check_bootstrap
 
 ALL = "all"
 # Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
@@ -66,33 +66,24 @@ def score(
 
     Args:
         split_dir: what ``floater s2l split`` made.
-        systems: hypotheses of ``test``, in the order in which they are to be shown.
+        systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
-        baseline: the system that every other one is compared with, by paired bootstrap.
+        baseline: the system to compare every other one with, by paired bootstrap.
         length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
             tokens or more count as cut off (source with end symbol, as fairseq counts; where the
             model's --max-target-positions are fewer, that limit is not known here).
         tokenize: sacreBLEU's tokenizer.
         bootstrap: resamples for intervals and p-values, 0 for none.
         seed: of the resampling.
-        labels: what tables and figures call a system, by its name; the name itself where it has none.
+        labels: the names of systems in tables and figures, where these are not their own.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
         S2LError, ScoringError: files that do not belong to the split.
     """
     names = [files.name for files in systems]
-    if not systems:
-        raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
-    if baseline is not None and baseline not in names:
-        known = ", ".join(names)
-        raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
-    for files in short_systems:
-        if files.name not in names:
-            raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
-    shown_as = {name: (labels or {}).get(name, name) for name in names}
-    if len(set(shown_as.values())) < len(names):
-        raise UsageError(f"`--label` must tell the systems apart, but they are {shown_as}.")
+    labels = {name: (labels or {}).get(name, name) for name in names}
+    _check_systems(names, short_systems, baseline, labels)
     check_bootstrap(bootstrap, seed)
     if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
         raise UsageError(
@@ -106,7 +97,7 @@ def score(
     scorer = _Scorer(bleu, length_limit, bootstrap, seed, baseline)
     report = S2LScores(
         split=str(split_dir),
-        labels=shown_as,
+        labels=labels,
         baseline=baseline,
         signature=scorer.signature(),
         length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
@@ -130,6 +121,24 @@ def score(
     scorer.add(report, ALL, test, runs, np.arange(len(test)))
     _warn_of_early_stops(report)
     return report
+
+
+def _check_systems(
+    names: Sequence[str],
+    short_systems: Sequence[SystemFiles],
+    baseline: str | None,
+    labels: dict[str, str],
+) -> None:
+    if not names:
+        raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
+    if baseline is not None and baseline not in names:
+        known = ", ".join(names)
+        raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
+    for files in short_systems:
+        if files.name not in names:
+            raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
+    if len(set(labels.values())) < len(names):
+        raise UsageError(f"`--label` must tell the systems apart, but they are {labels}.")
 
 
 class _Scorer:

@@ -1,4 +1,4 @@
-"""Short-to-long data from parallel text: what is short trains, what is long tests.
+"""Make short-to-long data from parallel text: short pairs train, long pairs test.
 
 Lengths are source lengths in the model's own tokens without the end symbol. The subword model that
 defines them is learned on short training pairs only. That is a circle (who is short depends on the
@@ -38,7 +38,7 @@ from fairseq_floater.evaluation.s2l.split_options import SplitOptions, check_for
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.files import file_hash, naming, put_folder, write_text
 
-# Test lines whose overlap with the training text is looked for at once.
+# How many test lines to compare with the training text at once.
 _OVERLAP_LINES = 100_000
 
 
@@ -47,10 +47,15 @@ def split(
 ) -> SplitReport:
     """Make the short-to-long data of ``raw_dir`` in ``out_dir``; whole or not at all.
 
-    ``raw_dir`` holds train, valid and any test* files of both languages, as prepare_text.sh takes
-    them. ``out_dir`` gets train, valid, test (the long pairs of all files), test_short (the short
-    pairs of the test files) in the same form, the origin of each test pair in test.tsv, the subword
-    model and split.json.
+    Args:
+        raw_dir: holds train, valid and any test* files of both languages, as prepare_text.sh takes
+            them.
+        out_dir: gets train, valid, test (the long pairs of all files) and test_short (the short pairs
+            of the test files) in the same form, the origin of each test pair in test.tsv, the subword
+            model and split.json.
+        options: what decides the split.
+        force: replace ``out_dir``.
+        threads: of sentencepiece.
 
     Raises:
         UsageError: the inputs lie in ``out_dir``.
@@ -80,14 +85,14 @@ def split(
 
 
 class _Splitter:
-    """One run of :func:`split` into the folder ``work``."""
+    """Runs :func:`split` into the folder ``work``."""
 
     def __init__(
         self, raw_dir: Path, work: Path, splits: list[str], options: SplitOptions, threads: int
     ):
         self.raw_dir, self.work, self.options, self.threads = raw_dir, work, options, threads
         self.langs = (options.source, options.target)
-        # Of two equal pairs the first one read stays: a held-out one rather than one for training.
+        # The first of equal pairs stays: read held-out text first, so that it is never trained on.
         self.splits = sorted(splits, key=lambda s: (s == "train", s == "valid", s))
         self.bins = Bins(options.edges)
         self.provisional: Segmenter | None = None
@@ -126,7 +131,7 @@ class _Splitter:
         return read_pairs(self.raw_dir, split, *self.langs)
 
     def _learn(self, lines: int) -> None:
-        """The two rounds of the module's docstring; leaves the final model as ``spm.model``."""
+        """Learn subwords in the two rounds of the module's docstring; writes ``spm.model``."""
         threshold = self.bins.threshold
 
         def short_in_words() -> Iterator[tuple[str, str]]:
@@ -170,7 +175,7 @@ class _Splitter:
     def _distribute(
         self, split: str, is_first: Any, held_out: HeldOut, report: SplitReport
     ) -> None:
-        """Send every pair of ``split`` to train, valid or test, or count why it goes nowhere."""
+        """Send every pair of a split to train, valid or test, or count the reason for leaving it out."""
         kind = "test" if split.startswith("test") else split
         files = [text_file(self.raw_dir, split, lang).name for lang in self.langs]
         outputs = []
@@ -204,8 +209,8 @@ class _Splitter:
                 )
 
     def _fault(self, kind: str, pair: Pair) -> str | None:
-        """Why a pair is of no use, or None."""
-        # A line of nothing but invisible characters has no tokens either.
+        """Return the reason for leaving a pair out; None for a pair that is used."""
+        # No tokens also means a line of invisible characters alone.
         if not min(pair.source_tokens, pair.target_tokens):
             return "empty"
         if max(pair.source_tokens, pair.target_tokens) > self.options.max_len:
@@ -221,12 +226,12 @@ class _Splitter:
         return None
 
     def _overlap(self, lang: str) -> dict[str, dict[str, float]]:
-        """Overlap of each test set with the training text, by test set."""
+        """Return the overlap of each test set with the training text."""
         found = {}
         for name in (TEST, SHORT_TEST):
             path = self.work / f"{name}.{lang}"
             if path.exists():
-                # The training text once more for every so many lines, so that memory stays bounded.
+                # Read the training text again for every part, so that memory stays bounded.
                 totals: Counter[str] = Counter()
                 for lines in batched(self._words(path), _OVERLAP_LINES):
                     overlap = Overlap(lines)
@@ -237,7 +242,7 @@ class _Splitter:
         return found
 
     def _words(self, path: Path) -> Iterator[str]:
-        """The lines of a file, in words."""
+        """Yield the lines of a file, in words."""
         for line in read_lines(path):
             yield join_pieces(line, "sentencepiece") if self.options.encoded else line
 
@@ -249,7 +254,7 @@ class _Splitter:
 
 
 def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
-    """Whether the same split is there already; raises where something else is."""
+    """Tell whether the same split is there already; raise where something else is."""
     if not out_dir.exists() or (out_dir.is_dir() and not any(out_dir.iterdir())):
         return False
     if not (out_dir / "split.json").is_file():
@@ -270,7 +275,7 @@ def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """As JSON will give it back."""
+    """Return settings as JSON gives them back."""
     return dict(json.loads(json.dumps(settings)))
 
 

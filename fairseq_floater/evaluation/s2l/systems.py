@@ -1,4 +1,4 @@
-"""Reading what one system made of a short-to-long test set, and refusing what does not fit it."""
+"""Read the output of a system for a short-to-long test set, and refuse what does not fit it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EvaluationSet:
         sources, references: N raw lines each.
         source_tokens: [N] lengths.
         bins: [N] indices into ``bin_names``.
-        bin_names: of the bins, as they first occur.
+        bin_names: the names of the bins, in the order in which they occur.
     """
 
     sources: list[str]
@@ -52,7 +52,17 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
-        """Raises S2LError where the files do not have one line for each row of ``name``.tsv."""
+        """Read a test set of a split.
+
+        Args:
+            folder: the split.
+            name: of the test set.
+            langs: source and target language.
+            encoded: whether the split is in sentencepieces.
+
+        Raises:
+            S2LError: the files do not have one line for each row of ``name``.tsv.
+        """
         source_tokens, bins, bin_names = array("i"), array("i"), dict[str, int]()
         for origin in read_origins(folder / f"{name}.tsv"):
             source_tokens.append(origin.source_tokens)
@@ -73,7 +83,7 @@ class EvaluationSet:
         return len(self.source_tokens)
 
     def members(self, name: str) -> Array:
-        """Indices of the pairs of a bin."""
+        """Return the indices of the pairs of a bin."""
         if name not in self.bin_names:
             return np.empty(0, dtype=np.int64)
         return np.flatnonzero(self.bins == self.bin_names.index(name))
@@ -95,7 +105,7 @@ class SystemRun:
 
 
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
-    """Every seed of a system.
+    """Read every seed of a system.
 
     Raises:
         S2LError: another number of loss files than of hypotheses.
@@ -127,8 +137,8 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
 
 
 def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
-    """[N, 2]: bits and tokens of each reference, from the P lines (log2 probabilities)."""
-    # Of the reference itself: what comes twice, or is another text, is not its loss.
+    """Return bits and tokens of each reference [N, 2], from the P lines (log2 probabilities)."""
+    # Read the text as well: the loss of another text, or a loss given twice, is not the reference's.
     file = TextFile(path)
     repeated = read_hypotheses(file)
     size, extra = len(test), 0
@@ -169,10 +179,10 @@ def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int
 
 
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
-    """Losses a token compare only where every model counts the same tokens.
+    """Check that every run counts the same tokens, without which losses a token do not compare.
 
     Raises:
-        S2LError: a sentence has another number of them in two runs (or a file broke off).
+        S2LError: a sentence has more tokens in one run than in another (or a file broke off).
     """
     first: tuple[str, Array] | None = None
     for name, seeds in runs.items():
@@ -194,7 +204,7 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
     for number, _, i, text in read_tagged(file, "S"):
         found += 1
         if i >= len(test):
-            continue  # told by the count of sentences
+            continue  # the caller has refused another number of sentences
         if BPE_MARKS["sentencepiece"].search(text):
             tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
