@@ -94,22 +94,24 @@ def score(
     options = split.made_from["options"]
     langs = (options["source"], options["target"])
     bleu = bleu_metric(tokenize, options["target"])
-    scorer = _Scorer(bleu, length_limit, bootstrap, seed, baseline)
+    # sacreBLEU knows the number of references, a part of the signature, once something is scored.
+    corpus_score(bleu, ["x"], ["x"])
     report = S2LScores(
         split=str(split_dir),
         labels=labels,
         baseline=baseline,
-        signature=scorer.signature(),
+        signature=str(bleu.get_signature()),
         length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
         resamples=bootstrap,
         seed=seed,
         length_limit=length_limit,
     )
+    scorer = _Scorer(report, bleu)
     if short_systems:
         test = EvaluationSet.read(split_dir, SHORT_TEST, langs, options["encoded"])
         runs = {files.name: read_runs(files, test) for files in short_systems}
         check_same_tokens(runs)
-        scorer.add(report, split.bins.short_name, test, runs, np.arange(len(test)))
+        scorer.add(split.bins.short_name, test, runs, np.arange(len(test)))
     test = EvaluationSet.read(split_dir, TEST, langs, options["encoded"])
     runs = {files.name: read_runs(files, test) for files in systems}
     check_same_tokens(runs)
@@ -117,8 +119,8 @@ def score(
         members = test.members(name)
         if not len(members):
             raise S2LError(f"{split_dir / TEST}.tsv has no pair in the bin {name}.")
-        scorer.add(report, name, test, runs, members)
-    scorer.add(report, ALL, test, runs, np.arange(len(test)))
+        scorer.add(name, test, runs, members)
+    scorer.add(ALL, test, runs, np.arange(len(test)))
     _warn_of_early_stops(report)
     return report
 
@@ -142,45 +144,26 @@ def _check_systems(
 
 
 class _Scorer:
-    """Scores runs on the sentences of a bin; keeps each run's counts over a test set."""
+    """Adds the scores of bins to a report; keeps each run's counts over a test set."""
 
-    def __init__(
-        self,
-        bleu: Any,
-        length_limit: tuple[float, float] | None,
-        resamples: int,
-        seed: int,
-        baseline: str | None,
-    ):
-        self.length_limit, self.baseline = length_limit, baseline
-        self.resamples, self.seed = resamples, seed
-        self.bleu, self.chrf = bleu, CHRF()
-        self.counts: dict[int, list[tuple[Array, Score]]] = {}
-
-    def signature(self) -> str:
-        # sacreBLEU knows the number of references, which is part of it, once something is scored.
-        corpus_score(self.bleu, ["x"], ["x"])
-        return str(self.bleu.get_signature())
+    def __init__(self, report: S2LScores, bleu: Any):
+        self.report, self.metrics = report, (bleu, CHRF())
+        self.counts: dict[SystemRun, list[tuple[Array, Score]]] = {}
 
     def add(
-        self,
-        report: S2LScores,
-        name: str,
-        test: EvaluationSet,
-        runs: dict[str, list[SystemRun]],
-        index: Array,
+        self, name: str, test: EvaluationSet, runs: dict[str, list[SystemRun]], index: Array
     ) -> None:
-        """Append the scores of every system on some sentences to the report.
+        """Add the scores of every system on the sentences of a bin.
 
         Args:
-            report: what to append to.
             name: of the bin.
             test: the test set.
             runs: the seeds of each system on it.
             index: which of its sentences are in the bin.
         """
+        report = self.report
         report.add_bin(name, len(index), float(np.mean(test.source_tokens[index])))
-        bootstrap = Bootstrap(len(index), self.resamples, self.seed)
+        bootstrap = Bootstrap(len(index), report.resamples, report.seed)
         for system, seeds in runs.items():
             bleu, chrf = zip(*(self._counts(run, test) for run in seeds))
             counts = [of_all[index] for of_all, _ in bleu]
@@ -202,18 +185,17 @@ class _Scorer:
 
     def _counts(self, run: SystemRun, test: EvaluationSet) -> list[tuple[Array, Score]]:
         """Return what BLEU and chrF count of every sentence, [N, 10] and [N, 18]."""
-        if id(run) not in self.counts:
-            self.counts[id(run)] = [
-                sentence_counts(metric, run.hypotheses, test.references)
-                for metric in (self.bleu, self.chrf)
+        if run not in self.counts:
+            self.counts[run] = [
+                sentence_counts(metric, run.hypotheses, test.references) for metric in self.metrics
             ]
-        return self.counts[id(run)]
+        return self.counts[run]
 
     def _cut_off(self, seeds: list[SystemRun], test: EvaluationSet, index: Array) -> float | None:
         """Return the share of hypotheses that reached the length limit; None where nothing tells."""
-        if self.length_limit is None or any(run.lengths is None for run in seeds):
+        if self.report.length_limit is None or any(run.lengths is None for run in seeds):
             return None
-        a, b = self.length_limit
+        a, b = self.report.length_limit
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
         limits = (a * (test.source_tokens[index] + 1) + b).astype(np.int64)
         shares = [
@@ -222,9 +204,9 @@ class _Scorer:
         return float(np.mean(shares))
 
     def _compare(self, scores: dict[str, BinScore]) -> None:
-        if self.baseline is None or self.baseline not in scores:
+        base = scores.get(self.report.baseline or "")
+        if base is None:
             return
-        base = scores[self.baseline]
         for found in scores.values():
             found.bleu_gain = _comparison(found.bleu, base.bleu)
             if found.loss is not None and base.loss is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,15 +39,13 @@ class EvaluationSet:
     Attributes:
         sources, references: N raw lines each.
         source_tokens: [N] lengths.
-        bins: [N] indices into ``bin_names``.
-        bin_names: the names of the bins, in the order in which they occur.
+        bins: the names of the bins of the N pairs.
     """
 
     sources: list[str]
     references: list[str]
     source_tokens: Array
-    bins: Array
-    bin_names: list[str]
+    bins: list[str]
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
@@ -63,33 +60,28 @@ class EvaluationSet:
         Raises:
             S2LError: the files do not have one line for each row of ``name``.tsv.
         """
-        source_tokens, bins, bin_names = array("i"), array("i"), dict[str, int]()
-        for origin in read_origins(folder / f"{name}.tsv"):
-            source_tokens.append(origin.source_tokens)
-            bins.append(bin_names.setdefault(origin.bin, len(bin_names)))
+        origins = list(read_origins(folder / f"{name}.tsv"))
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
-            if len(lines) != len(bins):
+            if len(lines) != len(origins):
                 raise S2LError(
-                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(bins)} rows."
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(origins)} rows."
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
-        columns = [np.array(column, dtype=np.int32) for column in (source_tokens, bins)]
-        return cls(sides[0], sides[1], columns[0], columns[1], list(bin_names))
+        lengths = np.array([origin.source_tokens for origin in origins], dtype=np.int64)
+        return cls(sides[0], sides[1], lengths, [origin.bin for origin in origins])
 
     def __len__(self) -> int:
-        return len(self.source_tokens)
+        return len(self.bins)
 
     def members(self, name: str) -> Array:
         """Return the indices of the pairs of a bin."""
-        if name not in self.bin_names:
-            return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(self.bins == self.bin_names.index(name))
+        return np.flatnonzero([bin == name for bin in self.bins])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SystemRun:
     """One seed of a system on a test set of N sentences.
 
