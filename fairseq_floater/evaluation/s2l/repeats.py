@@ -54,46 +54,33 @@ def ngram_hashes(line: str) -> Hashes:
     return hashes
 
 
-class Overlap:
+def overlap(held_out: Sequence[str], training: Iterable[str]) -> dict[str, float]:
     """Measure how much of some held-out lines also stands in a training corpus.
 
     Memory grows with the held-out lines alone; the training corpus streams by.
+
+    Returns:
+        The shares 0..1 of held-out lines of which the line itself, any 13-gram, and at least half of the
+        13-grams stand in the training corpus.
     """
-
-    def __init__(self, held_out: Sequence[str]):
-        self.lines = np.array([line_hash(line) for line in held_out], dtype=np.uint64)
-        grams = [ngram_hashes(line) for line in held_out]
-        self.sizes = [len(g) for g in grams]
-        every = np.concatenate([np.empty(0, dtype=np.uint64), *grams])
-        self.known, self.positions = np.unique(every, return_inverse=True)
-        self.known_lines = np.unique(self.lines)
-        self.seen = np.zeros(len(self.known), dtype=np.bool_)
-        self.seen_lines = np.zeros(len(self.known_lines), dtype=np.bool_)
-
-    def add_training(self, lines: Iterable[str]) -> None:
-        for batch in batched(lines, _BATCH):
-            _mark(self.known, self.seen, np.concatenate([ngram_hashes(line) for line in batch]))
-            hashes = np.array([line_hash(line) for line in batch], dtype=np.uint64)
-            _mark(self.known_lines, self.seen_lines, hashes)
-
-    def counts(self) -> dict[str, int]:
-        """Count the held-out lines, and those whose line, any 13-gram or half of them is in training."""
-        hits = self.seen[self.positions.reshape(-1)]
-        ends = np.cumsum(self.sizes)
-        found = [
-            float(hits[end - size : end].mean()) if size else 0.0
-            for size, end in zip(self.sizes, ends)
-        ]
-        same = self.seen_lines[np.searchsorted(self.known_lines, self.lines)]
-        return {
-            "lines": len(found),
-            "same_line": int(same.sum()),
-            "any_13gram": sum(share > 0 for share in found),
-            "half_of_13grams": sum(share >= 0.5 for share in found),
-        }
+    lines = np.array([line_hash(line) for line in held_out], dtype=np.uint64)
+    grams = [ngram_hashes(line) for line in held_out]
+    known_lines, known = np.unique(lines), np.unique(np.concatenate(grams))
+    seen_lines, seen = np.zeros(len(known_lines), np.bool_), np.zeros(len(known), np.bool_)
+    for batch in batched(training, _BATCH):
+        hashes = np.array([line_hash(line) for line in batch], dtype=np.uint64)
+        _mark(known_lines, seen_lines, hashes)
+        _mark(known, seen, np.concatenate([ngram_hashes(line) for line in batch]))
+    hits = np.array([seen[np.searchsorted(known, g)].mean() if len(g) else 0.0 for g in grams])
+    return {
+        "same_line": float(seen_lines[np.searchsorted(known_lines, lines)].mean()),
+        "any_13gram": float((hits > 0).mean()),
+        "half_of_13grams": float((hits >= 0.5).mean()),
+    }
 
 
 def _mark(known: Hashes, seen: NDArray[np.bool_], hashes: Hashes) -> None:
+    """Mark those of the sorted ``known`` hashes as seen that are among ``hashes``."""
     if len(known) and len(hashes):
         places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
         seen[places[known[places] == hashes]] = True
