@@ -71,7 +71,7 @@ def damaged(line, number):
 
 
 def test_scoring(tmp_path):
-    """sacreBLEU holds all resamples of a text at once, 80 bytes a sentence and resample for chrF."""
+    """sacreBLEU holds all resamples at once, and before that the n-grams of all references."""
     count = min(LINES, 100_000)
     references = write(tmp_path / "references", sentences(count, 1))
     with references.open(encoding="utf-8") as file:
@@ -82,7 +82,7 @@ def test_scoring(tmp_path):
         hypotheses = write(tmp_path / "hypotheses", found)
     words = ("score", hypotheses, "--references", references, "--target-lang", "de")
     peak = measured(f"score, {count:,} lines", *words)
-    assert peak < 100_000 * count + 256 * MEGABYTE
+    assert peak < 115_000 * count + 256 * MEGABYTE
 
 
 @pytest.mark.parametrize("kind", ["raw", "encoded"])
