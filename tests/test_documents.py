@@ -1,4 +1,4 @@
-"""What the documents say is there, and the README's table is what the code prints."""
+"""Hold the documents to the code: files, links, commands and the table of encoders."""
 
 import os
 import re
@@ -12,22 +12,39 @@ from fairseq_floater.experiments.info import collect
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOMS = sorted(path.parent.name for path in toys.PACKAGE.glob("*/__init__.py"))
+# A file by its path from the repository's root, or from the package where that begins with a room.
 PATH = re.compile(
-    r"\b((?:scripts|configs|docs|fairseq_floater|tests)/[\w./-]+\.(?:sh|py|yaml|md|png))\b"
+    rf"(?<![\w/.-])((?:scripts|configs|docs|fairseq_floater|tests|{'|'.join(ROOMS)})/[\w./-]+"
+    r"\.(?:sh|py|yaml|md|png))\b"
 )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_every_file_named_is_there(document):
-    text = document.read_text()
-    missing = [p for p in PATH.findall(text) if not (ROOT / p).exists()]
-    assert not missing
+    # Python in a document is the reader's own: it names files to be written.
+    text = re.sub(r"```python\n.*?```", "", document.read_text(), flags=re.DOTALL)
+    named = PATH.findall(text)
+    assert [p for p in named if not any((base / p).exists() for base in (ROOT, toys.PACKAGE))] == []
 
 
-def test_every_link_leads_somewhere():
-    for document in DOCUMENTS:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+def anchors(document):
+    """The anchors that GitHub makes of a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_link_leads_somewhere(document):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_readme():
+    text = (ROOT / "README.md").read_text()
+    assert [p.name for p in DOCUMENTS[1:] if f"{p.relative_to(ROOT)})" not in text] == []
 
 
 def test_the_readmes_encoder_table_is_the_codes():
@@ -65,13 +82,13 @@ def test_the_example_of_a_new_encoder_runs():
     assert (table[4] - 4 * table[1]).abs().max() < 1e-6
 
 
-def test_the_readmes_commands_on_a_checkpoint_run_as_typed(tmp_path_factory, tmp_path):
-    """The toy experiment lies where the README's own data and training would."""
+def test_fairseqs_commands_on_a_checkpoint_run_as_typed(tmp_path_factory, tmp_path):
+    """Run the page's commands where a toy experiment stands in for the page's data and training."""
     toy = toys.shared(tmp_path_factory)
     (tmp_path / "data").symlink_to(toy.prepared)
     (tmp_path / "checkpoints").symlink_to(toy.donor.parent)
-    text = (ROOT / "README.md").read_text()
-    block = re.search(r"fairseq's own commands\n\n```bash\n(.*?)```", text, re.DOTALL)[1]
+    text = (ROOT / "docs" / "fairseq-commands.md").read_text()
+    block = re.search(r"```bash\n(.*?)```", text, re.DOTALL)[1]
     commands = block[block.index("fairseq-generate") :]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = toys.environment(PATH=path)

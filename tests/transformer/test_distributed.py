@@ -102,9 +102,10 @@ FORGETS = {
 
 @pytest.mark.parametrize("forget", FORGETS.values(), ids=FORGETS)
 def test_the_last_solve_is_forgotten_where_a_kept_table_is(forget):
-    model = train_on(flow(), 5, 30)
+    engine = {"floater_solver": "adams"}  # auto solves finer in evaluation than in training
+    model = train_on(flow(**engine), 5, 30)
     forget(model)
-    current = flow(seed=5).eval()
+    current = flow(seed=5, **engine).eval()
     current.load_state_dict(model.state_dict())
     model.set_num_updates(2)
     assert max(differences(model, tables(current, 40))) <= 1e-6
