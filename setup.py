@@ -25,7 +25,7 @@ setup(
         # another torch. `floater info` names it when it is missing.
         "torch>=2.6",
         "torchdiffeq>=0.2.4",
-        "sacrebleu>=2.3",
+        "sacrebleu>=2.3,<3",
         "sentencepiece>=0.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",

@@ -1,123 +1,169 @@
-"""What `floater score` measures of a text: sacreBLEU's BLEU and chrF, and BLEU of Moses tokens."""
+"""sacreBLEU's metrics, with the texts and signatures that `floater score` reports."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import logging
+import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
-from tqdm import tqdm
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics import BLEU
 
-from fairseq_floater.evaluation.lines import wrong
-from fairseq_floater.evaluation.metric_sums import AT_ONCE, Metric, MetricSums, blocks
+from fairseq_floater.data.parallel_text import batched
+from fairseq_floater.evaluation.lines import scoring_error
 
-logger = logging.getLogger(__name__)
+Array = NDArray[Any]
+# Turns counts summed over sentences [K] into a score.
+Score = Callable[[Array], float]
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
-_MANY_LIKE_TOKENS = 100
 _HYPHEN = re.compile(r"(\S)-(\S)")
+# sacreBLEU holds the n-grams of all references that it is given: for chrF some 70 kB of 25 words.
+_AT_ONCE = 1_000
+# The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
+_FEWEST_RESAMPLES = 40
+# An interval has two digits after 1,000.
+_MOST_RESAMPLES = 100_000
+_SEED = "SACREBLEU_SEED"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One score in 0..100 with its signature.
+
+    ``mean`` and ``half_width`` are those of sacreBLEU's ``--confidence``: the mean of the bootstrap
+    scores and half the span of their central 95%. Both are None without a bootstrap, and for a score
+    of 0.
+    """
+
+    name: str
+    score: float
+    signature: str
+    mean: float | None = None
+    half_width: float | None = None
+
+    @classmethod
+    def from_score(
+        cls, name: str, metric: Any, score: Any, labels: Mapping[str, str] | None = None
+    ) -> Metric:
+        """Return the report of a score object.
+
+        Args:
+            name: the name that a report shows.
+            metric: the sacreBLEU metric that made ``score``.
+            score: its score object.
+            labels: further entries of the signature.
+        """
+        signature = metric.get_signature()
+        for key, value in (labels or {}).items():
+            signature.update(key, value)
+        # Six digits, as sacreBLEU's command gives them with `-w 6`.
+        found = json.loads(score.format(width=6, signature=str(signature), is_json=True))
+        interval = found.get("confidence_mean"), found.get("confidence_var")
+        return cls(name, score.score, str(signature), *interval)
 
 
 def bleu_metric(tokenize: str, language: str) -> Any:
-    """sacreBLEU's BLEU; raises ScoringError for a tokenizer that is unknown or not installed."""
+    """Return sacreBLEU's BLEU; ScoringError for a tokenizer that is unknown or not installed."""
     if tokenize not in TOKENIZERS:
-        raise wrong(f"`tokenize` must be one of {', '.join(TOKENIZERS)}", f"is {tokenize!r}")
+        raise scoring_error(
+            f"`tokenize` must be one of {', '.join(TOKENIZERS)}", f"is {tokenize!r}"
+        )
     try:
         # `trg_lang` only brings sacreBLEU's warning of a tokenizer that does not suit it; `force`
-        # silences its warning of tokenised text, which comes of every part of a text.
+        # silences its warning of tokenised text, which names an option that is not ours.
         return BLEU(tokenize=tokenize, trg_lang=language, force=True)
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         rule = "`tokenize` must be a tokenizer that is installed"
-        raise wrong(rule, f"is {tokenize!r}", f": {reason}.") from None
+        raise scoring_error(rule, f"is {tokenize!r}", f": {reason}.") from None
 
 
-class TextSums:
-    """Every metric of one text, summed over its parts.
+def check_bootstrap(bootstrap: int, seed: int) -> None:
+    """Raise ScoringError for a number of resamples or a seed that makes no interval."""
+    if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
+        rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
+        raise scoring_error(rule, f"is {bootstrap}")
+    if bootstrap > _MOST_RESAMPLES:
+        raise scoring_error(f"`bootstrap` must be at most {_MOST_RESAMPLES:,}", f"is {bootstrap}")
+    if seed < 0:
+        raise scoring_error("`seed` must not be negative", f"is {seed}")
+
+
+def corpus_score(
+    metric: Any,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    bootstrap: int = 0,
+    seed: int = 12345,
+) -> Any:
+    """Return sacreBLEU's score object for N hypotheses.
 
     Args:
-        language: chooses the Moses rules; of German, compounds are split too.
-        tokenize: of sacreBLEU's BLEU.
-        test_set: a label for the signatures.
-        compound_split: False for none.
-        resampling: resamples and seed of the bootstrap.
-
-    Attributes:
-        empty: hypotheses and references without text.
+        metric: a metric of sacreBLEU.
+        hypotheses, references: N lines each.
+        bootstrap: resamples for the interval, 0 for none. sacreBLEU holds them all at once: 48 bytes
+            a sentence and resample for BLEU, 80 for chrF.
+        seed: of the resamples.
     """
-
-    def __init__(
-        self,
-        language: str,
-        tokenize: str,
-        test_set: str | None,
-        compound_split: bool | None,
-        resampling: tuple[int, int],
-    ):
-        from sacremoses import MosesTokenizer  # slow to import
-
-        self.moses = MosesTokenizer(lang=language)
-        self.resampling = resampling
-        bleu = bleu_metric(tokenize, language)
-        labels = {"test": test_set} if test_set else {}
-        self.raw = [MetricSums("BLEU", bleu, labels), MetricSums("chrF2", CHRF(), labels)]
-        version = importlib.metadata.version("sacremoses")
-        moses = {**labels, "moses": language, "sacremoses": version}
-        self.tokenised = _tokenised_sums("BLEU, tokenised", {**moses, "split": "no"})
-        self.split = None
-        if language == "de" and compound_split is not False:
-            self.split = _tokenised_sums("BLEU, compounds split", {**moses, "split": "yes"})
-        self.empty = [0, 0]
-        self.like_tokens = 0
-
-    def add_all(self, hypotheses: Sequence[str], references: Sequence[str]) -> None:
-        """Count a whole text; raises ValueError where one side ends before the other."""
-        for sums in self.raw:
-            sums.resample(len(references), *self.resampling)
-        bar = tqdm(total=len(references), desc="score", unit=" lines", disable=None, delay=1)
-        with bar:
-            for pairs in blocks(zip(hypotheses, references, strict=True), AT_ONCE):
-                ours, theirs = map(list, zip(*pairs))
-                self._add(ours, theirs)
-                bar.update(len(pairs))
-        if self.like_tokens >= _MANY_LIKE_TOKENS:
-            logger.warning(
-                "%d hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
-                "sacreBLEU tokenises it itself.",
-                self.like_tokens,
-            )
-
-    def _add(self, *raw: list[str]) -> None:
-        for sums in self.raw:
-            sums.add(*raw)
-        tokens = [
-            [self.moses.tokenize(line, return_str=True, escape=False) for line in lines]
-            for lines in raw
-        ]
-        self.tokenised.add(*tokens)
-        if self.split is not None:
-            # As the published scores had it: matches share no letter, so of a-b-c one hyphen stays.
-            split = [[_HYPHEN.sub(r"\1 ##AT##-##AT## \2", x) for x in lines] for lines in tokens]
-            self.split.add(*split)
-        for side, lines in enumerate(raw):
-            self.empty[side] += sum(not line.strip() for line in lines)
-        self.like_tokens += sum(line.endswith(" .") for line in raw[0])
-
-    def results(self) -> tuple[Metric, Metric, Metric, Metric | None]:
-        """BLEU, chrF, BLEU of Moses tokens, and that of split compounds."""
-        bleu, chrf = (sums.result() for sums in self.raw)
-        split = None if self.split is None else self.split.result()
-        return bleu, chrf, self.tokenised.result(), split
-
-    def length_ratio(self) -> float:
-        """Hypothesis / reference in tokens of BLEU."""
-        assert self.raw[0].sums is not None
-        ours, theirs = map(int, self.raw[0].sums[:2])
-        return ours / theirs if theirs else 0
+    with _sacrebleu_seed(seed):
+        return metric.corpus_score(hypotheses, [references], n_bootstrap=bootstrap or 1)
 
 
-def _tokenised_sums(name: str, labels: dict[str, str]) -> MetricSums:
-    return MetricSums(name, BLEU(tokenize="none", force=True), labels)
+@contextmanager
+def _sacrebleu_seed(seed: int) -> Iterator[None]:
+    """Set the seed of sacreBLEU's resamples, which it takes from the environment alone."""
+    before = os.environ.get(_SEED)
+    os.environ[_SEED] = str(seed)
+    try:
+        yield
+    finally:
+        del os.environ[_SEED]
+        if before is not None:
+            os.environ[_SEED] = before
+
+
+def sentence_counts(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[str]
+) -> tuple[Array, Score]:
+    """Count what a metric counts of each of N sentences; the counts of a corpus are their sum.
+
+    The one place that calls private methods of sacreBLEU (2.3 and later versions 2).
+
+    Args:
+        metric: BLEU or CHRF of sacreBLEU.
+        hypotheses, references: N lines each.
+
+    Returns:
+        counts: [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for
+            chrF of order 6 (n-grams of the hypothesis, of the reference and of both, by order).
+        score: turns counts summed over sentences [K] into a score in 0..100.
+    """
+    rows: list[list[int]] = []
+    for pairs in batched(zip(hypotheses, references, strict=True), _AT_ONCE):
+        ours, theirs = zip(*pairs)
+        rows += metric._extract_corpus_statistics(ours, [theirs])
+
+    def score(sums: Array) -> float:
+        return float(metric._compute_score_from_stats(sums.tolist()).score)
+
+    return np.array(rows, dtype=np.int32), score
+
+
+def moses_tokens(lines: Sequence[str], language: str) -> list[str]:
+    """Return the lines in Moses tokens of a language, separated by spaces."""
+    from sacremoses import MosesTokenizer  # slow to import
+
+    moses = MosesTokenizer(lang=language)
+    return [moses.tokenize(line, return_str=True, escape=False) for line in lines]
+
+
+def split_compounds(lines: Sequence[str]) -> list[str]:
+    """Take words apart at hyphens, by the rule of tensor2tensor's ``get_ende_bleu.sh``."""
+    # Matches share no letter, so one hyphen of a-b-c stays, as in the published scores.
+    return [_HYPHEN.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]

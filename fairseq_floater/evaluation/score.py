@@ -1,6 +1,6 @@
 """BLEU and chrF of hypotheses against raw references, computed outside fairseq-generate.
 
-fairseq's own score is taken on tokenised references, in the order of its batches. Here the order is
+fairseq takes its own score on tokenised references, in the order of its batches. Here the order is
 restored, nothing may be missing or double, and every number comes with its signature. Tokenised
 BLEU, without and with compounds split, stands beside sacreBLEU because older papers report it;
 these are different scales: 28.6 of one and 29.3 of another can be the same system.
@@ -13,39 +13,47 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from sacrebleu.metrics import BLEU, CHRF
+
 from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS as BPE_MARKS
-from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, FilePath, wrong
+from fairseq_floater.evaluation.hypotheses import DROPPED_HINT
 from fairseq_floater.evaluation.hypotheses import FORMATS as FORMATS
 from fairseq_floater.evaluation.hypotheses import ScoringError as ScoringError
 from fairseq_floater.evaluation.hypotheses import read_hypotheses as read_hypotheses
 from fairseq_floater.evaluation.hypotheses import read_references as read_references
-from fairseq_floater.evaluation.metric_sums import AT_ONCE, Metric, MetricSums, blocks
+from fairseq_floater.evaluation.lines import FilePath, scoring_error
 from fairseq_floater.evaluation.metrics import TOKENIZERS as TOKENIZERS
-from fairseq_floater.evaluation.metrics import TextSums, bleu_metric
-from fairseq_floater.files import write_text
+from fairseq_floater.evaluation.metrics import (
+    Metric,
+    bleu_metric,
+    check_bootstrap,
+    corpus_score,
+    moses_tokens,
+    split_compounds,
+)
 from fairseq_floater.version import __version__
+
+logger = logging.getLogger(__name__)
 
 # newstest2014 by target: sacreBLEU's `wmt14` is the filtered set, the papers use `wmt14/full`.
 TEST_SET_LINES = {
     "de": {"wmt14": 2737, "wmt14/full": 3003},
     "fr": {"wmt14": 3003, "wmt14/full": 3003},
 }
-# The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
-_FEWEST_RESAMPLES = 40
-# An interval has two digits after 1,000.
-_MOST_RESAMPLES = 100_000
+# Warn of tokenised text from so many hypotheses on that end in ` .`.
+_MANY_TOKENISED = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoreReport:
-    """What :func:`score` found; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``."""
+    """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``."""
 
     bleu: Metric
     chrf: Metric
@@ -63,12 +71,12 @@ class ScoreReport:
     references_name: str
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Every field, and the versions that computed them, as plain JSON values."""
+        """Return every field, and the versions that computed them, as plain JSON values."""
         versions = {name: importlib.metadata.version(name) for name in ("sacrebleu", "sacremoses")}
         return {**dataclasses.asdict(self), "versions": {"floater": __version__, **versions}}
 
     def format_text(self) -> str:
-        """A table for people, two decimals, the signatures under it; no newline at the end."""
+        """Return a table for people, two decimals, the signatures under it; no newline at the end."""
         metrics = [self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu]
         found = [metric for metric in metrics if metric is not None]
         width = max(len(metric.name) for metric in found)
@@ -101,32 +109,43 @@ def score(
     hypotheses_name: str = "hypotheses",
     references_name: str = "references",
 ) -> ScoreReport:
-    """Score N detokenised hypotheses against N raw references, some of them at a time.
+    """Score N detokenised hypotheses against N raw references.
 
     Args:
+        hypotheses, references: N lines each.
         target_language: a code such as ``de`` or ``pt_BR``; its first part chooses the Moses rules.
-        tokenize: of ``bleu``, one of :data:`TOKENIZERS`.
+        tokenize: the tokenizer of ``bleu``, one of :data:`TOKENIZERS`.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
         bootstrap: resamples for two intervals; 0 for none.
         seed: of the resampling, as the variable SACREBLEU_SEED is sacreBLEU's.
         hypotheses_name, references_name: how errors and the report call the two.
 
-    Raises ScoringError: an option or the number of lines is wrong, or no reference has any text.
+    Raises:
+        ScoringError: an option or the number of lines is wrong, or no reference has any text.
     """
     _check_language(target_language)
     language = target_language.partition("_")[0]
     _check_options(language, compound_split, test_set, bootstrap, seed)
     _check_corpus(hypotheses, references, hypotheses_name, references_name)
     _check_test_set(test_set, language, len(references), references_name)
-    sums = TextSums(language, tokenize, test_set, compound_split, (bootstrap, seed))
-    sums.add_all(hypotheses, references)
+    _warn_of_tokenised(hypotheses)
+    labels = {"test": test_set} if test_set else {}
+    bleu, chrf = bleu_metric(tokenize, language), CHRF()
+    bleu_score, chrf_score = (
+        corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
+    )
+    has_split = language == "de" and compound_split is not False
+    tokenised, split = _moses_bleu(hypotheses, references, language, labels, has_split)
     return ScoreReport(
-        *sums.results(),
+        Metric.from_score("BLEU", bleu, bleu_score, labels),
+        Metric.from_score("chrF2", chrf, chrf_score, labels),
+        tokenised,
+        split,
         sentences=len(references),
-        empty_hypotheses=sums.empty[0],
-        empty_references=sums.empty[1],
-        length_ratio=sums.length_ratio(),
+        empty_hypotheses=sum(not line.strip() for line in hypotheses),
+        empty_references=sum(not line.strip() for line in references),
+        length_ratio=bleu_score.sys_len / bleu_score.ref_len if bleu_score.ref_len else 0,
         target_language=target_language,
         test_set=test_set,
         bootstrap=bootstrap,
@@ -136,6 +155,40 @@ def score(
     )
 
 
+def _moses_bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    labels: dict[str, str],
+    has_split: bool,
+) -> tuple[Metric, Metric | None]:
+    """Return BLEU of Moses tokens, and of those with compounds split where that is asked for."""
+    version = importlib.metadata.version("sacremoses")
+    labels = {**labels, "moses": language, "sacremoses": version}
+
+    def measure(name: str, texts: Sequence[Sequence[str]], split: str) -> Metric:
+        bleu = BLEU(tokenize="none", force=True)
+        found = corpus_score(bleu, texts[0], texts[1])
+        return Metric.from_score(name, bleu, found, labels | {"split": split})
+
+    tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
+    tokenised = measure("BLEU, tokenised", tokens, "no")
+    if not has_split:
+        return tokenised, None
+    parts = [split_compounds(lines) for lines in tokens]
+    return tokenised, measure("BLEU, compounds split", parts, "yes")
+
+
+def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
+    count = sum(line.endswith(" .") for line in hypotheses)
+    if count >= _MANY_TOKENISED:
+        logger.warning(
+            "%d hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
+            "sacreBLEU tokenises it itself.",
+            count,
+        )
+
+
 def self_check(
     references: Sequence[str],
     target_language: str,
@@ -143,23 +196,25 @@ def self_check(
     tokenize: str = "13a",
     name: str = "references",
 ) -> None:
-    """Make sure that the references score 100.00 sacreBLEU against themselves.
+    """Check that the references score 100.00 sacreBLEU against themselves.
+
+    Args:
+        references: raw lines.
+        target_language: their language.
+        tokenize: one of :data:`TOKENIZERS`.
+        name: how errors call the references.
 
     Raises:
         ScoringError: they do not; says so where no line has the four tokens that BLEU counts.
     """
     _check_corpus(references, references, name, name)
     _check_language(target_language)
-    sums = MetricSums("BLEU", bleu_metric(tokenize, target_language), {})
-    for lines in blocks(references, AT_ONCE):
-        sums.add(lines, lines)
-    result = sums.result()
-    # In floating point a perfect score is 100.00000000000004.
-    if f"{result.score:.2f}" != "100.00":
-        has_none = sums.sums is not None and sums.sums[-1] == 0
-        hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * bool(has_none)
+    found = corpus_score(bleu_metric(tokenize, target_language), references, references)
+    # A perfect score is 100.00000000000004 in floating point.
+    if f"{found.score:.2f}" != "100.00":
+        hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * (found.totals[-1] == 0)
         rule = f"`{name}` must score 100.00 BLEU against itself"
-        raise wrong(rule, f"scores {result.score:.2f}", hint)
+        raise scoring_error(rule, f"scores {found.score:.2f}", hint)
 
 
 def run(
@@ -170,19 +225,20 @@ def run(
     format: str = "auto",
     remove_bpe: str | None = None,
     check_references: bool = False,
-    json_path: FilePath | None = None,
     **options: Any,
 ) -> ScoreReport:
-    """What ``floater score`` does: read, check, score, and write the JSON report if asked for.
+    """Read, check and score two files, as ``floater score`` does.
 
     Args:
+        hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
+        references_path: raw references, one a line.
+        target_language: of the references.
         check_references: do :func:`self_check` first.
-        json_path: where the report goes, whole or not at all.
         options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap`` and ``seed`` of
-            :func:`score`; the other arguments are those of :func:`read_hypotheses`.
+            :func:`score`.
 
     Raises:
-        ScoringError: as the functions named above; also when ``json_path`` cannot be written.
+        ScoringError: as the functions named above.
     """
     references = read_references(references_path)
     hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)
@@ -190,14 +246,7 @@ def run(
         tokenize = options.get("tokenize", "13a")
         self_check(references, target_language, tokenize=tokenize, name=str(references_path))
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
-    report = score(hypotheses, references, target_language=target_language, **options)
-    if json_path is not None:
-        text = json.dumps(report.to_json_dict(), indent=2, ensure_ascii=False)
-        try:
-            write_text(json_path, text + "\n")
-        except OSError as error:
-            raise wrong(f"`{json_path}` must be writable", f"gives {error.strerror!r}") from None
-    return report
+    return score(hypotheses, references, target_language=target_language, **options)
 
 
 def _check_options(
@@ -206,37 +255,30 @@ def _check_options(
     if compound_split and language != "de":
         # French data comes with its hyphens split: once more would lift the score twice.
         rule = "`target_language` must be de for a compound split"
-        raise wrong(rule, f"is {language!r}")
+        raise scoring_error(rule, f"is {language!r}")
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
-        raise wrong("`test_set` must be of letters, digits and . / + - _", f"is {test_set!r}")
+        raise scoring_error(
+            "`test_set` must be of letters, digits and . / + - _", f"is {test_set!r}"
+        )
     check_bootstrap(bootstrap, seed)
 
 
 def _check_language(language: str) -> None:
     if not LANGUAGE.fullmatch(language):
-        raise wrong("`target_language` must be a code such as de", f"is {shown(language)}")
-
-
-def check_bootstrap(bootstrap: int, seed: int) -> None:
-    """Raise ScoringError for a number of resamples or a seed that makes no interval."""
-    if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
-        rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
-        raise wrong(rule, f"is {bootstrap}")
-    if bootstrap > _MOST_RESAMPLES:
-        raise wrong(f"`bootstrap` must be at most {_MOST_RESAMPLES:,}", f"is {bootstrap}")
-    if seed < 0:
-        raise wrong("`seed` must not be negative", f"is {seed}")
+        raise scoring_error("`target_language` must be a code such as de", f"is {shown(language)}")
 
 
 def _check_corpus(
     hypotheses: Sequence[str], references: Sequence[str], hypotheses_name: str, name: str
 ) -> None:
     if not any(line.strip() for line in references):
-        raise wrong(f"`{name}` must hold text", f"has {len(references)} lines, all of them empty")
+        raise scoring_error(
+            f"`{name}` must hold text", f"has {len(references)} lines, all of them empty"
+        )
     if len(hypotheses) != len(references):
         hint = f"; if they are fairseq's, {DROPPED_HINT}" * (len(hypotheses) < len(references))
         rule = f"`{hypotheses_name}` must have as many sentences as `{name}`, {len(references)}"
-        raise wrong(rule, f"has {len(hypotheses)}", hint)
+        raise scoring_error(rule, f"has {len(hypotheses)}", hint)
 
 
 def _check_test_set(test_set: str | None, language: str, lines: int, name: str) -> None:
@@ -244,4 +286,6 @@ def _check_test_set(test_set: str | None, language: str, lines: int, name: str) 
     expected = known.get(test_set or "", lines)
     if lines != expected:
         hint = "; " + ", ".join(f"{label} has {size}" for label, size in known.items()) + "."
-        raise wrong(f"`{name}` must have {expected} lines as {test_set}", f"has {lines}", hint)
+        raise scoring_error(
+            f"`{name}` must have {expected} lines as {test_set}", f"has {lines}", hint
+        )

@@ -13,7 +13,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.hypotheses import ScoringError
-from fairseq_floater.evaluation.metric_sums import score_of, sentence_counts
+from fairseq_floater.evaluation.metrics import sentence_counts
 from fairseq_floater.evaluation.s2l.bins import S2LError
 from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
@@ -99,17 +99,14 @@ def systems(folder, tmp_path):
 def test_bins_sum_to_sacrebleus_corpus_score_to_the_last_digit(folder):
     references = text(folder, "test")
     hypotheses = damaged(references, 5)
-    bleu = BLEU()
-    counts = sentence_counts(bleu, hypotheses, references)
-    assert counts.dtype == np.int64
+    counts, score_of = sentence_counts(BLEU(), hypotheses, references)
+    assert counts.shape == (len(references), 10)
     exact = BLEU().corpus_score(hypotheses, [references]).score
     thirds = [counts[k::3].sum(0) for k in range(3)]
-    assert score_of(bleu, sum(thirds)).score == exact == score_of(bleu, counts.sum(0)).score
+    assert score_of(sum(thirds)) == exact == score_of(counts.sum(0))
     for part in (slice(0, 40), slice(40, None)):
-        assert (
-            score_of(bleu, counts[part].sum(0)).score
-            == BLEU().corpus_score(hypotheses[part], [references[part]]).score
-        )
+        expected = BLEU().corpus_score(hypotheses[part], [references[part]]).score
+        assert score_of(counts[part].sum(0)) == expected
 
 
 def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
@@ -174,8 +171,8 @@ def test_the_bootstrap_resamples_sentences():
     means = bootstrap.scores([values], lambda sums: float(sums[0]) / 400)
     assert abs(means.mean() - values.mean()) < 0.02
     assert means.std() == pytest.approx(values.std() / 20, rel=0.06)
-    found = interval(float(values.mean()), means)
-    assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
+    low, high = interval(means)
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
     assert np.array_equal(means, bootstrap.scores([values], lambda sums: float(sums[0]) / 400))
     halves = bootstrap.scores([values, 3 * values], lambda sums: float(sums[0]) / 400)
     assert halves == pytest.approx(2 * means)

@@ -15,10 +15,9 @@ from fairseq_floater.cli import main
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l import split as split_module
 from fairseq_floater.evaluation.s2l.bins import Bins, S2LError
 from fairseq_floater.evaluation.s2l.held_out import HeldOut, read_origins
-from fairseq_floater.evaluation.s2l.repeats import NGRAM, Overlap, first_occurrences
+from fairseq_floater.evaluation.s2l.repeats import NGRAM, first_occurrences, overlap
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_options import SplitOptions
 
@@ -136,43 +135,37 @@ def test_duplicates_go_and_the_held_out_copy_stays(raw, tmp_path):
     assert lines(tmp_path / "out" / "train.en").count(sources[1]) == 2
 
 
-def test_first_occurrences_do_not_depend_on_how_hashes_are_filed(tmp_path):
+def test_the_first_of_equal_pairs_is_found():
     generator = np.random.default_rng(0)
     pairs = [(f"a{n}", f"b{n}") for n in generator.integers(0, 300, 5000)]
     seen, expected = set(), []
     for pair in pairs:
         expected.append(pair not in seen)
         seen.add(pair)
-    assert first_occurrences(iter(pairs), tmp_path).tolist() == expected
-    assert not any(tmp_path.iterdir())
+    assert first_occurrences(iter(pairs)).tolist() == expected
 
 
 def test_overlap_counts_lines_and_13grams():
     words = [f"w{i}" for i in range(40)]
     held_out = [" ".join(words[:26]), " ".join(words[20:40]), "short line", " ".join(words[5:18])]
-    overlap = Overlap(held_out)
     # 13 words of the first line (all of the fourth), in other letters, and one line as it is.
     training = [
         "x y " + " ".join(words[5 : 5 + NGRAM]).upper(),
         "short line",
         " ".join(words[24:36]),
     ]
-    overlap.add_training(training)
-    assert overlap.counts() == {"lines": 4, "same_line": 1, "any_13gram": 2, "half_of_13grams": 1}
+    expected = {"same_line": 0.25, "any_13gram": 0.5, "half_of_13grams": 0.25}
+    assert overlap(held_out, iter(training)) == expected
+    assert overlap(["short line"], []) == dict.fromkeys(expected, 0)
 
 
-def test_overlap_is_summed_over_parts_of_the_test_set(raw, tmp_path, monkeypatch):
-    shared = line(20, 50_000)
-    write(raw, "train", [line(3, 60_000), shared], [line(3, 61_000), line(20, 62_000)])
-    write(raw, "test", [line(9, 70_000), shared, line(20, 71_000)], [line(4, 63_000)] * 3)
-    lines(raw / "train.en")
-    found = []
-    for name, size in (("whole", 100), ("parts", 2)):
-        monkeypatch.setattr(split_module, "_OVERLAP_LINES", size)
-        report = split(raw, tmp_path / name, options(edges=(8, 16)))
-        found.append(report.overlap)
-    assert found[0] == found[1]
-    assert found[0]["target"]["test"]["same_line"] == 0
+def test_overlap_with_the_training_text_is_told_by_side(raw, tmp_path):
+    write(raw, "train", [line(3, 60_000)], [line(20, 62_000)])
+    # A long source of its own with the target of a training pair, one of three pairs of the bins.
+    write(raw, "test", [line(9, 70_000), line(20, 71_000)], [line(4, 63_000), line(20, 62_000)])
+    report = split(raw, tmp_path / "out", options(edges=(8, 16)))
+    assert set(report.overlap["source"]["test"].values()) == {0}
+    assert set(report.overlap["target"]["test"].values()) == {1 / 3}
 
 
 def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):

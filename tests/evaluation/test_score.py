@@ -9,6 +9,7 @@ import sys
 import pytest
 import sacrebleu
 
+from fairseq_floater.cli import main
 from fairseq_floater.evaluation import metrics
 from fairseq_floater.evaluation import score as scoring
 from fairseq_floater.evaluation.score import ScoringError, read_hypotheses, read_references, score
@@ -65,7 +66,7 @@ def refused(message, function, *args, **options):
 
 def test_generated_hypotheses_come_back_in_corpus_order(write):
     path = write("out.txt", generated(HYPOTHESES, order=[4, 0, 5, 2, 1, 3]))
-    assert list(read_hypotheses(path)) == HYPOTHESES
+    assert read_hypotheses(path) == HYPOTHESES
 
 
 def test_order_is_by_number_and_not_by_letter(write):
@@ -79,12 +80,12 @@ def test_order_is_by_number_and_not_by_letter(write):
 def test_d_lines_alone_and_sorted_files_read_the_same(write, key):
     lines = generated(HYPOTHESES, others=["schlechter"]).split("\n")
     lines = sorted(lines, key=key) if key else [line for line in lines if line.startswith("D-")]
-    assert list(read_hypotheses(write("out.txt", "\n".join(lines) + "\n"))) == HYPOTHESES
+    assert read_hypotheses(write("out.txt", "\n".join(lines) + "\n")) == HYPOTHESES
 
 
 def test_the_first_of_several_hypotheses_is_taken(write):
     path = write("out.txt", generated(HYPOTHESES, others=["schlechter", "am schlechtesten"]))
-    assert list(read_hypotheses(path)) == HYPOTHESES
+    assert read_hypotheses(path) == HYPOTHESES
 
 
 def test_a_better_hypothesis_after_a_worse_one_is_refused(write):
@@ -162,7 +163,7 @@ def test_a_file_cut_off_anywhere_is_said_to_be_cut_off(write, cut, found):
 def test_the_sentences_of_whole_output_alone_are_whole(write):
     lines = generated(HYPOTHESES).splitlines(keepends=True)
     path = write("out.txt", "".join(line for line in lines if line[1] == "-"))
-    assert list(read_hypotheses(path)) == HYPOTHESES
+    assert read_hypotheses(path) == HYPOTHESES
 
 
 def test_a_character_cut_off_is_said(write):
@@ -186,7 +187,7 @@ def test_a_d_line_without_score_or_text_is_refused(write, rest):
 
 def test_empty_text_and_tabs_in_text_survive(write):
     path = write("out.txt", "D-0\t-1\t\nD-1\t-inf\ta\tb\n")
-    assert list(read_hypotheses(path)) == ["", "a\tb"]
+    assert read_hypotheses(path) == ["", "a\tb"]
 
 
 @pytest.mark.parametrize("content", ["", "S-0\tsource\nT-0\ttarget\n", "Kein Ergebnis.\n"])
@@ -196,14 +197,14 @@ def test_output_without_hypotheses_is_refused(write, content):
 
 
 def test_plain_lines_are_detected_and_can_be_forced(write):
-    assert list(read_hypotheses(write("plain.txt", "D-Mark\nS-Bahn\n\n"))) == [
+    assert read_hypotheses(write("plain.txt", "D-Mark\nS-Bahn\n\n")) == [
         "D-Mark",
         "S-Bahn",
         "",
     ]
     path = write("looks_generated.txt", "D-0\t-1\ta\n")
-    assert list(read_hypotheses(path)) == ["a"]
-    assert list(read_hypotheses(path, format="plain")) == ["D-0\t-1\ta"]
+    assert read_hypotheses(path) == ["a"]
+    assert read_hypotheses(path, format="plain") == ["D-0\t-1\ta"]
 
 
 @pytest.mark.parametrize("option", ["format", "remove_bpe"])
@@ -219,16 +220,16 @@ def test_unknown_options_of_reading_are_refused(write, option):
 
 def test_only_line_feeds_end_a_line(write):
     odd = ["a\u2028b", "c\x0bd\x0ce", "f\x85g\x1ch", "i\rj", "\u2029"]
-    assert list(read_hypotheses(write("plain.txt", "\n".join(odd) + "\n"))) == odd
-    assert list(read_hypotheses(write("out.txt", generated(odd)))) == odd
-    assert list(read_references(write("ref.txt", "\n".join(odd)))) == odd
+    assert read_hypotheses(write("plain.txt", "\n".join(odd) + "\n")) == odd
+    assert read_hypotheses(write("out.txt", generated(odd))) == odd
+    assert read_references(write("ref.txt", "\n".join(odd))) == odd
 
 
 def test_carriage_returns_and_a_byte_order_mark_are_taken_off(write):
     text = "\ufeff" + "".join(line + "\r\n" for line in HYPOTHESES)
-    assert list(read_hypotheses(write("plain.txt", text))) == HYPOTHESES
+    assert read_hypotheses(write("plain.txt", text)) == HYPOTHESES
     path = write("out.txt", generated(HYPOTHESES).replace("\n", "\r\n"))
-    assert list(read_hypotheses(path)) == HYPOTHESES
+    assert read_hypotheses(path) == HYPOTHESES
 
 
 @pytest.mark.parametrize("reader", [read_hypotheses, read_references])
@@ -266,18 +267,18 @@ def test_h_lines_alone_need_remove_bpe(write):
         read_hypotheses,
         path,
     )
-    assert list(read_hypotheses(path, remove_bpe="sentencepiece")) == ["Das ist schön."]
+    assert read_hypotheses(path, remove_bpe="sentencepiece") == ["Das ist schön."]
 
 
 def test_subword_nmt_pieces_are_joined(write):
     path = write("h.txt", "H-1\t-1\tam En@@ de@@\nH-0\t-1\tDas ist sch@@ ö@@ n .\n")
-    assert list(read_hypotheses(path, remove_bpe="subword_nmt")) == ["Das ist schön .", "am Ende"]
+    assert read_hypotheses(path, remove_bpe="subword_nmt") == ["Das ist schön .", "am Ende"]
 
 
 def test_d_lines_that_fairseq_joined_are_left_alone(write):
     path = write("out.txt", generated(HYPOTHESES))
     for kind in scoring.BPE_MARKS:
-        assert list(read_hypotheses(path, remove_bpe=kind)) == HYPOTHESES
+        assert read_hypotheses(path, remove_bpe=kind) == HYPOTHESES
 
 
 @pytest.mark.parametrize(
@@ -291,12 +292,12 @@ def test_pieces_left_in_the_text_are_refused_or_joined(write, kind, text):
             read_hypotheses,
             path,
         )
-        assert list(read_hypotheses(path, remove_bpe=kind)) == ["Das ist"]
+        assert read_hypotheses(path, remove_bpe=kind) == ["Das ist"]
 
 
 def test_a_rare_mark_is_text(write):
     lines = ["ein Diff: @@ -1 +1 @@", "Block ▁", *["Satz"] * 60]
-    assert list(read_hypotheses(write("plain.txt", "\n".join(lines)))) == lines
+    assert read_hypotheses(write("plain.txt", "\n".join(lines))) == lines
 
 
 # Scores
@@ -587,53 +588,35 @@ def test_text_shows_every_score_and_signature(report):
     assert max(len(line) for line in text.split("\n")) < 160
 
 
-def test_run_scores_shuffled_output_like_the_plain_lines(write, tmp_path):
+def test_run_scores_shuffled_output_like_the_plain_lines(write):
     references = write("ref.de", "\n".join(REFERENCES) + "\n")
     shuffled = write("out.txt", generated(HYPOTHESES, order=[5, 3, 1, 0, 2, 4], others=["Nein."]))
-    target = tmp_path / "new" / "score.json"
-    report = scoring.run(
-        shuffled,
-        references,
-        target_language="de",
-        bootstrap=0,
-        check_references=True,
-        json_path=target,
-    )
-    plain = scoring.run(
-        write("plain.txt", "\n".join(HYPOTHESES) + "\n"),
-        references,
-        target_language="de",
-        bootstrap=0,
-    )
+    options = {"target_language": "de", "bootstrap": 0}
+    report = scoring.run(shuffled, references, check_references=True, **options)
+    plain = scoring.run(write("plain.txt", "\n".join(HYPOTHESES) + "\n"), references, **options)
     assert report.bleu == plain.bleu
     assert report.hypotheses_name == str(shuffled)
+
+
+def test_the_command_writes_the_report_as_json(write, tmp_path, capsys):
+    references = write("ref.de", "\n".join(REFERENCES) + "\n")
+    hypotheses = write("out.txt", generated(HYPOTHESES))
+    target = tmp_path / "new" / "score.json"
+    words = ["score", str(hypotheses), "--references", str(references), "--target-lang", "de"]
+    assert main([*words, "--bootstrap", "50", "--json", str(target)]) == 0
+    report = scoring.run(hypotheses, references, target_language="de", bootstrap=50)
+    assert capsys.readouterr().out == report.format_text() + "\n"
     text = target.read_text(encoding="utf-8")
     assert text.endswith("}\n")
     assert json.loads(text) == report.to_json_dict()
 
 
-def test_run_checks_the_references_and_writes_nothing_after_an_error(write, tmp_path):
-    path = write("ref.de", "ein Haus\n")
-    refused(
-        r"`.*ref\.de` must score 100\.00 .*",
-        scoring.run,
-        path,
-        path,
-        target_language="de",
-        check_references=True,
-        json_path=tmp_path / "score.json",
-    )
-    assert not (tmp_path / "score.json").exists()
-
-
-def test_a_report_that_cannot_be_written_is_an_error_for_a_person(write):
-    path = write("ref.de", "eins zwei drei vier\n")
-    refused(
-        r"`.*ref\.de/score\.json` must be writable, but gives '.*' instead\.",
-        scoring.run,
-        path,
-        path,
-        target_language="de",
-        bootstrap=0,
-        json_path=path / "score.json",
-    )
+def test_the_command_checks_the_references_and_writes_nothing_after_an_error(
+    write, tmp_path, capsys
+):
+    path = str(write("ref.de", "ein Haus\n"))
+    target = tmp_path / "score.json"
+    words = ["score", path, "--references", path, "--target-lang", "de", "--self-check"]
+    assert main([*words, "--json", str(target)]) == 1
+    assert "ref.de` must score 100.00 BLEU against itself" in capsys.readouterr().err
+    assert not target.exists()

@@ -1,5 +1,5 @@
-"""The short-to-long evaluation (paper, section 4.3, Figure 2): `floater s2l split` and `score`.
+"""Evaluate from short to long (paper, section 4.3, Figure 2): `floater s2l split` and `score`.
 
-A model is trained on pairs with a short source and tested on pairs with a longer one than any it saw,
-in bins of source length. ``split.py`` makes the data, ``score.py`` the scores per bin.
+A model is trained on pairs with a short source and tested on pairs with a longer source than any it
+saw, in bins of source length. ``split.py`` makes the data, ``score.py`` the scores per bin.
 """

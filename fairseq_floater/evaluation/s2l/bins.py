@@ -1,4 +1,4 @@
-"""Bins of source length, counted in the model's own tokens without the end symbol."""
+"""Sort sentences into bins of source length, in the model's own tokens without the end symbol."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from fractions import Fraction
 
 from fairseq_floater.errors import UsageError, UserError
 
-# The paper's (Figure 2).
+# The bins of the paper (Figure 2).
 DEFAULT_THRESHOLD = 80
 DEFAULT_EDGES = (80, 100, 120, 140)
 
 
 class S2LError(UserError):
-    """Data or hypotheses that cannot be used; the message is one sentence for a person."""
+    """Raised for data or hypotheses that cannot be used; the message is one sentence for a person."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Half-open ranges [edges[0], edges[1]), ..., [edges[-1], inf); ``edges[0]`` is the threshold.
+    """Half-open ranges [edges[0], edges[1]), ..., [edges[-1], inf) of source length.
+
+    Attributes:
+        edges: where the ranges begin, in ascending order; the first edge is the threshold.
 
     Raises:
         UsageError: an edge is not positive, or not above the one before it.
@@ -39,16 +42,16 @@ class Bins:
 
     @classmethod
     def from_options(cls, threshold: int | None, edges: Sequence[int] | None) -> Bins:
-        """The bins of ``--threshold`` and ``--edges``; the first edge may be left out.
+        """Return the bins of ``--threshold`` and ``--edges``; the first edge may be left out.
 
-        Without edges they are the paper's for the paper's threshold, else the same multiples of it.
+        Without edges, take the paper's for the paper's threshold, else the same multiples of it.
         """
         if threshold is None:
             threshold = edges[0] if edges else DEFAULT_THRESHOLD
         if edges is None:
-            # Exact: a float would overflow for a threshold of 300 digits.
+            # Count exactly: a float would overflow for a threshold of 300 digits.
             multiples = (round(Fraction(threshold * e, DEFAULT_THRESHOLD)) for e in DEFAULT_EDGES)
-            edges = list(dict.fromkeys(multiples))  # of a small threshold some are the same
+            edges = list(dict.fromkeys(multiples))  # some are equal where the threshold is small
         if edges and edges[0] < threshold:
             raise UsageError(
                 f"`--edges` must not begin below `--threshold`, {threshold}, "
@@ -69,9 +72,9 @@ class Bins:
 
     @property
     def short_name(self) -> str:
-        """The range of the trained lengths."""
+        """Return the name of the range of trained lengths."""
         return f"[1, {self.threshold})"
 
     def index(self, length: int) -> int:
-        """The bin of a source of ``length`` tokens; -1 for one below the threshold."""
+        """Return the bin of a source of ``length`` tokens; -1 for one below the threshold."""
         return bisect_right(self.edges, length) - 1

@@ -1,4 +1,4 @@
-"""The scores of a short-to-long evaluation as bars, bin by bin."""
+"""Draw the scores of a short-to-long evaluation as bars, bin by bin."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 
 
 def plot_s2l(scores: S2LScores, path: str | os.PathLike[str]) -> None:
-    """BLEU, and below it the teacher-forced loss where there is one, by bin of source length.
+    """Draw BLEU, and below it the teacher-forced loss where there is one, by bin of source length.
 
-    Bars are means over seeds with the bootstrap interval of the mean, dots the seeds. Writes the
-    format of ``path``'s ending, one of :data:`FORMATS`.
+    Bars are means over seeds with the bootstrap interval of the mean, dots are seeds. The ending of
+    ``path``, one of :data:`FORMATS`, chooses the format.
     """
     panels = {"BLEU": "bleu", "loss, bits a token": "loss"}
     if not any(f.loss for found in scores.scores.values() for f in found.values()):

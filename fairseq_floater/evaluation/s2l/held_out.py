@@ -1,4 +1,4 @@
-"""The test pairs of a short-to-long split: drawing them, and where each came from."""
+"""Draw the test pairs of a short-to-long split, and record where each came from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Origin:
-    """A row of test.tsv: what is known of a test pair besides its text."""
+    """A row of test.tsv: the lengths and the origin of a test pair."""
 
     bin: str
     source_tokens: int
@@ -47,6 +47,13 @@ class HeldOut:
 
     Without a limit every pair goes to its files at once. With one, an even sample of each bin is kept
     (reservoir sampling) and written by :meth:`close`, in the order in which the pairs came.
+
+    Args:
+        folder: where the files go.
+        langs: source and target language.
+        bins: of source length.
+        max_per_bin: the limit; None for none.
+        seed: of the sample.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class HeldOut:
             kept[place] = (order, pair)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Pairs found and pairs kept for each bin."""
+        """Return how many pairs were found and kept for each bin."""
         most = self.limit or max(self.offered.values())
         return {
             self._name(i): {"found": found, "kept": min(found, most)}
@@ -107,25 +114,25 @@ class HeldOut:
 
 
 def read_origins(path: Path) -> Iterator[Origin]:
-    """The rows of a table that :class:`HeldOut` wrote.
+    """Yield the rows of a table that :class:`HeldOut` wrote.
 
     Raises:
         ScoringError: it cannot be read.
         S2LError: a row is damaged; names the line.
     """
     count = 0
-    for line in TextFile(path):
-        if line.number == 1 or not line.data:
+    for number, line in enumerate(TextFile(path).lines, start=1):
+        if number == 1 or not line:
             continue
         try:
-            index, name, source, target, file, origin = line.data.decode("utf-8").split("\t")
+            index, name, source, target, file, origin = line.split("\t")
             row = Origin(name, int(source), int(target), file, int(origin))
             numbers = (row.source_tokens, row.target_tokens, row.line)
             if int(index) != count or not all(0 <= n <= _LARGEST_NUMBER for n in numbers):
                 raise ValueError
         except ValueError:
             raise S2LError(
-                f"{path}, line {line.number} is no row of {', '.join(COLUMNS)} with the id {count}."
+                f"{path}, line {number} is no row of {', '.join(COLUMNS)} with the id {count}."
             ) from None
         yield row
         count += 1

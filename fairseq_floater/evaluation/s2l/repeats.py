@@ -1,4 +1,4 @@
-"""Lines that occur twice, in one corpus or in two: exact duplicates, and 13-grams in common.
+"""Find lines that occur twice, in one corpus or in two: exact duplicates, and 13-grams in common.
 
 Lines are compared by 64-bit hashes: among 36 million lines (WMT14 En-Fr) the chance that any two
 different ones are taken for the same is about 4 in 100,000.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,49 +16,30 @@ from numpy.typing import NDArray
 from fairseq_floater.data.parallel_text import batched
 
 NGRAM = 13
-_PARTS = 64
 _BATCH = 50_000
-# Odd, so that multiplying by it loses nothing modulo 2^64 (the golden ratio, as hashing likes it).
+# The golden ratio times 2^64: odd, so that multiplying by it loses nothing modulo 2^64.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]
 
 
 def line_hash(*sides: str) -> int:
-    """64 bits of a line or a pair of lines; runs of spaces count as one."""
+    """Return 64 bits of a line or a pair of lines; runs of spaces count as one."""
     text = "\n".join(" ".join(side.split()) for side in sides)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def first_occurrences(pairs: Iterable[tuple[str, str]], folder: Path) -> NDArray[np.bool_]:
-    """Whether each pair is the first of its kind: [N] bool, a byte a pair.
-
-    The hashes go to 64 files in ``folder`` (16 bytes a pair), by their last bits, and are compared a
-    file at a time: a corpus need not fit in memory.
-    """
-    paths = [folder / f"hashes.{part}" for part in range(_PARTS)]
-    total = 0
-    for batch in batched(pairs, _BATCH):
-        hashes = np.array([line_hash(*pair) for pair in batch], dtype=np.uint64)
-        records = np.stack([hashes, np.arange(total, total + len(batch), dtype=np.uint64)], axis=1)
-        parts = hashes % np.uint64(_PARTS)
-        for part, path in enumerate(paths):
-            with path.open("ab") as file:
-                file.write(records[parts == part].tobytes())
-        total += len(batch)
-    is_first = np.zeros(total, dtype=np.bool_)
-    for path in paths:
-        if path.exists():
-            records = np.fromfile(path, dtype=np.uint64).reshape(-1, 2)
-            # Within a file the order is the corpus's, and `unique` finds the first.
-            _, first = np.unique(records[:, 0], return_index=True)
-            is_first[records[first, 1].astype(np.int64)] = True
-            path.unlink()
+def first_occurrences(pairs: Iterable[tuple[str, str]]) -> NDArray[np.bool_]:
+    """Tell which pairs are the first of their kind: [N] bool. Takes some 40 bytes a pair."""
+    hashes = np.fromiter((line_hash(*pair) for pair in pairs), dtype=np.uint64)
+    _, first = np.unique(hashes, return_index=True)
+    is_first = np.zeros(len(hashes), dtype=np.bool_)
+    is_first[first] = True
     return is_first
 
 
 def ngram_hashes(line: str) -> Hashes:
-    """A hash of every :data:`NGRAM` words in a row, in lower case; shorter lines have none.
+    """Return a hash of every :data:`NGRAM` words in a row, in lower case; none of shorter lines.
 
     Words are what spaces separate: text without spaces (Chinese, Japanese) has none to compare.
     """
@@ -74,46 +54,33 @@ def ngram_hashes(line: str) -> Hashes:
     return hashes
 
 
-class Overlap:
-    """How much of some held-out lines also stands in a training corpus.
+def overlap(held_out: Sequence[str], training: Iterable[str]) -> dict[str, float]:
+    """Measure how much of some held-out lines also stands in a training corpus.
 
     Memory grows with the held-out lines alone; the training corpus streams by.
+
+    Returns:
+        The shares 0..1 of held-out lines of which the line itself, any 13-gram, and at least half of the
+        13-grams stand in the training corpus.
     """
-
-    def __init__(self, held_out: Sequence[str]):
-        self.lines = np.array([line_hash(line) for line in held_out], dtype=np.uint64)
-        grams = [ngram_hashes(line) for line in held_out]
-        self.sizes = [len(g) for g in grams]
-        every = np.concatenate([np.empty(0, dtype=np.uint64), *grams])
-        self.known, self.positions = np.unique(every, return_inverse=True)
-        self.known_lines = np.unique(self.lines)
-        self.seen = np.zeros(len(self.known), dtype=np.bool_)
-        self.seen_lines = np.zeros(len(self.known_lines), dtype=np.bool_)
-
-    def add_training(self, lines: Iterable[str]) -> None:
-        for batch in batched(lines, _BATCH):
-            _mark(self.known, self.seen, np.concatenate([ngram_hashes(line) for line in batch]))
-            hashes = np.array([line_hash(line) for line in batch], dtype=np.uint64)
-            _mark(self.known_lines, self.seen_lines, hashes)
-
-    def counts(self) -> dict[str, int]:
-        """Held-out lines, and those of which the line, any 13-gram or half of them is in training."""
-        hits = self.seen[self.positions.reshape(-1)]
-        ends = np.cumsum(self.sizes)
-        found = [
-            float(hits[end - size : end].mean()) if size else 0.0
-            for size, end in zip(self.sizes, ends)
-        ]
-        same = self.seen_lines[np.searchsorted(self.known_lines, self.lines)]
-        return {
-            "lines": len(found),
-            "same_line": int(same.sum()),
-            "any_13gram": sum(share > 0 for share in found),
-            "half_of_13grams": sum(share >= 0.5 for share in found),
-        }
+    lines = np.array([line_hash(line) for line in held_out], dtype=np.uint64)
+    grams = [ngram_hashes(line) for line in held_out]
+    known_lines, known = np.unique(lines), np.unique(np.concatenate(grams))
+    seen_lines, seen = np.zeros(len(known_lines), np.bool_), np.zeros(len(known), np.bool_)
+    for batch in batched(training, _BATCH):
+        hashes = np.array([line_hash(line) for line in batch], dtype=np.uint64)
+        _mark(known_lines, seen_lines, hashes)
+        _mark(known, seen, np.concatenate([ngram_hashes(line) for line in batch]))
+    hits = np.array([seen[np.searchsorted(known, g)].mean() if len(g) else 0.0 for g in grams])
+    return {
+        "same_line": float(seen_lines[np.searchsorted(known_lines, lines)].mean()),
+        "any_13gram": float((hits > 0).mean()),
+        "half_of_13grams": float((hits >= 0.5).mean()),
+    }
 
 
 def _mark(known: Hashes, seen: NDArray[np.bool_], hashes: Hashes) -> None:
+    """Mark those of the sorted ``known`` hashes as seen that are among ``hashes``."""
     if len(known) and len(hashes):
         places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
         seen[places[known[places] == hashes]] = True

@@ -1,13 +1,13 @@
-"""Scores of one or more systems on a short-to-long test set, bin by bin and in all.
+"""Score systems on a short-to-long test set, bin by bin and in all.
 
-BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and early stopping is what
-models do on sentences longer than any they saw. So the length ratio, the share of hypotheses cut off
-by the length limit and the teacher-forced loss of the references stand beside them.
+BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and models stop early on
+sentences longer than any they saw. So the length ratio, the share of hypotheses cut off by the length
+limit and the teacher-forced loss of the references stand beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,14 @@ import numpy as np
 from sacrebleu.metrics import CHRF
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.metric_sums import Array, score_of, sentence_counts
-from fairseq_floater.evaluation.metrics import bleu_metric
+from fairseq_floater.evaluation.metrics import (
+    Array,
+    Score,
+    bleu_metric,
+    check_bootstrap,
+    corpus_score,
+    sentence_counts,
+)
 from fairseq_floater.evaluation.s2l.bins import S2LError
 from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
@@ -34,14 +40,13 @@ from fairseq_floater.evaluation.s2l.systems import (
     check_same_tokens,
     read_runs,
 )
-from fairseq_floater.evaluation.score import check_bootstrap
 
 ALL = "all"
 # Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
 FEW_SENTENCES = 100
 # Below this share of the references' length, hypotheses count as stopping early.
 EARLY_STOP = 0.9
-# Of fairseq's rule for the longest output.
+# The largest a and b of fairseq's rule for the longest output.
 LARGEST_LIMIT = 1_000_000
 
 
@@ -61,33 +66,24 @@ def score(
 
     Args:
         split_dir: what ``floater s2l split`` made.
-        systems: hypotheses of ``test``, in the order in which they are to be shown.
+        systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
-        baseline: the system that every other one is compared with, by paired bootstrap.
+        baseline: the system to compare every other one with, by paired bootstrap.
         length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
             tokens or more count as cut off (source with end symbol, as fairseq counts; where the
             model's --max-target-positions are fewer, that limit is not known here).
         tokenize: sacreBLEU's tokenizer.
         bootstrap: resamples for intervals and p-values, 0 for none.
         seed: of the resampling.
-        labels: what tables and figures call a system, by its name; the name itself where it has none.
+        labels: the names of systems in tables and figures, where these are not their own.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
         S2LError, ScoringError: files that do not belong to the split.
     """
     names = [files.name for files in systems]
-    if not systems:
-        raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
-    if baseline is not None and baseline not in names:
-        known = ", ".join(names)
-        raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
-    for files in short_systems:
-        if files.name not in names:
-            raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
-    shown_as = {name: (labels or {}).get(name, name) for name in names}
-    if len(set(shown_as.values())) < len(names):
-        raise UsageError(f"`--label` must tell the systems apart, but they are {shown_as}.")
+    labels = {name: (labels or {}).get(name, name) for name in names}
+    _check_systems(names, short_systems, baseline, labels)
     check_bootstrap(bootstrap, seed)
     if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
         raise UsageError(
@@ -98,22 +94,24 @@ def score(
     options = split.made_from["options"]
     langs = (options["source"], options["target"])
     bleu = bleu_metric(tokenize, options["target"])
-    scorer = _Scorer(bleu, length_limit, bootstrap, seed, baseline)
+    # sacreBLEU knows the number of references, a part of the signature, once something is scored.
+    corpus_score(bleu, ["x"], ["x"])
     report = S2LScores(
         split=str(split_dir),
-        labels=shown_as,
+        labels=labels,
         baseline=baseline,
-        signature=scorer.signature(),
+        signature=str(bleu.get_signature()),
         length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
         resamples=bootstrap,
         seed=seed,
         length_limit=length_limit,
     )
+    scorer = _Scorer(report, bleu)
     if short_systems:
         test = EvaluationSet.read(split_dir, SHORT_TEST, langs, options["encoded"])
         runs = {files.name: read_runs(files, test) for files in short_systems}
         check_same_tokens(runs)
-        scorer.add(report, split.bins.short_name, test, runs, np.arange(len(test)))
+        scorer.add(split.bins.short_name, test, runs, np.arange(len(test)))
     test = EvaluationSet.read(split_dir, TEST, langs, options["encoded"])
     runs = {files.name: read_runs(files, test) for files in systems}
     check_same_tokens(runs)
@@ -121,90 +119,83 @@ def score(
         members = test.members(name)
         if not len(members):
             raise S2LError(f"{split_dir / TEST}.tsv has no pair in the bin {name}.")
-        scorer.add(report, name, test, runs, members)
-    scorer.add(report, ALL, test, runs, np.arange(len(test)))
+        scorer.add(name, test, runs, members)
+    scorer.add(ALL, test, runs, np.arange(len(test)))
     _warn_of_early_stops(report)
     return report
 
 
+def _check_systems(
+    names: Sequence[str],
+    short_systems: Sequence[SystemFiles],
+    baseline: str | None,
+    labels: dict[str, str],
+) -> None:
+    if not names:
+        raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
+    if baseline is not None and baseline not in names:
+        known = ", ".join(names)
+        raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
+    for files in short_systems:
+        if files.name not in names:
+            raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
+    if len(set(labels.values())) < len(names):
+        raise UsageError(f"`--label` must tell the systems apart, but they are {labels}.")
+
+
 class _Scorer:
-    """Scores runs on the sentences of a bin; keeps each run's statistics over a test set."""
+    """Adds the scores of bins to a report; keeps each run's counts over a test set."""
 
-    def __init__(
-        self,
-        bleu: Any,
-        length_limit: tuple[float, float] | None,
-        resamples: int,
-        seed: int,
-        baseline: str | None,
-    ):
-        self.length_limit, self.baseline = length_limit, baseline
-        self.resamples, self.seed = resamples, seed
-        self.bleu, self.chrf = bleu, CHRF()
-        self.counts: dict[int, tuple[Array, Array]] = {}
-
-    def signature(self) -> str:
-        # The number of references, which is part of it, is known once something is scored.
-        sentence_counts(self.bleu, ["x"], ["x"])
-        return str(self.bleu.get_signature().format())
+    def __init__(self, report: S2LScores, bleu: Any):
+        self.report, self.metrics = report, (bleu, CHRF())
+        self.counts: dict[SystemRun, list[tuple[Array, Score]]] = {}
 
     def add(
-        self,
-        report: S2LScores,
-        name: str,
-        test: EvaluationSet,
-        runs: dict[str, list[SystemRun]],
-        index: Array,
+        self, name: str, test: EvaluationSet, runs: dict[str, list[SystemRun]], index: Array
     ) -> None:
-        """Append the scores of every system on the sentences ``index`` to the report."""
+        """Add the scores of every system on the sentences of a bin.
+
+        Args:
+            name: of the bin.
+            test: the test set.
+            runs: the seeds of each system on it.
+            index: which of its sentences are in the bin.
+        """
+        report = self.report
         report.add_bin(name, len(index), float(np.mean(test.source_tokens[index])))
-        bootstrap = Bootstrap(len(index), self.resamples, self.seed)
-        resampled: dict[str, tuple[Array, Array]] = {}
+        bootstrap = Bootstrap(len(index), report.resamples, report.seed)
         for system, seeds in runs.items():
-            both = [self._counts(run, test) for run in seeds]
-            counts = [bleu_counts[index] for bleu_counts, _ in both]
-            chrf = [self._chrf(chrf_counts[index].sum(0)) for _, chrf_counts in both]
+            bleu, chrf = zip(*(self._counts(run, test) for run in seeds))
+            counts = [of_all[index] for of_all, _ in bleu]
             losses = [run.losses[index] for run in seeds if run.losses is not None]
-            bleu = _measure(counts, self._bleu, bootstrap)
-            loss = _measure(losses, bits_per_token, bootstrap) if losses else None
-            resampled[system] = (bleu.resampled, loss.resampled if loss else np.empty(0))
+            ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
             report.scores[name][system] = BinScore(
-                bleu=bleu,
-                loss=loss,
-                chrf=float(np.mean(chrf)),
-                length_ratio=float(
-                    np.mean([c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts])
-                ),
+                bleu=_measure(counts, bleu[0][1], bootstrap),
+                loss=_measure(losses, bits_per_token, bootstrap) if losses else None,
+                chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in chrf])),
+                length_ratio=float(np.mean(ratios)),
                 cut_off=self._cut_off(seeds, test, index),
             )
-        self._compare(report.scores[name], resampled)
+        self._compare(report.scores[name])
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
                 "mean little."
             )
 
-    def _counts(self, run: SystemRun, test: EvaluationSet) -> tuple[Array, Array]:
-        """What BLEU and chrF count of every sentence [N, 10] and [N, 18], in half of int64's memory."""
-        if id(run) not in self.counts:
-            bleu, chrf = (
-                sentence_counts(metric, run.hypotheses, test.references).astype(np.int32)
-                for metric in (self.bleu, self.chrf)
-            )
-            self.counts[id(run)] = (bleu, chrf)
-        return self.counts[id(run)]
-
-    def _bleu(self, sums: Array) -> float:
-        return float(score_of(self.bleu, sums).score)
-
-    def _chrf(self, sums: Array) -> float:
-        return float(score_of(self.chrf, sums).score)
+    def _counts(self, run: SystemRun, test: EvaluationSet) -> list[tuple[Array, Score]]:
+        """Return what BLEU and chrF count of every sentence, [N, 10] and [N, 18]."""
+        if run not in self.counts:
+            self.counts[run] = [
+                sentence_counts(metric, run.hypotheses, test.references) for metric in self.metrics
+            ]
+        return self.counts[run]
 
     def _cut_off(self, seeds: list[SystemRun], test: EvaluationSet, index: Array) -> float | None:
-        """Share of hypotheses that reached the length limit, 0..1; None where nothing tells."""
-        if self.length_limit is None or any(run.lengths is None for run in seeds):
+        """Return the share of hypotheses that reached the length limit; None where nothing tells."""
+        if self.report.length_limit is None or any(run.lengths is None for run in seeds):
             return None
-        a, b = self.length_limit
+        a, b = self.report.length_limit
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
         limits = (a * (test.source_tokens[index] + 1) + b).astype(np.int64)
         shares = [
@@ -212,20 +203,14 @@ class _Scorer:
         ]
         return float(np.mean(shares))
 
-    def _compare(
-        self, scores: dict[str, BinScore], resampled: dict[str, tuple[Array, Array]]
-    ) -> None:
-        if self.baseline is None or self.baseline not in scores:
+    def _compare(self, scores: dict[str, BinScore]) -> None:
+        base = scores.get(self.report.baseline or "")
+        if base is None:
             return
-        base, base_resampled = scores[self.baseline], resampled[self.baseline]
-        for system, found in scores.items():
-            found.bleu_gain = _comparison(
-                found.bleu, base.bleu, resampled[system][0], base_resampled[0]
-            )
+        for found in scores.values():
+            found.bleu_gain = _comparison(found.bleu, base.bleu)
             if found.loss is not None and base.loss is not None:
-                found.loss_gain = _comparison(
-                    found.loss, base.loss, resampled[system][1], base_resampled[1]
-                )
+                found.loss_gain = _comparison(found.loss, base.loss)
 
 
 def _warn_of_early_stops(report: S2LScores) -> None:
@@ -242,18 +227,14 @@ def _warn_of_early_stops(report: S2LScores) -> None:
             )
 
 
-def _measure(
-    runs: Sequence[Array], score: Callable[[Array], float], bootstrap: Bootstrap
-) -> Measure:
-    """Mean over seeds with the interval of that mean, and each seed's own value."""
+def _measure(runs: Sequence[Array], score: Score, bootstrap: Bootstrap) -> Measure:
+    """Return the mean over seeds with the interval of that mean, and each seed's own value."""
     per_seed = [score(statistics.sum(0)) for statistics in runs]
     resampled = bootstrap.scores(runs, score)
-    estimate = interval(float(np.mean(per_seed)), resampled)
-    return Measure(estimate.value, estimate.low, estimate.high, per_seed, resampled)
+    low, high = interval(resampled)
+    return Measure(float(np.mean(per_seed)), low, high, per_seed, resampled)
 
 
-def _comparison(
-    ours: Measure, base: Measure, resampled: Array, base_resampled: Array
-) -> Comparison:
+def _comparison(ours: Measure, base: Measure) -> Comparison:
     difference = ours.value - base.value
-    return Comparison(difference, paired_p_value(difference, resampled - base_resampled))
+    return Comparison(difference, paired_p_value(difference, ours.resampled - base.resampled))

@@ -1,4 +1,4 @@
-"""Scores per bin, for people (Markdown) and as JSON."""
+"""Report scores per bin, for people (Markdown) and as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_floater.evaluation.metric_sums import Array
+from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.version import __version__
 
 
@@ -22,7 +22,7 @@ class Measure:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over seeds; None for one seed."""
+        """Return the standard deviation over seeds; None for one seed."""
         return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours minus the baseline's, and the p-value of the paired bootstrap (None without one)."""
+    """A score minus the baseline's, and the p-value of the paired bootstrap (None without one)."""
 
     difference: float
     p_value: float | None
@@ -50,7 +50,7 @@ class Comparison:
 
 @dataclass
 class BinScore:
-    """One system in one bin; ``loss`` in bits a token, ``cut_off`` a share 0..1."""
+    """The scores of a system in a bin; ``loss`` in bits a token, ``cut_off`` a share 0..1."""
 
     bleu: Measure
     loss: Measure | None
@@ -77,7 +77,7 @@ class S2LScores:
     """Scores of all systems by bin, the trained lengths first (where given) and ``all`` last."""
 
     split: str
-    labels: dict[str, str]  # of each system, by its name
+    labels: dict[str, str]  # by the name of the system
     baseline: str | None
     signature: str
     length: str
@@ -130,7 +130,7 @@ class S2LScores:
         }
 
     def format_text(self) -> str:
-        """A table for each bin, narrow enough for a terminal; intervals and the rest are in the JSON."""
+        """Return a table for each bin, narrow enough for a terminal; the JSON holds the rest."""
         has_loss = any(f.loss for scores in self.scores.values() for f in scores.values())
         gain = ["against (p)"] if self.baseline else []
         heads = ["system", "BLEU", *gain, *(["loss", *gain] if has_loss else []), "ratio"]

@@ -1,4 +1,4 @@
-"""Short-to-long data from parallel text: what is short trains, what is long tests.
+"""Make short-to-long data from parallel text: short pairs train, long pairs test.
 
 Lengths are source lengths in the model's own tokens without the end symbol. The subword model that
 defines them is learned on short training pairs only. That is a circle (who is short depends on the
@@ -13,11 +13,12 @@ import itertools
 import json
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fairseq_floater.data.parallel_text import (
     TextDataError,
@@ -33,13 +34,10 @@ from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_
 from fairseq_floater.evaluation.hypotheses import join_pieces
 from fairseq_floater.evaluation.s2l.bins import Bins, S2LError
 from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST, HeldOut, Pair
-from fairseq_floater.evaluation.s2l.repeats import Overlap, first_occurrences
+from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
 from fairseq_floater.evaluation.s2l.split_options import SplitOptions, check_form, check_places
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.files import file_hash, naming, put_folder, write_text
-
-# Test lines whose overlap with the training text is looked for at once.
-_OVERLAP_LINES = 100_000
 
 
 def split(
@@ -47,10 +45,15 @@ def split(
 ) -> SplitReport:
     """Make the short-to-long data of ``raw_dir`` in ``out_dir``; whole or not at all.
 
-    ``raw_dir`` holds train, valid and any test* files of both languages, as prepare_text.sh takes
-    them. ``out_dir`` gets train, valid, test (the long pairs of all files), test_short (the short
-    pairs of the test files) in the same form, the origin of each test pair in test.tsv, the subword
-    model and split.json.
+    Args:
+        raw_dir: holds train, valid and any test* files of both languages, as prepare_text.sh takes
+            them.
+        out_dir: gets train, valid, test (the long pairs of all files) and test_short (the short pairs
+            of the test files) in the same form, the origin of each test pair in test.tsv, the subword
+            model and split.json.
+        options: what decides the split.
+        force: replace ``out_dir``.
+        threads: of sentencepiece.
 
     Raises:
         UsageError: the inputs lie in ``out_dir``.
@@ -63,7 +66,8 @@ def split(
     splits = find_splits(raw_dir, *langs)
     files = [text_file(raw_dir, s, lang) for s in splits for lang in langs]
     settings = asdict(options) | {"spm_model": options.spm_model and file_hash(options.spm_model)}
-    made_from = {"options": _plain(settings), "inputs": {f.name: file_hash(f) for f in files}}
+    made_from = {"options": settings, "inputs": {f.name: file_hash(f) for f in files}}
+    made_from = json.loads(json.dumps(made_from))  # as it is read back
     if _is_there(out_dir, made_from, force):
         return SplitReport.read(out_dir)
     check_form(files, options.encoded)
@@ -80,14 +84,14 @@ def split(
 
 
 class _Splitter:
-    """One run of :func:`split` into the folder ``work``."""
+    """Runs :func:`split` into the folder ``work``."""
 
     def __init__(
         self, raw_dir: Path, work: Path, splits: list[str], options: SplitOptions, threads: int
     ):
         self.raw_dir, self.work, self.options, self.threads = raw_dir, work, options, threads
         self.langs = (options.source, options.target)
-        # Of two equal pairs the first one read stays: a held-out one rather than one for training.
+        # The first of equal pairs stays: read held-out text first, so that it is never trained on.
         self.splits = sorted(splits, key=lambda s: (s == "train", s == "valid", s))
         self.bins = Bins(options.edges)
         self.provisional: Segmenter | None = None
@@ -101,17 +105,15 @@ class _Splitter:
             shutil.copyfile(self.options.spm_model, self.work / "spm.model")
             self.final = Segmenter(self.work / "spm.model", self.threads)
         pairs = itertools.chain.from_iterable(self._read(split) for split in self.splits)
-        is_first = first_occurrences(progress(pairs, "duplicates", sum(lines.values())), self.work)
+        is_first = iter(first_occurrences(progress(pairs, "duplicates", sum(lines.values()))))
         held_out = HeldOut(
             self.work, self.langs, self.bins, self.options.max_per_bin, self.options.seed
         )
         report = SplitReport(
             made_from=made_from, lines=lines, bins=self.bins, tokens_of=self._tokens_of()
         )
-        start = 0
         for split in self.splits:
-            self._distribute(split, is_first[start : start + lines[split]], held_out, report)
-            start += lines[split]
+            self._distribute(split, is_first, held_out, report)
         held_out.close()
         report.check_bins(held_out.counts())
         for side, lang in zip(("source", "target"), self.langs):
@@ -126,7 +128,7 @@ class _Splitter:
         return read_pairs(self.raw_dir, split, *self.langs)
 
     def _learn(self, lines: int) -> None:
-        """The two rounds of the module's docstring; leaves the final model as ``spm.model``."""
+        """Learn subwords in the two rounds of the module's docstring; writes ``spm.model``."""
         threshold = self.bins.threshold
 
         def short_in_words() -> Iterator[tuple[str, str]]:
@@ -168,9 +170,16 @@ class _Splitter:
         return [(len(source), len(target)) for source, target in segmenter.pieces(batch)]
 
     def _distribute(
-        self, split: str, is_first: Any, held_out: HeldOut, report: SplitReport
+        self, split: str, is_first: Iterator[np.bool_], held_out: HeldOut, report: SplitReport
     ) -> None:
-        """Send every pair of ``split`` to train, valid or test, or count why it goes nowhere."""
+        """Send every pair of a split to train, valid or test, or count the reason for leaving it out.
+
+        Args:
+            split: train, valid or a test split.
+            is_first: whether the next pair is the first of its kind.
+            held_out: takes the test pairs.
+            report: counts what goes where.
+        """
         kind = "test" if split.startswith("test") else split
         files = [text_file(self.raw_dir, split, lang).name for lang in self.langs]
         outputs = []
@@ -184,7 +193,7 @@ class _Splitter:
             for text, length in zip(batch, self._lengths(self.final, batch)):
                 line += 1
                 pair = Pair(*text, *length, file=files[0], line=line)
-                fault = "duplicate" if not is_first[line - 1] else self._fault(kind, pair)
+                fault = self._fault(kind, pair) if next(is_first) else "duplicate"
                 if fault:
                     report.leave_out(split, fault)
                     continue
@@ -204,8 +213,8 @@ class _Splitter:
                 )
 
     def _fault(self, kind: str, pair: Pair) -> str | None:
-        """Why a pair is of no use, or None."""
-        # A line of nothing but invisible characters has no tokens either.
+        """Return the reason for leaving a pair out; None for a pair that is used."""
+        # No tokens also means a line of invisible characters alone.
         if not min(pair.source_tokens, pair.target_tokens):
             return "empty"
         if max(pair.source_tokens, pair.target_tokens) > self.options.max_len:
@@ -221,23 +230,16 @@ class _Splitter:
         return None
 
     def _overlap(self, lang: str) -> dict[str, dict[str, float]]:
-        """Overlap of each test set with the training text, by test set."""
-        found = {}
-        for name in (TEST, SHORT_TEST):
-            path = self.work / f"{name}.{lang}"
-            if path.exists():
-                # The training text once more for every so many lines, so that memory stays bounded.
-                totals: Counter[str] = Counter()
-                for lines in batched(self._words(path), _OVERLAP_LINES):
-                    overlap = Overlap(lines)
-                    overlap.add_training(self._words(self.work / f"train.{lang}"))
-                    totals.update(overlap.counts())
-                count = totals.pop("lines")
-                found[name] = {kind: n / count for kind, n in totals.items()}
-        return found
+        """Return the overlap of each test set with the training text."""
+        paths = {name: self.work / f"{name}.{lang}" for name in (TEST, SHORT_TEST)}
+        return {
+            name: overlap(list(self._words(path)), self._words(self.work / f"train.{lang}"))
+            for name, path in paths.items()
+            if path.exists()
+        }
 
     def _words(self, path: Path) -> Iterator[str]:
-        """The lines of a file, in words."""
+        """Yield the lines of a file, in words."""
         for line in read_lines(path):
             yield join_pieces(line, "sentencepiece") if self.options.encoded else line
 
@@ -249,7 +251,7 @@ class _Splitter:
 
 
 def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
-    """Whether the same split is there already; raises where something else is."""
+    """Tell whether the same split is there already; raise where something else is."""
     if not out_dir.exists() or (out_dir.is_dir() and not any(out_dir.iterdir())):
         return False
     if not (out_dir / "split.json").is_file():
@@ -267,11 +269,6 @@ def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
         f"{out_dir} was made of other text or with other options; choose another OUT_DIR or add "
         "--force."
     )
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """As JSON will give it back."""
-    return dict(json.loads(json.dumps(settings)))
 
 
 def _say(message: str) -> None:

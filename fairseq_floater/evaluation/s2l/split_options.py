@@ -1,4 +1,4 @@
-"""What decides a short-to-long split, and what its inputs must be like."""
+"""Hold the options of a short-to-long split, and check the form of its inputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS
 from fairseq_floater.evaluation.s2l.bins import S2LError
 
-# Lines of each file that are looked at to tell raw text from subwords.
+# How many lines of each file to look at to tell raw text from subwords.
 _HEAD_LINES = 1_000
 
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """What decides the split.
+    """The options that decide a split.
 
     Attributes:
         source, target: languages, as in the file names.
@@ -61,7 +61,7 @@ class SplitOptions:
 
 
 def check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
-    """Inputs must not lie where the output goes, which may be replaced as a whole."""
+    """Refuse inputs that lie where the output goes, which may be replaced as a whole."""
     for path in filter(None, (raw_dir, spm_model)):
         if path.resolve() == out_dir or out_dir in path.resolve().parents:
             raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")
@@ -70,7 +70,7 @@ def check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
 
 
 def check_form(files: list[Path], encoded: bool) -> None:
-    """Refuse subwords where raw text was promised, and the other way round; names file and line."""
+    """Refuse subwords where raw text was promised, and the reverse; name file and line."""
     marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
     for path in files:
         head = list(itertools.islice(read_lines(path), _HEAD_LINES))

@@ -1,4 +1,4 @@
-"""What a short-to-long split kept, left out and held out, for people and as split.json."""
+"""Count what a short-to-long split kept, left out and held out, for people and as split.json."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fairseq_floater.version import __version__
 
 @dataclass
 class SplitReport:
-    """Counts of a split.
+    """The counts of a split.
 
     Attributes:
         made_from: options and hashes of the inputs.
         lines: pairs read, by file.
         tokens_of: whose tokens were counted.
-        kept: of train and valid: pairs, and the longest source and target in tokens.
-        left_out: by file and reason.
-        held_out: by bin: found, kept.
-        overlap: by side, test set and kind: shares 0..1 of the test lines.
+        kept: pairs, and the longest source and target in tokens, of train and of valid.
+        left_out: pairs by file and reason.
+        held_out: pairs found and kept, by bin.
+        overlap: shares 0..1 of the test lines, by side, test set and kind.
         longest: source tokens, file and line of the longest source of all.
     """
 
@@ -58,7 +58,7 @@ class SplitReport:
         self.left_out.setdefault(split, Counter())[why] += 1
 
     def check_bins(self, held_out: dict[str, dict[str, int]]) -> None:
-        """Take the counts of the bins; raises S2LError where one of them is empty."""
+        """Take the counts of the bins; raise S2LError where one of them is empty."""
         self.held_out = held_out
         length, file, line = self.longest
         longest = f"the longest source has {length} tokens ({file}, line {line})"
@@ -90,7 +90,7 @@ class SplitReport:
 
     @classmethod
     def read(cls, folder: Path) -> SplitReport:
-        """The report in ``folder``; raises S2LError where there is none."""
+        """Return the report in ``folder``; raise S2LError where there is none."""
         path = folder / "split.json"
         try:
             found = read_json(path)
@@ -106,7 +106,7 @@ class SplitReport:
                 longest=tuple(found["longest_source"].values()),
             )
             _check_options(report.made_from["options"])
-            report.format_text()  # what cannot be shown was not written here
+            report.format_text()  # a report that cannot be shown was not written here
         except (
             OSError,
             ValueError,
@@ -155,7 +155,7 @@ class SplitReport:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """What scoring takes from a record; its languages become parts of paths."""
+    """Check what scoring takes from a record; its languages become parts of paths."""
     for side in ("source", "target"):
         if not re.fullmatch(r"\w+", options[side], re.ASCII):
             raise ValueError(f"`{side}` is {shown(options[side])}")

@@ -1,35 +1,24 @@
-"""The bootstrap of scores that are functions of sums over sentences.
+"""Bootstrap scores that are functions of sums over sentences.
 
-Summed over the sentences of a bin, counts give the bin's score, over all bins exactly the corpus
-score. Sentences are resampled, the same ones for every system, so that differences are paired
-(Koehn, 2004).
+Summed over the sentences of a bin, counts give the bin's score; over all bins, exactly the score of
+the corpus. Every system is scored on the same resamples, so that differences are paired (Koehn, 2004).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from fairseq_floater.evaluation.metric_sums import Array
+from fairseq_floater.evaluation.metrics import Array, Score
 
-# Resamples whose weights are held at once, and how many weights those may be.
+# How many resamples to weigh at once, and how many weights to hold for them.
 _CHUNK = 100
 _MOST_WEIGHTS = 1 << 22
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its central 95 % bootstrap interval."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
 def bits_per_token(sums: Array) -> float:
-    """Of summed (bits, tokens)."""
+    """Return the loss per token of summed (bits, tokens)."""
     return float(sums[0] / sums[1]) if sums[1] else float("nan")
 
 
@@ -45,8 +34,8 @@ class Bootstrap:
     def __init__(self, sentences: int, resamples: int, seed: int):
         self.sentences, self.resamples, self.seed = sentences, resamples, seed
 
-    def scores(self, runs: Sequence[Array], score: Callable[[Array], float]) -> Array:
-        """Score of every resample, averaged over runs (seeds) [N, K] each: [resamples]."""
+    def scores(self, runs: Sequence[Array], score: Score) -> Array:
+        """Score every resample, averaged over runs (seeds) of counts [N, K] each: [resamples]."""
         if not self.resamples:
             return np.empty(0)
         generator = np.random.default_rng(self.seed)
@@ -55,27 +44,28 @@ class Bootstrap:
         chunk = max(1, min(_CHUNK, _MOST_WEIGHTS // self.sentences))
         for start in range(0, self.resamples, chunk):
             size = min(chunk, self.resamples - start)
-            # How often each sentence is drawn: N draws with replacement.
+            # Draw N times with replacement: a weight says how often a sentence is drawn.
             weights = generator.multinomial(self.sentences, shares, size=size)
             per_run = [[score(sums) for sums in weights @ statistics] for statistics in runs]
             found.append(np.mean(per_run, axis=0))
         return np.concatenate(found)
 
 
-def interval(value: float, resampled: Array) -> Estimate:
-    """The value with the central 95 % of its resamples."""
+def interval(resampled: Array) -> tuple[float, float] | tuple[None, None]:
+    """Return the bounds of the central 95 % of the resamples; None without any."""
     if not len(resampled):
-        return Estimate(value)
+        return None, None
     low, high = np.percentile(resampled, [2.5, 97.5])
-    return Estimate(value, float(low), float(high))
+    return float(low), float(high)
 
 
 def paired_p_value(difference: float, resampled: Array) -> float | None:
-    """Chance of a difference as large, either way, if there were none: 1 for a system against itself.
+    """Return the chance of a difference as large, either way, if there were none.
 
-    ``resampled`` are the differences on the same resamples; their spread around their own mean
-    stands for chance, on both sides of it. sacreBLEU's paired bootstrap takes the differences without
-    their signs and counts one side: its p-values are a half to a third of these.
+    It is 1 for a system against itself. ``resampled`` are the differences on the same resamples; their
+    spread around their own mean stands for chance, on both sides of it. sacreBLEU's paired bootstrap
+    takes the differences without their signs and counts one side: its p-values are a half to a third
+    of these.
     """
     if not len(resampled):
         return None

@@ -1,28 +1,24 @@
-"""Reading what one system made of a short-to-long test set, and refusing what does not fit it."""
+"""Read the output of a system for a short-to-long test set, and refuse what does not fit it."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fairseq_floater.evaluation.hypotheses import (
     BPE_MARKS,
-    FilePath,
     join_pieces,
     read_hypotheses,
     read_references,
     read_tagged,
-    wrong,
 )
-from fairseq_floater.evaluation.lines import TextFile, TextLines
-from fairseq_floater.evaluation.metric_sums import Array
+from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
+from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.evaluation.s2l.bins import S2LError
 from fairseq_floater.evaluation.s2l.held_out import read_origins
 
@@ -43,47 +39,49 @@ class EvaluationSet:
     Attributes:
         sources, references: N raw lines each.
         source_tokens: [N] lengths.
-        bins: [N] indices into ``bin_names``.
-        bin_names: of the bins, as they first occur.
+        bins: the names of the bins of the N pairs.
     """
 
-    sources: TextLines
-    references: TextLines
+    sources: list[str]
+    references: list[str]
     source_tokens: Array
-    bins: Array
-    bin_names: list[str]
+    bins: list[str]
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
-        """Raises S2LError where the files do not have one line for each row of ``name``.tsv."""
-        source_tokens, bins, bin_names = array("i"), array("i"), dict[str, int]()
-        for origin in read_origins(folder / f"{name}.tsv"):
-            source_tokens.append(origin.source_tokens)
-            bins.append(bin_names.setdefault(origin.bin, len(bin_names)))
+        """Read a test set of a split.
+
+        Args:
+            folder: the split.
+            name: of the test set.
+            langs: source and target language.
+            encoded: whether the split is in sentencepieces.
+
+        Raises:
+            S2LError: the files do not have one line for each row of ``name``.tsv.
+        """
+        origins = list(read_origins(folder / f"{name}.tsv"))
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
-            if len(lines) != len(bins):
+            if len(lines) != len(origins):
                 raise S2LError(
-                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(bins)} rows."
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(origins)} rows."
                 )
-            join = partial(join_pieces, kind="sentencepiece")
-            sides.append(lines.changed(join) if encoded else lines)
-        columns = [np.array(column, dtype=np.int32) for column in (source_tokens, bins)]
-        return cls(sides[0], sides[1], columns[0], columns[1], list(bin_names))
+            sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
+        lengths = np.array([origin.source_tokens for origin in origins], dtype=np.int64)
+        return cls(sides[0], sides[1], lengths, [origin.bin for origin in origins])
 
     def __len__(self) -> int:
-        return len(self.source_tokens)
+        return len(self.bins)
 
     def members(self, name: str) -> Array:
-        """Indices of the pairs of a bin."""
-        if name not in self.bin_names:
-            return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(self.bins == self.bin_names.index(name))
+        """Return the indices of the pairs of a bin."""
+        return np.flatnonzero([bin == name for bin in self.bins])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SystemRun:
     """One seed of a system on a test set of N sentences.
 
@@ -93,13 +91,13 @@ class SystemRun:
         losses: [N, 2] bits and tokens of the references (end symbol included), or None.
     """
 
-    hypotheses: TextLines
+    hypotheses: list[str]
     lengths: Array | None
     losses: Array | None
 
 
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
-    """Every seed of a system.
+    """Read every seed of a system.
 
     Raises:
         S2LError: another number of loss files than of hypotheses.
@@ -118,10 +116,12 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
     file, size = TextFile(path), len(test)
     hypotheses = read_hypotheses(file)
     if len(hypotheses) != size:
-        raise wrong(f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}")
+        raise scoring_error(
+            f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}"
+        )
     _check_sources(file, test)
     lengths = np.full(size, -1, dtype=np.int32)
-    for _, sentence, text in read_tagged(file, "P"):
+    for _, _, sentence, text in read_tagged(file, "P"):
         if sentence < size and lengths[sentence] < 0:
             lengths[sentence] = len(text.split())
     losses = None if loss_path is None else _read_losses(loss_path, test)
@@ -129,13 +129,13 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
 
 
 def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
-    """[N, 2]: bits and tokens of each reference, from the P lines (log2 probabilities)."""
-    # Of the reference itself: what comes twice, or is another text, is not its loss.
+    """Return bits and tokens of each reference [N, 2], from the P lines (log2 probabilities)."""
+    # Read the text as well: the loss of another text, or a loss given twice, is not the reference's.
     file = TextFile(path)
     repeated = read_hypotheses(file)
     size, extra = len(test), 0
     losses = np.zeros((size, 2))
-    for number, sentence, text in read_tagged(file, "P"):
+    for number, _, sentence, text in read_tagged(file, "P"):
         if sentence >= size:
             extra += 1
         elif not losses[sentence, 1]:
@@ -145,7 +145,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         found = f"has {size - missing.size + extra}"
         names = ", ".join(map(str, missing[:5]))
         found += f" (none for {names})" if missing.size else ""
-        raise wrong(f"`{path}` must have a P line for each of {size} sentences", found)
+        raise scoring_error(f"`{path}` must have a P line for each of {size} sentences", found)
     _check_sources(file, test)
     first, strange = -1, 0
     for i, (ours, theirs) in enumerate(zip(repeated, test.references)):
@@ -154,7 +154,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     # Unknown words and normalisation change some lines, a translation nearly all.
     if strange > size / 2:
         rule = f"`{path}` must be of fairseq-generate --score-reference"
-        raise wrong(rule, f"sentence {first} is not the reference")
+        raise scoring_error(rule, f"sentence {first} is not the reference")
     return losses
 
 
@@ -163,18 +163,18 @@ def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int
         values = [float(word) for word in text.split()]
     except ValueError:
         rule = f"`{path}` must have numbers on P lines"
-        raise wrong(rule, f"line {number} has {text[:40]!r}") from None
+        raise scoring_error(rule, f"line {number} has {text[:40]!r}") from None
     if not values or not all(map(math.isfinite, values)):
         rule = f"`{path}` must have finite numbers on P lines"
-        raise wrong(rule, f"line {number} has {text[:40]!r}")
+        raise scoring_error(rule, f"line {number} has {text[:40]!r}")
     return -sum(values), len(values)
 
 
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
-    """Losses a token compare only where every model counts the same tokens.
+    """Check that every run counts the same tokens, without which losses a token do not compare.
 
     Raises:
-        S2LError: a sentence has another number of them in two runs (or a file broke off).
+        S2LError: a sentence has more tokens in one run than in another (or a file broke off).
     """
     first: tuple[str, Array] | None = None
     for name, seeds in runs.items():
@@ -193,21 +193,21 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
 def _check_sources(file: TextFile, test: EvaluationSet) -> None:
     """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
     found = strange = first = 0
-    for number, i, text in read_tagged(file, "S"):
+    for number, _, i, text in read_tagged(file, "S"):
         found += 1
         if i >= len(test):
-            continue  # told by the count of sentences
+            continue  # the caller has refused another number of sentences
         if BPE_MARKS["sentencepiece"].search(text):
             tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
                 rule = f"`{file.path}` must be in the split's tokens, {expected} in sentence {i}"
-                raise wrong(rule, f"line {number} has {tokens}")
+                raise scoring_error(rule, f"line {number} has {tokens}")
         elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
             first, strange = first or number, strange + 1
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
     if strange > found / 2:
         rule = f"`{file.path}` must translate the split's test sentences"
-        raise wrong(rule, f"line {first} has another source")
+        raise scoring_error(rule, f"line {first} has another source")
 
 
 def _plain(text: str) -> str:
