@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairseq_floater.data.parallel_text import TextDataError, say
 from fairseq_floater.data.subwords import SEGMENTATIONS
@@ -52,17 +52,35 @@ def binarise(out_dir: Path, command: list[str]) -> None:
         return
     log = out_dir / "binarise.log"
     say(f"+ {shlex.join(command)}")
-    # SIGTERM would end this process alone; as an exception it ends the child first.
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with log.open("wb") as output:
-            # The child inherits the locks of the scripts: it may outlive a parent that is killed.
-            done = subprocess.run(command, stdout=output, stderr=output, close_fds=False)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    if done.returncode != 0:
+    with log.open("wb") as output:
+        status = _run_stoppable(command, output)
+    if status != 0:
         raise TextDataError(f"Binarising failed; see the end of {log}.")
     log.unlink()
+
+
+def _run_stoppable(command: list[str], output: IO[bytes]) -> int:
+    """Return the exit code of ``command``; a SIGTERM of this process ends the command first."""
+    children: list[subprocess.Popen[bytes]] = []
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        for child in children:
+            child.terminate()
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    # The child inherits the locks of the scripts: it may outlive a parent that is killed.
+    with subprocess.Popen(command, stdout=output, stderr=output, close_fds=False) as child:
+        children.append(child)
+        if stopped:  # before the child was known
+            child.terminate()
+        status = child.wait()
+    signal.signal(signal.SIGTERM, previous)
+    if stopped:
+        sys.exit(143)
+    return status
 
 
 def finish(out_dir: Path) -> dict[str, Any]:

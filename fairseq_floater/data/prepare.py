@@ -64,8 +64,8 @@ def encode_all(
     Args:
         raw_dir: the text.
         out_dir: where the products go.
-        parameters: the options of the command line that shape the data; ``bpe`` names the segmentation.
-        spm_model: a sentencepiece model to use; without it one of ``parameters["vocab"]`` is learned.
+        parameters: the options that shape the data, by their names in Python.
+        spm_model: a sentencepiece model to use instead of learning one.
         force: replace data of other text or parameters.
         threads: threads or processes.
 
@@ -92,9 +92,7 @@ def encode_all(
     elif spm_model is not None:
         write_whole(model, lambda temporary: shutil.copyfile(spm_model, temporary))
     else:
-        say(f"Learning {parameters['vocab']} subwords from {lines['train']:,} pairs.")
-        pairs = progress(read_pairs(raw_dir, "train", *langs), "learn", lines["train"])
-        kind.learn(pairs, lines["train"], model, langs, parameters, threads)
+        _learn(kind, raw_dir, model, parameters, lines["train"], threads)
     if encoded:
         say(f"{kind.folder} is there already: skipped.")
     else:
@@ -127,6 +125,20 @@ def _manifest(
         Segmenter(spm_model)  # refuses what is no model
         inputs.append(spm_model)
     return {"parameters": parameters, "inputs": {p.name: file_hash(p) for p in inputs}}
+
+
+def _learn(
+    kind: Segmentation,
+    raw_dir: Path,
+    model: Path,
+    parameters: dict[str, Any],
+    lines: int,
+    threads: int,
+) -> None:
+    langs = (parameters["src"], parameters["tgt"])
+    say(f"Learning {parameters['vocab']} subwords from {lines:,} pairs.")
+    pairs = progress(read_pairs(raw_dir, "train", *langs), "learn", lines)
+    kind.learn(pairs, lines, model, langs, parameters, threads)
 
 
 def _encode_splits(

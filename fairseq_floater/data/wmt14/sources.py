@@ -17,7 +17,7 @@ _SITE = "https://www.statmt.org"
 
 @dataclass(frozen=True)
 class Archive:
-    """A published file: its name here, its URL, and the checksums that are published of it."""
+    """Name a published file, its URL, and the checksums that are published of it."""
 
     name: str
     url: str
