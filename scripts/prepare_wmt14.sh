@@ -4,13 +4,13 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
-    cat <<'EOF'
+    cat <<'END'
 usage: bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options]
 
 WMT14's training text, newstest2014 (full, 3,003 lines) for test, and every 100th (En-De) or 1,333rd (En-Fr)
 line held out for validation, as fairseq's recipe has it (the authors' README: `--icml17`). DIR gets
 
-  archives/      what was downloaded, with checksums.json
+  archives/      what was downloaded, each archive with its checksum
   corpus/        the raw text of train, valid and test
   bpe/ or spm/   the text in subwords; bpe.codes or spm.model, dict.txt
   raw/           the raw lines of valid and test, for scoring
@@ -29,77 +29,101 @@ options:
   --dry-run       print the commands and run none
   --help
 
-Downloads resume, and what is whole is not made again: after a break, run the same command. Cleaning: 1 to 250
-subwords a side, at most 1.5 times as many on one side as on the other. En-De takes 1.7 GB of downloads and about
-7 GB of disk, En-Fr 6.7 GB and about 55 GB.
+Downloads resume, and outputs that are whole are not made again: after a break, run the same command. Cleaning:
+1 to 250 subwords a side, at most 1.5 times as many on one side as on the other. En-De takes 1.7 GB of downloads
+and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.
 
 example: bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de
-EOF
+END
 }
 
-PAIR="" OUT="" BPE=subword-nmt VOCAB=40000 VALID=held-out MIRROR="" REHEARSAL=no WORKERS="" FORCE=no
-while (($#)); do
-    case $1 in
-    --*=*)
-        set -- "${1%%=*}" "${1#*=}" "${@:2}"
-        continue
-        ;;
-    --out | --bpe | --vocab | --valid | --mirror | --workers)
-        (($# >= 2)) || usage_error "$1 needs a value."
-        name=${1#--}
-        printf -v "${name^^}" '%s' "$2"
-        shift
-        ;;
-    --rehearsal) REHEARSAL=yes ;;
-    --force) FORCE=yes ;;
-    --dry-run) DRY_RUN=1 ;;
+# curl's own retries throw away the bytes of the call that they belong to: only a young call retries, and
+# `download` resumes where an older one broke off.
+CURL=(curl -fL -C - --retry 10 --retry-max-time 60 --connect-timeout 30 --speed-limit 1 --speed-time 30
+    --proto "=http,https,file" --proto-redir "=http,https")
+if [[ ! -t 2 ]]; then CURL+=(-sS); fi
+
+# download URL FILE: resumes for as long as there is progress.
+download() {
+    local part=$2.part best=0 failures=0 size status
+    until run "${CURL[@]}" --output "$part" --url "$1"; do
+        status=$?
+        size=$(stat -c %s "$part" 2>/dev/null || printf 0)
+        failures=$((size > best ? 0 : failures + 1))
+        best=$((size > best ? size : best))
+        case $status in
+        1 | 3 | 22 | 23 | 37) failures=5 ;; # a bad URL, an answer of HTTP, a full disk, no such file
+        33 | 36) rm -f "$part" ;;           # the server cannot go on from there: start over
+        esac
+        ((failures < 5)) || die "${2##*/} could not be fetched from $1 ($size bytes are kept); run the same command" \
+            "to go on, or name another place that holds it by --mirror (a URL or a folder)."
+        sleep "$failures"
+    done
+    put "$part" "$2"
+}
+
+# is_whole SHA256 MD5 FILE: FILE has the published checksums. Where none is published (-), it has the one of its first
+# download, which is kept in FILE.sha256. The record is as old as its file, which is not read again then.
+is_whole() {
+    local sha256=$1 file=$3 record=$3.sha256 recorded=""
+    if [[ -f $record ]]; then read -r recorded _ <"$record" || true; fi
+    if [[ $2 != - ]]; then
+        md5sum --check --status <<<"$2  $file" || return
+    elif [[ $1 == - ]]; then
+        sha256=${recorded:--}
+    fi
+    if [[ $sha256 == "$recorded" && ! $record -nt $file && ! $record -ot $file ]]; then return; fi
+    if [[ $sha256 == - ]]; then
+        sha256=$(sha256sum <"$file")
+        sha256=${sha256%% *}
+    else
+        sha256sum --check --status <<<"$sha256  $file" || return
+    fi
+    printf '%s  %s\n' "$sha256" "${file##*/}" >"$record"
+    touch -r "$file" "$record"
+}
+
+# fetch URL SHA256 MD5 FILE: leaves FILE whole and checked. One that is wrong is fetched once more.
+fetch() {
+    local url=$1 file=$4 attempt
+    if dry; then
+        [[ -f $file ]] || run "${CURL[@]}" --output "$file" --url "$url"
+        return
+    fi
+    for attempt in 1 2; do
+        [[ -f $file ]] || download "$url" "$file"
+        if is_whole "$2" "$3" "$file"; then return; fi
+        mv -f "$file" "$file.wrong"
+        say "${file##*/} has another checksum than it must have: set aside as $file.wrong (attempt $attempt of 2)."
+    done
+    die "${file##*/} from $url must have the SHA-256 $2 and the MD5 $3 (-: none is published; then that of" \
+        "$file.sha256), but has others; try another --mirror."
+}
+
+words=()
+for word in "$@"; do
+    case $word in
     -h | --help)
         usage
         exit 0
         ;;
-    -*) usage_error "unknown option $1." ;;
-    *)
-        [[ -z $PAIR ]] || usage_error "one language pair, but $PAIR and $1 were given."
-        PAIR=$1
-        ;;
+    --dry-run) DRY_RUN=1 ;;
+    *) words+=("$word") ;;
     esac
-    shift
 done
-[[ $PAIR == en-de || $PAIR == en-fr ]] || usage_error "the language pair must be en-de or en-fr, but is '$PAIR'."
-[[ -n $OUT ]] || usage_error "--out is needed."
-as_paths OUT MIRROR
-[[ $VALID == held-out || $VALID == newstest2013 ]] || usage_error "--valid must be held-out or newstest2013, but is $VALID."
-[[ $BPE == subword-nmt || $BPE == sentencepiece ]] || usage_error "--bpe must be subword-nmt or sentencepiece, but is $BPE."
-[[ $VOCAB =~ ^[1-9][0-9]*$ ]] || usage_error "--vocab must be a number of at least 1, but is $VOCAB."
-[[ -z $WORKERS || $WORKERS =~ ^[1-9][0-9]*$ ]] || usage_error "--workers must be a number of at least 1, but is $WORKERS."
-if [[ -z $WORKERS ]]; then
-    WORKERS=$(nproc 2>/dev/null || echo 1)
-    ((WORKERS <= 16)) || WORKERS=16
-fi
 ensure_setup
 
 tool=("$PYTHON" -m fairseq_floater.data.wmt14.recipe)
-sources=(--valid "$VALID")
-if [[ -n $MIRROR ]]; then sources+=(--mirror "$MIRROR"); fi
-if [[ $REHEARSAL == yes ]]; then sources+=(--rehearsal); fi
-prepare=("$OUT/corpus" "$OUT" --src en --tgt "${PAIR#en-}" --bpe "$BPE" --vocab "$VOCAB"
-    --max-len 250 --max-ratio 1.5 --workers "$WORKERS")
-if [[ $FORCE == yes ]]; then prepare+=(--force); fi
-if dry; then prepare+=(--dry-run); fi
-
+archives=$("${tool[@]}" archives "${words[@]}")
 if ! dry; then
-    mkdir -p "$OUT" 2>/dev/null || die "The folder $OUT cannot be made."
-    exec 9>"$OUT/.lock"
+    read -r _ _ _ folder <<<"$archives"
+    folder=${folder%/*}
+    mkdir -p "$folder" 2>/dev/null || die "The folder $folder cannot be made."
+    exec 9>"${folder%/*}/.lock"
     if command -v flock >/dev/null && ! flock --nonblock 9; then
-        say "Another prepare_wmt14.sh is at work on $OUT: waiting for it."
+        say "Another prepare_wmt14.sh is at work on ${folder%/*}: waiting for it."
         stoppable flock 9
     fi
 fi
-run "${tool[@]}" corpus "$PAIR" "$OUT" "${sources[@]}"
-# A dry run has no text to look at: the command itself is shown.
-if dry; then
-    run bash "$ROOT/scripts/prepare_text.sh" "${prepare[@]}"
-else
-    aside bash "$ROOT/scripts/prepare_text.sh" "${prepare[@]}"
-fi
-run "${tool[@]}" report "$PAIR" "$OUT"
+while read -r url sha256 md5 file; do fetch "$url" "$sha256" "$md5" "$file"; done <<<"$archives"
+for step in corpus text report; do run "${tool[@]}" "$step" "${words[@]}"; done

@@ -82,7 +82,7 @@ def as_published(folder, pair):
 
     def archive(part):
         digest = hashlib.sha256((folder / part.archive.name).read_bytes()).hexdigest()
-        return replace(part.archive, size=None, sha256=digest, md5=None)
+        return replace(part.archive, sha256=digest, md5=None)
 
     corpora = tuple(
         replace(corpus, archive=archive(corpus), lines=LINES[corpus.name])

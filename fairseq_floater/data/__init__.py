@@ -1,1 +1,1 @@
-"""From raw text to binarised data. Imports no torch."""
+"""Turn raw text into binarised data. Imports no torch."""

@@ -1,4 +1,4 @@
-"""The verbs that need no model: user-dir, and numbers, the built-in corpus."""
+"""Add the verbs that need no model: user-dir, and numbers, the built-in corpus."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fairseq_floater.verbs import add_verb
 
 
 def user_dir(verbs: Any) -> None:
+    """Add ``floater user-dir``, which prints the folder of the plugin."""
     add_verb(
         verbs,
         "user-dir",
@@ -19,36 +20,33 @@ def user_dir(verbs: Any) -> None:
 
 
 def numbers(verbs: Any) -> None:
+    """Add ``floater numbers``, whose options are the parameters of the corpus."""
+    defaults = number_words.Parameters().to_json_dict()
     parser = add_verb(
         verbs,
         "numbers",
         "floater numbers numbers --tgt fr --train 20000",
         lambda args: number_words.write_numbers(
             args.out_dir,
-            source_language=args.src,
-            target_language=args.tgt,
-            train=args.train,
-            valid=args.valid,
-            test=args.test,
-            test_long=args.test_long,
-            numbers_per_line=tuple(args.numbers_per_line),
-            long_numbers_per_line=tuple(args.long_numbers_per_line),
-            max_number=args.max_number,
-            seed=args.seed,
             overwrite=args.force,
+            **{name: _tuple(getattr(args, name)) for name in defaults},
         ),
     )
+    parser.set_defaults(**defaults)
     parser.add_argument("out_dir", metavar="OUT_DIR")
-    parser.add_argument("--src", default="en", metavar="LANG", help="en, de or fr (default: en)")
-    parser.add_argument("--tgt", default="de", metavar="LANG", help="en, de or fr (default: de)")
-    for split, lines in (("train", 12_000), ("valid", 500), ("test", 500), ("test-long", 500)):
-        parser.add_argument(
-            f"--{split}", type=int, default=lines, metavar="N", help=f"lines ({lines})"
-        )
-    for name, span in (("numbers-per-line", (1, 4)), ("long-numbers-per-line", (6, 10))):
-        parser.add_argument(
-            f"--{name}", type=int, nargs=2, default=span, metavar=("MIN", "MAX"), help=f"{span}"
-        )
-    parser.add_argument("--max-number", type=int, default=9_999, metavar="N", help="largest (9999)")
-    parser.add_argument("--seed", type=int, default=1)
+    for flag, name in (("--src", "source_language"), ("--tgt", "target_language")):
+        languages = f"en, de or fr (default: {defaults[name]})"
+        parser.add_argument(flag, dest=name, metavar="LANG", help=languages)
+    for split in number_words.SHARES:
+        flag, lines = f"--{split.replace('_', '-')}", f"lines ({defaults[split]})"
+        parser.add_argument(flag, type=int, metavar="N", help=lines)
+    for name in ("numbers_per_line", "long_numbers_per_line"):
+        flag, span = f"--{name.replace('_', '-')}", "({}, {})".format(*defaults[name])
+        parser.add_argument(flag, type=int, nargs=2, metavar=("MIN", "MAX"), help=span)
+    parser.add_argument("--max-number", type=int, metavar="N", help="largest (9999)")
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--force", action="store_true", help="replace a corpus of other parameters")
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

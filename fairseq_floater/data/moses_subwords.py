@@ -1,15 +1,16 @@
-"""Moses tokens cut by subword-nmt: the preprocessing of the papers that use fairseq's WMT14 recipe.
+"""Cut Moses tokens by subword-nmt: the preprocessing of the papers that use fairseq's WMT14 recipe.
 
-The steps are those of fairseq's ``prepare-wmt14en2de.sh``, with sacremoses in the place of Moses' Perl
-scripts: training text has its punctuation normalised and control characters removed, test text only its
-``’`` made ``'``; then everything is tokenised, hyphens split off (``-a``), and cut by a joint byte-pair
+The steps are those of fairseq's ``prepare-wmt14en2de.sh``, with sacremoses instead of Moses' Perl
+scripts: in training text punctuation is normalised and control characters are removed, in test text
+``’`` becomes ``'``; then all text is tokenised, hyphens split off (``-a``), and cut by a joint byte-pair
 encoding (Sennrich et al., 2016). The two tokenisers differ on rare characters, so vocabularies are
-alike, not equal.
+similar, not equal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import os
@@ -29,10 +30,10 @@ _Pair = tuple[str, str]
 
 
 class MosesTokens:
-    """Sentences of one language -> their Moses tokens, special characters escaped.
+    """Split sentences of one language into Moses tokens, special characters escaped.
 
     Args:
-        language: a code such as ``de``; sacremoses takes English rules for those it does not know.
+        language: a code such as ``de``; sacremoses uses English rules for those that it does not know.
     """
 
     def __init__(self, language: str) -> None:
@@ -42,11 +43,11 @@ class MosesTokens:
         self._tokeniser = MosesTokenizer(language)
 
     def training(self, line: str) -> list[str]:
-        """Tokens of a sentence of train or valid."""
+        """Return the tokens of a sentence of train or valid."""
         return self._tokens(self._normaliser.normalize(line))
 
     def test(self, line: str) -> list[str]:
-        """Tokens of a sentence that is to be scored: the recipe leaves its punctuation alone."""
+        """Return the tokens of a sentence that is to be scored: its punctuation is left alone."""
         return self._tokens(line.replace("’", "'"))
 
     def _tokens(self, line: str) -> list[str]:
@@ -56,9 +57,11 @@ class MosesTokens:
 
 
 class Workers:
-    """Processes that apply one function to batches of sentence pairs, in order.
+    """Apply functions to batches of sentence pairs in several processes, in order.
 
-    ``function(pairs, **options)`` must be of a module's top level; one worker runs it in this process.
+    Args:
+        workers: the number of processes; one worker is this process.
+        prepare: called with ``state`` in every process first.
     """
 
     def __init__(self, workers: int, prepare: Callable[..., None], *state: Any) -> None:
@@ -70,22 +73,17 @@ class Workers:
             prepare(*state)
 
     def map(self, function: Callable[[Sequence[_Pair]], Any], pairs: Sequence[_Pair]) -> list[Any]:
-        """The results of slices of ``pairs``, in their order."""
+        """Return the results of slices of ``pairs``, in their order; ``function`` must be picklable."""
         if self._pool is None:
             return [function(pairs)]
         size = max(1, -(-len(pairs) // (4 * self.workers)))
         return self._pool.map(function, list(batched(pairs, size)), chunksize=1)
 
     def close(self) -> None:
+        """End the processes."""
         if self._pool is not None:
             self._pool.terminate()
             self._pool.join()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _prepare_worker(prepare: Callable[..., None], state: tuple[Any, ...]) -> None:
@@ -101,7 +99,7 @@ def _prepare_worker(prepare: Callable[..., None], state: tuple[Any, ...]) -> Non
     prepare(*state)
 
 
-# What a worker holds: set once by `_load`, read by the functions below.
+# The state of a worker: set once by `_load`, read by the functions below.
 _loaded: dict[str, Any] = {}
 
 
@@ -121,20 +119,10 @@ def _count_words(pairs: Sequence[_Pair]) -> Counter[str]:
     return words
 
 
-def _cut_training(pairs: Sequence[_Pair]) -> list[tuple[list[str], list[str]]]:
-    return _cut(pairs, [tokens.training for tokens in _loaded["tokens"]])
-
-
-def _cut_test(pairs: Sequence[_Pair]) -> list[tuple[list[str], list[str]]]:
-    return _cut(pairs, [tokens.test for tokens in _loaded["tokens"]])
-
-
-def _cut(pairs: Sequence[_Pair], sides: list[Any]) -> list[tuple[list[str], list[str]]]:
+def _cut(pairs: Sequence[_Pair], *, test: bool) -> list[tuple[list[str], list[str]]]:
     bpe = _loaded["bpe"]
-    return [
-        (bpe.segment_tokens(sides[0](source)), bpe.segment_tokens(sides[1](target)))
-        for source, target in pairs
-    ]
+    source, target = (tokens.test if test else tokens.training for tokens in _loaded["tokens"])
+    return [(bpe.segment_tokens(source(a)), bpe.segment_tokens(target(b))) for a, b in pairs]
 
 
 def train_codes(
@@ -145,7 +133,14 @@ def train_codes(
     merges: int,
     workers: int = 1,
 ) -> None:
-    """Learn ``merges`` operations of a joint byte-pair encoding from every sentence of ``pairs``.
+    """Learn a joint byte-pair encoding from every sentence of ``pairs``.
+
+    Args:
+        pairs: raw sentence pairs.
+        langs: their languages.
+        path: the file of the codes.
+        merges: the number of merge operations.
+        workers: processes.
 
     Raises:
         TextDataError: no word occurs twice, so there is nothing to learn.
@@ -153,15 +148,15 @@ def train_codes(
     from subword_nmt.learn_bpe import learn_bpe
 
     words: Counter[str] = Counter()
-    with Workers(workers, _load, langs, None) as pool:
+    with contextlib.closing(Workers(workers, _load, langs, None)) as pool:
         for batch in batched(pairs, BATCH):
             for part in pool.map(_count_words, batch):
                 words.update(part)
-    # A fixed order: words of the same count are met in the order of the text otherwise.
+    # Sort, so that the order of the text does not decide between words of the same count.
     listed = "".join(f"{word} {count}\n" for word, count in sorted(words.items()))
     codes = io.StringIO()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # its bar is drawn in a log file too
+        with contextlib.redirect_stderr(io.StringIO()):  # its bar would fill log files
             learn_bpe(io.StringIO(listed), codes, merges, is_dict=True)
     except ValueError:
         raise TextDataError("subword-nmt found no pair of characters to learn from.") from None
@@ -169,7 +164,12 @@ def train_codes(
 
 
 class MosesSegmenter:
-    """Pairs of raw sentences -> subwords, as the model will see them (no end symbol).
+    """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol).
+
+    Args:
+        codes_path: the file of :func:`train_codes`.
+        langs: the languages of the pairs.
+        workers: processes.
 
     Raises:
         TextDataError: the file holds no codes of subword-nmt.
@@ -184,16 +184,26 @@ class MosesSegmenter:
     def pieces(
         self, batch: Sequence[_Pair], *, test: bool = False
     ) -> Iterator[tuple[list[str], list[str]]]:
-        """The subwords of both sides; ``test``: of sentences that are to be scored."""
-        parts = self.workers.map(_cut_test if test else _cut_training, batch)
+        """Yield the subwords of both sides; ``test`` sentences are to be scored."""
+        parts = self.workers.map(functools.partial(_cut, test=test), batch)
         return itertools.chain.from_iterable(parts)
 
     def close(self) -> None:
+        """End the processes."""
         self.workers.close()
 
 
 def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:
-    """Write the joint dictionary of encoded texts as fairseq counts it; returns its entries."""
+    """Write the joint dictionary of encoded texts as fairseq counts it.
+
+    Args:
+        texts: files of the text in subwords.
+        dict_path: the file of the dictionary.
+        workers: processes.
+
+    Returns:
+        The number of entries.
+    """
     from fairseq.data import Dictionary  # slow to import
     from fairseq.tokenizer import tokenize_line
 

@@ -1,9 +1,9 @@
-"""The built-in corpus: number phrases by num2words, several to a line, in two languages.
+"""Write the built-in corpus: number phrases by num2words, several to a line, in two languages.
 
     forty-two, seventy-three        ->  zweiundvierzig, dreiundsiebzig
 
 It needs no download, has one right translation for every line, real reordering (German says the ones
-before the tens) and any amount and length. The same arguments give the same bytes on every machine
+before the tens), and any size and length. The same arguments give the same bytes on every machine
 that has the same num2words.
 
 Every line belongs to one split by a hash of its numbers, so that splits never share a line, and each
@@ -20,7 +20,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,71 @@ SHARES = {
     "test": range(12, 14),
     "test_long": range(14, 16),
 }
-# So many refused draws in a row mean that a split has run out of lines.
+# After so many refused draws in a row a split has run out of lines.
 MAX_REFUSED_DRAWS = 20_000
 
 
 class CorpusError(UserError):
-    """A corpus that cannot be made or must not be overwritten; one sentence for a person."""
+    """Report a corpus that cannot be made or must not be overwritten, in one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Describe a corpus.
+
+    Attributes:
+        source_language, target_language: two of :data:`LANGUAGES`.
+        train, valid, test, test_long: lines; 0 leaves a test split out.
+        numbers_per_line: the fewest and the most numbers on a line; all counts are equally likely.
+        long_numbers_per_line: the same for test_long.
+        max_number: the largest number. First the number of digits is drawn, then the number, so that
+            short numbers are as frequent as long ones.
+        seed: any integer.
+
+    Raises:
+        CorpusError: these make no corpus.
+    """
+
+    source_language: str = "en"
+    target_language: str = "de"
+    train: int = 12_000
+    valid: int = 500
+    test: int = 500
+    test_long: int = 500
+    numbers_per_line: tuple[int, int] = (1, 4)
+    long_numbers_per_line: tuple[int, int] = (6, 10)
+    max_number: int = 9_999
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        among = f"one of {', '.join(LANGUAGES)}"
+        for name in ("source_language", "target_language"):
+            self._check(name, getattr(self, name) in LANGUAGES, among)
+        if self.source_language == self.target_language:
+            raise CorpusError(
+                f"The two languages must differ, but both are {self.source_language!r}."
+            )
+        for name, least in (("train", 1), ("valid", 1), ("test", 0), ("test_long", 0)):
+            self._check(name, getattr(self, name) >= least, f"at least {least}")
+        for name in ("numbers_per_line", "long_numbers_per_line"):
+            low, high = getattr(self, name)
+            self._check(name, 1 <= low <= high, "two numbers A B with 1 <= A <= B")
+        self._check("max_number", 0 <= self.max_number <= MAX_NUMBER, f"from 0 to {MAX_NUMBER}")
+
+    def _check(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            value = getattr(self, name)
+            found = "{} {}".format(*value) if name.endswith("per_line") else repr(value)
+            raise CorpusError(f"`{name}` must be {rule}, but is {found} instead.")
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return the parameters as JSON gives them back."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class NumbersSummary:
-    """What :func:`write_numbers` left in ``out_dir``."""
+    """Report what :func:`write_numbers` left in ``out_dir``."""
 
     out_dir: Path
     skipped: bool
@@ -65,61 +119,44 @@ class NumbersSummary:
 
     def format_text(self) -> str:
         lines = [f"{'file':<16}{'lines':>10}{'bytes':>14}  sha256"]
-        for name, facts in self.files.items():
-            lines.append(
-                f"{name:<16}{facts['lines']:>10}{facts['bytes']:>14}  {facts['sha256'][:16]}"
-            )
+        for name, f in self.files.items():
+            lines.append(f"{name:<16}{f['lines']:>10}{f['bytes']:>14}  {f['sha256'][:16]}")
         state = "is whole already and was left as it is" if self.skipped else "is written"
         return "\n".join([*lines, f"{self.out_dir} {state}."])
 
 
 def write_numbers(
-    out_dir: str | Path,
-    *,
-    target_language: str = "de",
-    source_language: str = "en",
-    train: int = 12_000,
-    valid: int = 500,
-    test: int = 500,
-    test_long: int = 500,
-    numbers_per_line: tuple[int, int] = (1, 4),
-    long_numbers_per_line: tuple[int, int] = (6, 10),
-    max_number: int = 9_999,
-    seed: int = 1,
-    overwrite: bool = False,
+    out_dir: str | Path, *, overwrite: bool = False, **parameters: Any
 ) -> NumbersSummary:
     """Write ``<split>.<language>`` for train, valid, test and test_long, and a manifest.
 
     Args:
         out_dir: made if it is not there; other files in it are left alone.
-        target_language, source_language: two of :data:`LANGUAGES`.
-        train, valid, test, test_long: lines; 0 leaves a test split out.
-        numbers_per_line: fewest and most numbers on a line, all counts equally likely.
-        long_numbers_per_line: the same for test_long.
-        max_number: numbers run from 0 to this; first the number of digits is drawn, then the
-            number, so that short numbers are as frequent as long ones.
-        seed: any integer.
         overwrite: replace a corpus of other parameters.
+        parameters: those of :class:`Parameters` that differ from its defaults.
 
     Raises:
         CorpusError: parameters that make no corpus, or other files in the way.
     """
-    out_dir = Path(out_dir)
-    sizes = {"train": train, "valid": valid, "test": test, "test_long": test_long}
-    parameters = {
-        "source_language": source_language,
-        "target_language": target_language,
-        **sizes,
-        "numbers_per_line": list(numbers_per_line),
-        "long_numbers_per_line": list(long_numbers_per_line),
-        "max_number": max_number,
-        "seed": seed,
+    out_dir, corpus = Path(out_dir), Parameters(**parameters)
+    wanted, old = corpus.to_json_dict(), _read_manifest(out_dir)
+    if old.get("parameters") == wanted and _is_whole(out_dir, old["files"]):
+        return NumbersSummary(out_dir, True, wanted, old["files"])
+    files = _write_files(out_dir, corpus, old["files"], overwrite)
+    manifest = {
+        "about": "Number phrases by num2words, written by `floater numbers`.",
+        "parameters": wanted,
+        "num2words": version("num2words"),
+        "files": files,
     }
-    _check_parameters(parameters)
-    old = _read_manifest(out_dir)
-    if old is not None and old.get("parameters") == parameters and _whole(out_dir, old["files"]):
-        return NumbersSummary(out_dir, True, parameters, old["files"])
+    write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return NumbersSummary(out_dir, False, wanted, files)
 
+
+def _write_files(
+    out_dir: Path, corpus: Parameters, old: dict[str, Any], overwrite: bool
+) -> dict[str, dict[str, Any]]:
+    """Write all splits into a temporary folder, then put them in the place of ``old`` files."""
     temporary = out_dir / ".numbers.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -127,29 +164,19 @@ def write_numbers(
     except OSError as error:
         raise CorpusError(f"{out_dir} cannot be written: {error.strerror}.") from None
     try:
-        files = {}
-        for split, size in sizes.items():
-            span = long_numbers_per_line if split == "test_long" else numbers_per_line
-            if size:
-                lines = draw_lines(split, size, span, max_number=max_number, seed=seed)
-                files.update(_write_split(temporary, split, size, lines, parameters))
+        files: dict[str, dict[str, Any]] = {}
+        for split in SHARES:
+            files.update(_write_split(temporary, split, corpus))
         if not overwrite:
             _check_nothing_in_the_way(out_dir, files, old)
-        for name in (old or {}).get("files", {}).keys() - files.keys():
+        for name in old.keys() - files.keys():
             (out_dir / name).unlink(missing_ok=True)
         (out_dir / MANIFEST).unlink(missing_ok=True)
         for name in files:
             (temporary / name).replace(out_dir / name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    manifest = {
-        "about": "Number phrases by num2words, written by `floater numbers`.",
-        "parameters": parameters,
-        "num2words": version("num2words"),
-        "files": files,
-    }
-    write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-    return NumbersSummary(out_dir, False, parameters, files)
+    return files
 
 
 def draw_lines(
@@ -157,8 +184,17 @@ def draw_lines(
 ) -> Iterator[tuple[int, ...]]:
     """Draw ``size`` distinct lines of numbers that belong to ``split``.
 
-    Keeps eight bytes a line to know what it has drawn. Only ``Random.random`` is used: Python
-    promises its values from version to version, and nothing of the kind for its other methods.
+    Only ``Random.random`` is used: Python promises its values from version to version, and not those of
+    its other methods.
+
+    Args:
+        split: a key of :data:`SHARES`.
+        size: how many lines; eight bytes of each are kept to know it again.
+        span: the fewest and the most numbers on a line.
+        max_number, seed: as in :class:`Parameters`.
+
+    Raises:
+        CorpusError: there are not so many lines.
     """
     rng = random.Random(int.from_bytes(_digest(f"stream {seed} {split}"), "big"))
     digits = len(str(max_number))
@@ -185,7 +221,7 @@ def draw_lines(
 
 @functools.lru_cache(maxsize=1 << 16)
 def phrase(number: int, language: str) -> str:
-    """One number in words.
+    """Return a number in words.
 
     num2words writes "one thousand, one hundred" in English; the comma is left out, because between
     numbers it would make 1,100 and the two numbers 1,000 and 100 the same text.
@@ -204,14 +240,14 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=9).digest()
 
 
-def _write_split(
-    folder: Path,
-    split: str,
-    size: int,
-    lines: Iterator[tuple[int, ...]],
-    parameters: dict[str, Any],
-) -> dict[str, dict[str, Any]]:
-    languages = (parameters["source_language"], parameters["target_language"])
+def _write_split(folder: Path, split: str, corpus: Parameters) -> dict[str, dict[str, Any]]:
+    """Write both sides of a split; return the facts of the files, none if it has no lines."""
+    size = getattr(corpus, split)
+    if not size:
+        return {}
+    span = corpus.long_numbers_per_line if split == "test_long" else corpus.numbers_per_line
+    lines = draw_lines(split, size, span, max_number=corpus.max_number, seed=corpus.seed)
+    languages = (corpus.source_language, corpus.target_language)
     paths = [folder / f"{split}.{language}" for language in languages]
     bar = tqdm(lines, desc=split, total=size, unit=" lines", disable=None, delay=1)
     with (
@@ -231,39 +267,11 @@ def _write_split(
     }
 
 
-def _check_parameters(parameters: dict[str, Any]) -> None:
-    source, target = parameters["source_language"], parameters["target_language"]
-    for name in ("source_language", "target_language"):
-        if parameters[name] not in LANGUAGES:
-            raise CorpusError(
-                f"`{name}` must be one of {', '.join(LANGUAGES)}, but is {parameters[name]!r} "
-                "instead."
-            )
-    if source == target:
-        raise CorpusError(f"The two languages must differ, but both are {source!r}.")
-    for name, least in (("train", 1), ("valid", 1), ("test", 0), ("test_long", 0)):
-        if parameters[name] < least:
-            raise CorpusError(
-                f"`{name}` must be at least {least}, but is {parameters[name]} instead."
-            )
-    for name in ("numbers_per_line", "long_numbers_per_line"):
-        low, high = parameters[name]
-        if not 1 <= low <= high:
-            raise CorpusError(
-                f"`{name}` must be two numbers A B with 1 <= A <= B, but is {low} {high} instead."
-            )
-    if not 0 <= parameters["max_number"] <= MAX_NUMBER:
-        raise CorpusError(
-            f"`max_number` must be from 0 to {MAX_NUMBER}, but is {parameters['max_number']} "
-            "instead."
-        )
-
-
 def _check_nothing_in_the_way(
-    out_dir: Path, files: dict[str, dict[str, Any]], old: dict[str, Any] | None
+    out_dir: Path, files: dict[str, dict[str, Any]], old: dict[str, Any]
 ) -> None:
     """Refuse to replace what differs; files equal to what would be written are no obstacle."""
-    for name in [*files, *(old or {}).get("files", {})]:
+    for name in [*files, *old]:
         path = out_dir / name
         if path.exists() and (name not in files or file_hash(path) != files[name]["sha256"]):
             raise CorpusError(
@@ -271,23 +279,21 @@ def _check_nothing_in_the_way(
             )
 
 
-def _read_manifest(out_dir: Path) -> dict[str, Any] | None:
-    try:
-        manifest = read_json(out_dir / MANIFEST)
-    except (OSError, ValueError, UserError):
-        return None
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    # The names are used to delete files: a manifest that names others is not ours.
+def _read_manifest(out_dir: Path) -> dict[str, Any]:
+    """Return the manifest of an earlier call; one without files where there is none."""
     ours = re.compile(rf"({'|'.join(SHARES)})\.({'|'.join(LANGUAGES)})")
-    if not isinstance(files, dict) or not all(ours.fullmatch(name) for name in files):
-        return None
-    if not all(isinstance(facts, dict) for facts in files.values()):
-        return None
-    return manifest
+    try:
+        manifest = dict(read_json(out_dir / MANIFEST))
+        # These files may be deleted: a manifest that names others is not ours.
+        if all(
+            ours.fullmatch(name) and facts["sha256"] for name, facts in manifest["files"].items()
+        ):
+            return manifest
+    except (OSError, ValueError, UserError, LookupError, TypeError, AttributeError):
+        pass  # there is none, or it is damaged
+    return {"files": {}}
 
 
-def _whole(out_dir: Path, files: dict[str, dict[str, Any]]) -> bool:
-    return all(
-        (out_dir / name).is_file() and file_hash(out_dir / name) == facts.get("sha256")
-        for name, facts in files.items()
-    )
+def _is_whole(out_dir: Path, files: dict[str, dict[str, Any]]) -> bool:
+    paths = {out_dir / name: facts["sha256"] for name, facts in files.items()}
+    return all(path.is_file() and file_hash(path) == known for path, known in paths.items())

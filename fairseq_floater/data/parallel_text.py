@@ -1,6 +1,6 @@
-"""Reading raw parallel text strictly, one file a side.
+"""Read raw parallel text strictly, one file a side.
 
-A line is what ends in "\\n". Other characters at which some tool breaks lines (form feed, U+2028,
+Only "\\n" ends a line. Other characters at which some tool breaks lines (form feed, U+2028,
 ...) become spaces, so that line k is the same sentence for sentencepiece, fairseq and the scorer.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,21 +19,34 @@ from tqdm import tqdm
 
 from fairseq_floater.errors import UserError
 
-# Scores name it in their signature, file names end in it.
+# The form of a language code in signatures of scores and in file names.
 LANGUAGE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]{2,8})?")
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
-# No sentence; sentencepiece learns from lines of up to 16,384 bytes.
+# Far above any sentence: sentencepiece learns from lines of up to 16,384 bytes.
 LONGEST_LINE = 1 << 20
 _Item = TypeVar("_Item")
 
 
 class TextDataError(UserError):
-    """Text that cannot be used; the message is one sentence for a person."""
+    """Report text that cannot be used, in one sentence for a person."""
+
+
+def say(message: str) -> None:
+    """Print a line of progress to stderr."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
-    """train, valid and every test split of which at least one side is there, in a fixed order."""
+    """Return train, valid and, sorted, every test split of which at least one side is there.
+
+    Args:
+        raw_dir: the folder of the text.
+        src, tgt: the languages, as file names end.
+
+    Raises:
+        TextDataError: there is no such folder, or the name of a test split cannot be passed on.
+    """
     if not raw_dir.is_dir():
         raise TextDataError(f"There is no folder {raw_dir}.")
     pattern = re.compile(rf"(test.*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
@@ -49,7 +63,16 @@ def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
 
 
 def text_file(raw_dir: Path, split: str, lang: str) -> Path:
-    """The file of one side of a split, plain or gzipped."""
+    """Return the file of one side of a split, plain or gzipped.
+
+    Args:
+        raw_dir: the folder of the text.
+        split: train, valid or a test split.
+        lang: the language, as the file's name ends.
+
+    Raises:
+        TextDataError: neither is there, or both are.
+    """
     plain = raw_dir / f"{split}.{lang}"
     zipped = raw_dir / f"{split}.{lang}.gz"
     if plain.is_file() and zipped.is_file():
@@ -60,7 +83,11 @@ def text_file(raw_dir: Path, split: str, lang: str) -> Path:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at "\\n" only; other line breaks come as spaces."""
+    """Yield the lines of a UTF-8 file, split at "\\n" only; other line breaks become spaces.
+
+    Raises:
+        TextDataError: a line is too long, holds NUL or is no UTF-8, or the gzip file is broken.
+    """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             # Without a newline, or from a few bytes of gzip, a line could fill the memory.
@@ -84,7 +111,16 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:
-    """The sentence pairs of a split; raises TextDataError where the two sides do not match."""
+    """Yield the sentence pairs of a split.
+
+    Args:
+        raw_dir: the folder of the text.
+        split: train, valid or a test split.
+        src, tgt: the languages, as file names end.
+
+    Raises:
+        TextDataError: a side is empty, or they differ in length.
+    """
     paths = [text_file(raw_dir, split, lang) for lang in (src, tgt)]
     lengths = [0, 0]
     for source, target in itertools.zip_longest(*map(read_lines, paths)):
@@ -102,7 +138,19 @@ def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[
 
 
 def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> dict[str, int]:
-    """Read every file of the splits to its end and count its pairs; raises at the first fault."""
+    """Read every file of the splits to its end.
+
+    Args:
+        raw_dir: the folder of the text.
+        src, tgt: the languages, as file names end.
+        splits: the splits to read.
+
+    Returns:
+        The number of pairs of each split.
+
+    Raises:
+        TextDataError: at the first fault.
+    """
     for split, lang in itertools.product(splits, (src, tgt)):
         text_file(raw_dir, split, lang)
     return {
@@ -111,13 +159,19 @@ def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> 
     }
 
 
-def progress(items: Iterable[_Item], what: str, total: int | None = None) -> Iterator[_Item]:
-    """The items, with a bar on stderr when it is a terminal and they take longer than a moment."""
-    return iter(tqdm(items, desc=what, total=total, unit=" pairs", disable=None, delay=1))
+def progress(items: Iterable[_Item], label: str, total: int | None = None) -> Iterator[_Item]:
+    """Yield ``items`` with a labelled bar on stderr, if that is a terminal and they take a while.
+
+    Args:
+        items: sentence pairs.
+        label: shown beside the bar.
+        total: the number of items, if it is known.
+    """
+    return iter(tqdm(items, desc=label, total=total, unit=" pairs", disable=None, delay=1))
 
 
 def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """The items in lists of ``size``, the last one shorter."""
+    """Yield ``items`` in lists of ``size``; the last one may be shorter."""
     iterator = iter(items)
     while batch := list(itertools.islice(iterator, size)):
         yield batch

@@ -1,4 +1,4 @@
-"""One sentencepiece model for both languages: learning it, its fairseq dictionary, encoding with it."""
+"""Learn one sentencepiece model for both languages, write its fairseq dictionary, encode with it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import sentencepiece
 from fairseq_floater.data.parallel_text import TextDataError, batched
 from fairseq_floater.files import write_text, write_whole
 
-# fairseq's own symbols; as pieces of text they would become control symbols.
+# As pieces of text these would become fairseq's control symbols.
 FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
-# sentencepiece holds what it learns from in memory, some 300 bytes a sentence; a million sentences
-# give its pieces, and longer corpora are sampled evenly.
+# sentencepiece keeps its training text in memory, some 300 bytes a sentence: it learns from at most a
+# million sentences, an even sample of longer corpora.
 SUBWORD_PAIRS = 500_000
 BATCH = 10_000
 DROPPED = ("empty", "too_long", "ratio")
@@ -35,6 +35,16 @@ def train_subword(
     """Learn one sentencepiece BPE model from both sides of ``lines`` sentence pairs.
 
     The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
+
+    Args:
+        pairs: raw sentence pairs.
+        lines: their number.
+        model_path: the file of the model.
+        vocab_size: subwords of both languages together.
+        character_coverage: the share of characters that get a subword of their own.
+
+    Raises:
+        TextDataError: the text does not allow such a vocabulary.
     """
     stride = max(1.0, lines / SUBWORD_PAIRS)
     sample = (pair for k, pair in enumerate(pairs) if int(k // stride) != int((k - 1) // stride))
@@ -56,9 +66,9 @@ def train_subword(
 
 
 def write_dictionary(model_path: Path, dict_path: Path) -> int:
-    """Write sentencepiece's vocabulary as a joint fairseq dictionary; returns its entries.
+    """Write sentencepiece's vocabulary as a joint fairseq dictionary; return its number of entries.
 
-    All counts are 1: the order, and with it every index, depends on the model alone.
+    All counts are 1, so that the order, and with it every index, depends on the model alone.
     """
     model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
     pieces = [model.id_to_piece(i) for i in range(len(model)) if not model.is_control(i)]
@@ -68,7 +78,7 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
 
 
 class Segmenter:
-    """Pairs of raw sentences -> their subwords, as the model will see them (no end symbol).
+    """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol).
 
     Raises:
         TextDataError: the file is no sentencepiece model.
@@ -84,7 +94,7 @@ class Segmenter:
     def pieces(
         self, batch: Sequence[tuple[str, str]], *, test: bool = False
     ) -> Iterator[tuple[list[str], list[str]]]:
-        """The subwords of both sides; sentences that are to be scored are cut like all others."""
+        """Yield the subwords of both sides; ``test`` sentences are cut like all others."""
         sides = [
             self.model.encode(list(side), out_type=str, num_threads=self.threads)
             for side in zip(*batch)
@@ -93,7 +103,7 @@ class Segmenter:
 
 
 class PairSegmenter(Protocol):
-    """What cuts raw sentence pairs into subwords."""
+    """Cut raw sentence pairs into subwords."""
 
     def pieces(
         self, batch: Sequence[tuple[str, str]], *, test: bool = False
@@ -101,7 +111,7 @@ class PairSegmenter(Protocol):
 
 
 class SplitEncoder:
-    """Encodes one split into ``out_dir`` and keeps the raw text of held-out splits in ``raw_dir``.
+    """Encode splits, and keep the raw text of those that are not train.
 
     Train and valid lose the pairs with an empty side, with more than ``max_len`` subwords on one
     side or with one side more than ``max_ratio`` times as long as the other (0 = no limit). Test
@@ -121,7 +131,18 @@ class SplitEncoder:
         out_dir: Path,
         raw_dir: Path,
     ) -> dict[str, Any]:
-        """Write the files of ``split`` and return its counts."""
+        """Write the files of a split and return its counts.
+
+        Args:
+            pairs: raw sentence pairs.
+            split: train, valid or a test split.
+            langs: the languages of the pairs.
+            out_dir: the folder of the text in subwords.
+            raw_dir: the folder of the raw text.
+
+        Raises:
+            TextDataError: no pair is left.
+        """
         counts: dict[str, Any] = {"lines": 0, "kept": 0}
         counts |= {"dropped": dict.fromkeys(DROPPED, 0), "empty_kept": 0}
         counts["subwords"] = dict.fromkeys(langs, 0)
@@ -148,12 +169,7 @@ class SplitEncoder:
                         counts["subwords"][lang] += len(side)
                     for file, text in zip(files, [*map(" ".join, pieces), *pair]):
                         file.write(text + "\n")
-        if counts["kept"] == 0:
-            raise TextDataError(
-                f"No pair of `{split}` is left: of {counts['lines']:,} lines "
-                + ", ".join(f"{n:,} {why}" for why, n in counts["dropped"].items())
-                + "."
-            )
+        _check_kept(split, counts)
         return counts
 
     def _fault(self, source: int, target: int) -> str | None:
@@ -165,6 +181,15 @@ class SplitEncoder:
         if self.max_ratio and long > self.max_ratio * short:
             return "ratio"
         return None
+
+
+def _check_kept(split: str, counts: dict[str, Any]) -> None:
+    if counts["kept"] == 0:
+        raise TextDataError(
+            f"No pair of `{split}` is left: of {counts['lines']:,} lines "
+            + ", ".join(f"{n:,} {why}" for why, n in counts["dropped"].items())
+            + "."
+        )
 
 
 def _without_symbols(pieces: list[str]) -> list[str]:

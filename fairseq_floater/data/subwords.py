@@ -1,13 +1,13 @@
-"""The ways in which `prepare_text.sh` cuts text into subwords, behind one form.
+"""Cut text into subwords in one of two ways behind one interface, for `prepare_text.sh`.
 
 ``sentencepiece`` learns from raw text and gives raw text back; ``subword-nmt`` works on Moses tokens, as
-the published WMT14 results were made.
+in the published WMT14 results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,13 @@ _Pairs = Iterator[tuple[str, str]]
 
 
 class Segmentation(Protocol):
-    """``folder`` holds the text in subwords, ``model`` is the file of what was learned."""
+    """Learn subwords, cut text by them and write their dictionary.
+
+    Attributes:
+        folder: the folder of the text in subwords.
+        model: the file of the learned model.
+        packages: the packages whose versions shape the result.
+    """
 
     folder: str
     model: str
@@ -36,17 +42,23 @@ class Segmentation(Protocol):
 
     def learn(
         self, pairs: _Pairs, lines: int, path: Path, langs: _Langs, parameters: Any, workers: int
-    ) -> None: ...
+    ) -> None:
+        """Learn from ``lines`` pairs of ``langs`` and write the model to ``path``."""
 
-    def segmenter(self, path: Path, langs: _Langs, workers: int) -> Any:
-        """A context whose value is a :class:`PairSegmenter`."""
+    def segmenter(
+        self, path: Path, langs: _Langs, workers: int
+    ) -> AbstractContextManager[PairSegmenter]:
+        """Return a context that gives what cuts raw pairs of ``langs`` by the model at ``path``."""
 
     def write_dictionary(
         self, path: Path, texts: Sequence[Path], dict_path: Path, workers: int
-    ) -> int: ...
+    ) -> int:
+        """Write the joint dictionary of the model at ``path`` and ``texts``; return its entries."""
 
 
 class Sentencepiece:
+    """Use one sentencepiece model of both languages."""
+
     folder = "spm"
     model = "spm.model"
     packages: tuple[str, ...] = ("sentencepiece",)
@@ -69,6 +81,8 @@ class Sentencepiece:
 
 
 class SubwordNmt:
+    """Use Moses tokens and a joint byte-pair encoding."""
+
     folder = "bpe"
     model = "bpe.codes"
     packages: tuple[str, ...] = ("sacremoses", "subword-nmt")

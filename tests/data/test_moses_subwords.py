@@ -142,7 +142,7 @@ def test_a_ready_model_is_for_sentencepiece_alone(numbers, tmp_path):
     done = run(["bash", SCRIPT, numbers, tmp_path / "out", *words], code=2)
     assert "--spm-model is for --bpe sentencepiece" in done.stderr
     done = run(["bash", SCRIPT, numbers, tmp_path / "out", *words[:-1], "bpe"], code=2)
-    assert "--bpe must be sentencepiece or subword-nmt, but is bpe" in done.stderr
+    assert "argument --bpe: invalid choice: 'bpe'" in done.stderr
 
 
 ORPHANS = """

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_floater.data import sentencepiece_subwords
+from fairseq_floater.data.binarised import binarise
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import (
     LINE_BREAKS,
@@ -448,9 +450,29 @@ def test_a_dry_run_prints_commands_and_makes_nothing(numbers: Path, tmp_path: Pa
         "fairseq_cli.preprocess",
         "fairseq_floater.data.prepare",
     ]
-    assert "--max-ratio 1.5 --force" in printed
-    assert "my\\ data/spm/test\\," in printed and "my\\ data/spm/test_long " in printed
+    assert "--max-ratio=1.5 --force" in printed
+    assert f"--testpref '{out}/spm/test,{out}/spm/test_long' " in printed
     assert not out.exists()
+
+
+def test_a_stopped_script_leaves_no_process(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from fairseq_floater.data import binarised; "
+    code += "binarised.binarise(Path(sys.argv[1]), ['bash', '-c', 'echo $$; exec sleep 60'])"
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    log = tmp_path / "binarise.log"
+    while not (log.exists() and log.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(20) == 143
+    assert not Path(f"/proc/{int(log.read_text())}").exists()
+
+
+def test_a_failure_of_fairseq_leaves_its_log(tmp_path: Path) -> None:
+    message = rf"^Binarising failed; see the end of {tmp_path}/binarise\.log\.$"
+    with pytest.raises(TextDataError, match=message):
+        binarise(tmp_path, ["bash", "-c", "echo why; exit 3"])
+    assert (tmp_path / "binarise.log").read_text() == "why\n"
 
 
 def test_the_script_fails_in_one_sentence(numbers: Path, tmp_path: Path) -> None:
@@ -464,13 +486,13 @@ def test_the_script_fails_in_one_sentence(numbers: Path, tmp_path: Path) -> None
 def test_the_script_refuses_bad_usage(numbers: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, message in (
-        ((numbers, *VOCAB), "RAW_DIR and OUT_DIR are needed, but 1 given"),
-        ((numbers, out, "--src", "en"), "--src and --tgt are needed"),
-        ((numbers, out, *VOCAB, "--fast"), "There is no option --fast"),
-        ((numbers, out, "--vocab"), "--vocab needs a value"),
-        ((numbers, tmp_path / "a,b", *VOCAB), "OUT_DIR must hold no comma"),
+        ((numbers, *VOCAB), "the following arguments are required: OUT_DIR"),
+        ((numbers, out, "--src", "en"), "the following arguments are required: --tgt"),
+        ((numbers, out, *VOCAB, "--fast"), "unrecognized arguments: --fast"),
+        ((numbers, out, "--vocab"), "argument --vocab: expected one argument"),
+        ((numbers, tmp_path / "a,b", *VOCAB), "argument OUT_DIR: must hold no comma"),
     ):
-        assert script(*arguments, code=2).stderr.startswith(message)
+        assert message in script(*arguments, code=2).stderr
     assert "example:" in script("--help").stdout
     assert script(numbers, out, *VOCAB[:-1], "0", code=2).stderr.count("Traceback") == 0
     assert not out.exists()

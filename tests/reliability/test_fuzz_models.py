@@ -1,9 +1,7 @@
 """Spoilt checkpoints and archives: nothing in them runs, and each is taken or refused in a sentence."""
 
 import collections
-import hashlib
 import io
-import json
 import os
 import pickle
 import tarfile
@@ -19,7 +17,6 @@ from hypothesis import strategies as st
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.checkpoints.resume import repair_last
-from fairseq_floater.data.wmt14 import archive as wmt14_archive
 from fairseq_floater.data.wmt14.corpora import member_lines
 from fairseq_floater.results import position_figure
 
@@ -302,26 +299,4 @@ def test_layers_to_keep_are_numbers(place, kept):
     words = ("warm-start", place / "plain.pt", place / "start.pt", "--arch", TINY)
     assert not accepted(
         *words, f"--encoder-layers-to-keep={kept}", names=["layers-to-keep", "plain.pt"]
-    )
-
-
-RECORD = {"sha256": hashlib.sha256(b"abc").hexdigest(), "size": 3, "url": "u", "published": False}
-RECORD = json.dumps({"a.tgz": RECORD}).encode()
-NOTE = b'{"url": "http://h/a.tgz", "validator": "\\"one\\"", "total": 30}'
-
-
-@inputs("records of downloads", 20, edits=EDITS, note=st.booleans())
-def test_spoilt_records_of_downloads(place, edits, note):
-    folder = place / "downloads"
-    folder.mkdir(exist_ok=True)
-    wanted = wmt14_archive.Archive("a.tgz", "http://h/a.tgz", None, None)
-    (folder / "a.tgz").write_bytes(b"abc")
-    (folder / "a.tgz.part").write_bytes(b"abc")
-    (folder / wmt14_archive.RECORDS).write_bytes(RECORD if note else spoilt(RECORD, edits))
-    (folder / "a.tgz.part.json").write_bytes(spoilt(NOTE, edits) if note else NOTE)
-    found = wmt14_archive.Place(wanted, folder, None, lambda text: None)
-    noted = found.resume("http://h/a.tgz")
-    assert not noted or noted["validator"] is None or "\n" not in noted["validator"]
-    return unrefused(
-        found.verify, folder / "a.tgz", "here", set_aside=False, names=[folder, "a.tgz"]
     )

@@ -1,1 +1,1 @@
-"""The WMT14 corpora: fetching the published archives and making parallel text of them."""
+"""Make parallel text of the published WMT14 archives."""

@@ -1,4 +1,4 @@
-"""From WMT14's archives to raw parallel text: corpus/{train,valid,test}.{en,de}.
+"""Assemble raw parallel text from WMT14's archives: corpus/{train,valid,test}.{en,de}.
 
 Nothing is unpacked to disk: members are read by their exact names as streams, so no path of an archive
 ever becomes a path here. The two languages are read one after the other; their lines are counted and
@@ -31,7 +31,7 @@ _CLEAN = str.maketrans({**dict.fromkeys(LINE_BREAKS, " "), "\0": None})
 
 
 def member_lines(archive: Path, member: str) -> Iterator[bytes]:
-    """The lines of a file in a tar archive, without their ends; ``.gz`` members are decompressed.
+    """Yield the lines of a file in a tar archive, without their ends; decompress a ``.gz`` member.
 
     Raises:
         TextDataError: the archive is broken or has no such file.
@@ -45,9 +45,12 @@ def member_lines(archive: Path, member: str) -> Iterator[bytes]:
                     stream = gzip.GzipFile(fileobj=file) if member.endswith(".gz") else file
                     yield from _lines(stream, f"{archive}: {member}")
                     return
-    # tarfile asks the ord() of what is not there, where a gzip header breaks off.
+    # Where a gzip header breaks off, tarfile raises a TypeError.
     except (*_BROKEN, TypeError) as error:
-        raise TextDataError(f"{archive} is no whole archive: {str(error).rstrip('.')}.") from None
+        raise TextDataError(
+            f"{archive} is no whole archive: {str(error).rstrip('.')}; remove it and its .sha256, and "
+            "run again."
+        ) from None
     raise TextDataError(f"{archive} holds no file {member}.")
 
 
@@ -61,7 +64,7 @@ def _lines(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[bytes]:
 
 
 class _Side:
-    """One language's text of every split, and what was met on the way."""
+    """Write one language's text of every split; count its lines and the repaired ones."""
 
     def __init__(self, folder: Path, lang: str, stack: ExitStack) -> None:
         self.files = {
@@ -95,13 +98,15 @@ def assemble(
     """Write the raw text of a language pair into ``folder``, whole or not at all.
 
     Args:
-        recipe: of the language pair.
-        archives: where its archives lie, verified.
+        recipe: the recipe of the language pair.
+        archives: the folder of its archives, verified.
+        folder: the folder to write.
         valid: ``held-out`` (every so many lines of the training text) or the name of a test set.
         check: compare with the published counts; False for a rehearsal on other text.
+        say: called with each line of progress.
 
     Returns:
-        Lines of each corpus and of each split, and how many lines were no valid UTF-8.
+        The number of lines of each corpus and of each split, and of those that were no valid UTF-8.
 
     Raises:
         TextDataError: a file is missing, sides of unequal length, other counts than the published.
@@ -159,7 +164,7 @@ def _assemble_side(
 
 
 def _segments(test: TestSet, archives: Path, role: str, lang: str) -> Iterator[bytes]:
-    """The sentences of an SGML file, one a line, entities as they stand (as sacreBLEU has them)."""
+    """Yield the sentences of an SGML file; leave entities as they are, as sacreBLEU does."""
     member = test.member.format(role=role, lang=lang)
     for line in member_lines(archives / test.archive.name, member):
         if match := _SEGMENT.search(line):

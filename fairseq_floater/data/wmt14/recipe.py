@@ -1,60 +1,91 @@
-"""The Python half of `scripts/prepare_wmt14.sh`: archives to raw text, and the counts at the end."""
+"""Make WMT14 data from its archives; `scripts/prepare_wmt14.sh` fetches them and runs the steps here."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.wmt14.archive import RECORDS, Archive
+from fairseq_floater.data import prepare
+from fairseq_floater.data.parallel_text import TextDataError, say
+from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
-from fairseq_floater.data.wmt14.download import fetch
-from fairseq_floater.data.wmt14.sources import RECIPES, Recipe
+from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe
 from fairseq_floater.errors import exit_code
 from fairseq_floater.files import read_json, write_text
+from fairseq_floater.verbs import positive
 
 VALID = ("held-out", "newstest2013")
 
 
 def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
-    """The archives that a pair is made of, each once."""
+    """Return the archives of a language pair, each once."""
     parts = (*recipe.corpora, recipe.test, *(() if valid == "held-out" else (recipe.valid,)))
     return list({part.archive.name: part.archive for part in parts}.values())
 
 
-def make_corpus(
-    pair: str, out: Path, *, mirror: str | None, valid: str, rehearsal: bool
-) -> dict[str, Any]:
-    """Fetch the archives of ``pair`` and assemble ``out/corpus``; what is whole is kept."""
-    recipe = RECIPES[pair]
-    folder = out / "archives"
-    folder.mkdir(parents=True, exist_ok=True)
-    made_of: dict[str, Any] = {"pair": pair, "valid": valid, "rehearsal": rehearsal, "archives": {}}
-    for archive in archives_of(recipe, valid):
-        if rehearsal:
-            archive = dataclasses.replace(archive, size=None, sha256=None, md5=None)
-        fetch(archive, folder, mirror=mirror, say=_say)
-        # As it was when it was last checked: hashing gigabytes again would say the same.
-        made_of["archives"][archive.name] = _read(folder / RECORDS)[archive.name]["sha256"]
+def archive_lines(
+    pair: str,
+    out: Path,
+    *,
+    mirror: str | None = None,
+    valid: str = VALID[0],
+    rehearsal: bool = False,
+) -> list[str]:
+    """Return a line for each archive: its URL, SHA-256, MD5 and place; a dash where none is published.
+
+    Args:
+        pair: a key of :data:`RECIPES`.
+        out: the folder of the data; archives lie in ``out/archives``.
+        mirror: the URL of a folder that replaces the published one.
+        valid: one of :data:`VALID`.
+        rehearsal: whether the archives are not the published ones.
+    """
+    lines = []
+    for archive in archives_of(RECIPES[pair], valid):
+        url = archive.url if mirror is None else f"{mirror}/{archive.name}"
+        checksums = (None, None) if rehearsal else (archive.sha256, archive.md5)
+        words = (url, *(checksum or "-" for checksum in checksums))
+        lines.append(" ".join((*words, str(out / "archives" / archive.name))))
+    return lines
+
+
+def make_corpus(pair: str, out: Path, *, valid: str, rehearsal: bool) -> None:
+    """Assemble ``out/corpus`` from ``out/archives``, unless it was made of the same archives.
+
+    Args:
+        pair: a key of :data:`RECIPES`.
+        out: the folder of the data.
+        valid: one of :data:`VALID`.
+        rehearsal: whether the archives are not the published ones: their lines are not compared.
+    """
+    recipe, folder = RECIPES[pair], out / "archives"
+    checksums = {a.name: _recorded_checksum(folder / a.name) for a in archives_of(recipe, valid)}
+    made_of = {"pair": pair, "valid": valid, "rehearsal": rehearsal, "archives": checksums}
     manifest = out / "corpus.json"
-    counts = _read(out / "corpus" / COUNTS)
-    if isinstance(counts, dict) and _read(manifest) == made_of:
-        _say("corpus is there already: skipped.")
-        return counts
+    if (out / "corpus" / COUNTS).is_file() and _read(manifest) == made_of:
+        say("corpus is there already: skipped.")
+        return
     # Gone while the text is made: a break in between never leaves old text under a new description.
     manifest.unlink(missing_ok=True)
-    counts = assemble(recipe, folder, out / "corpus", valid=valid, check=not rehearsal, say=_say)
+    assemble(recipe, folder, out / "corpus", valid=valid, check=not rehearsal, say=say)
     write_text(manifest, json.dumps(made_of, indent=2) + "\n")
-    return counts
+
+
+def _recorded_checksum(archive: Path) -> str:
+    """Return the SHA-256 that the script wrote beside an archive once it had checked it."""
+    record = archive.with_name(f"{archive.name}.sha256")
+    if not (archive.is_file() and record.is_file()):
+        raise TextDataError(f"{archive} must be fetched first: run scripts/prepare_wmt14.sh.")
+    return record.read_text(encoding="utf-8").split(" ")[0]
 
 
 def _read(path: Path) -> Any:
-    """A JSON file of ours; None where there is none."""
+    """Return the content of a JSON record; None where there is none."""
     try:
         return read_json(path) if path.is_file() else None
     except ValueError:
@@ -64,10 +95,10 @@ def _read(path: Path) -> Any:
 
 
 def report(pair: str, out: Path) -> dict[str, Any]:
-    """What was made, beside what is published: lines of each corpus, pairs kept of each split."""
+    """Return what was made beside what is published: lines of each corpus, pairs kept of each split."""
     try:
         found = _report(RECIPES[pair], out)
-        report_text(found)  # what cannot be shown was not recorded here
+        report_text(found)  # a record that cannot be shown was not written here
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
         raise TextDataError(f"The records in {out} are damaged; make it again.") from None
     return found
@@ -89,14 +120,12 @@ def _report(recipe: Recipe, out: Path) -> dict[str, Any]:
         },
         "share_kept": {"found": train["kept"] / train["lines"], "published": recipe.kept}
         | {"source": recipe.kept_source},
-        "dictionary": summary["dictionary"],
-        "sha256": summary["sha256"],
-        "parameters": summary["parameters"],
+        **{key: summary[key] for key in ("dictionary", "sha256", "parameters")},
     }
 
 
 def report_text(found: dict[str, Any]) -> str:
-    """The report for a person."""
+    """Format the result of :func:`report` for a person."""
     lines = [f"{'corpus':<22}{'lines':>14}{'published':>14}"]
     for name, count in found["lines"].items():
         mark = "" if count["found"] == count["published"] else "   differs"
@@ -110,39 +139,70 @@ def report_text(found: dict[str, Any]) -> str:
         f"kept of train: {kept['found']:.1%} (published: {kept['published']:.1%}, {kept['source']})",
         f"dictionary: {found['dictionary']:,} entries, shared by both languages",
     ]
-    repaired = {lang: n for lang, n in found["repaired"].items() if n}
-    for lang, number in repaired.items():
-        lines.append(f"{lang}: {number:,} lines were no valid UTF-8; what was wrong became U+FFFD")
+    for lang, number in found["repaired"].items():
+        if number:
+            lines.append(f"{lang}: {number:,} lines were no valid UTF-8; bad bytes became U+FFFD")
     return "\n".join(lines)
 
 
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+def _mirror(text: str) -> str:
+    """Return the URL of a mirror that is given as a URL or a folder."""
+    if "://" not in text:
+        return Path(text).resolve().as_uri()
+    if not text.startswith(("http://", "https://", "file:///")):
+        raise argparse.ArgumentTypeError(
+            f"must be a folder or a URL of http://, https:// or file:///, but is {text!r}"
+        )
+    return text.rstrip("/")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="prepare_wmt14.sh",
+        usage="bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", choices=("archives", "corpus", "text", "report"))
+    parser.add_argument("pair", choices=RECIPES)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--bpe", choices=SEGMENTATIONS, default="subword-nmt")
+    parser.add_argument("--vocab", type=positive, default=40_000)
+    parser.add_argument("--valid", choices=VALID, default=VALID[0])
+    parser.add_argument("--mirror", type=_mirror)
+    parser.add_argument("--rehearsal", action="store_true")
+    parser.add_argument("--workers", type=positive, default=prepare.cores(16))
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_floater.data.wmt14.recipe", description=__doc__
-    )
-    parser.add_argument("command", choices=("corpus", "report"))
-    parser.add_argument("pair", choices=RECIPES)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--mirror", metavar="URL_OR_DIR")
-    parser.add_argument("--valid", choices=VALID, default=VALID[0])
-    parser.add_argument("--rehearsal", action="store_true", help="archives are not the published")
-    args = parser.parse_args(argv)
+    """Run a step of the script; return the exit code."""
+    args = _parser().parse_args(argv)
+    if args.command == "text":
+        return _prepare_text(args)
     return exit_code(lambda: _run(args), args.out)
 
 
 def _run(args: argparse.Namespace) -> None:
-    if args.command == "corpus":
-        options = {name: getattr(args, name) for name in ("mirror", "valid", "rehearsal")}
-        make_corpus(args.pair, args.out, **options)
+    sources = {"valid": args.valid, "rehearsal": args.rehearsal}
+    if args.command == "archives":
+        print("\n".join(archive_lines(args.pair, args.out, mirror=args.mirror, **sources)))
+    elif args.command == "corpus":
+        make_corpus(args.pair, args.out, **sources)
     else:
         found = report(args.pair, args.out)
         write_text(args.out / "wmt14.json", json.dumps(found, indent=2) + "\n")
         print(report_text(found))
+
+
+def _prepare_text(args: argparse.Namespace) -> int:
+    words = ["all", str(args.out / "corpus"), str(args.out), "--src", "en"]
+    words += ["--tgt", RECIPES[args.pair].target, "--bpe", args.bpe, "--vocab", str(args.vocab)]
+    words += ["--max-len", "250", "--max-ratio", "1.5", "--workers", str(args.workers)]
+    # Its table is progress here: the report is the result.
+    with contextlib.redirect_stdout(sys.stderr):
+        return prepare.main([*words, *(["--force"] if args.force else [])])
 
 
 if __name__ == "__main__":

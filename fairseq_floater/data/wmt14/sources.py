@@ -1,61 +1,69 @@
-"""What WMT14's En-De and En-Fr data are: archives, files in them, published sizes, checksums and counts.
+"""Describe WMT14's En-De and En-Fr data: archives, files in them, published checksums and line counts.
 
-Which corpora, and every how many lines one is held out: fairseq's ``prepare-wmt14en2de.sh --icml17`` and
-``prepare-wmt14en2fr.sh``, which the paper's B.2 names. Sizes and SHA-256: TensorFlow Datasets'
-``url_checksums/wmt14_translate.txt``; MD5 of the test sets: sacreBLEU's table of data sets. Lines a
+The corpora, and every how many lines one is held out, are those of fairseq's
+``prepare-wmt14en2de.sh --icml17`` and ``prepare-wmt14en2fr.sh``, which the paper's B.2 names. Where the
+published checksums and counts are from: SHA-256: TensorFlow Datasets'
+``url_checksums/wmt14_translate.txt``; MD5 of the test sets: sacreBLEU's table of data sets; lines of a
 corpus: WMT14's own page for German, Lingvo's ``WmtEnFr`` input for French. No checksum of the United
-Nations and 10^9 corpora is published as tar files: theirs are recorded at the first download.
+Nations and 10^9 corpora is published as tar files: the script records theirs at the first download.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairseq_floater.data.wmt14.archive import Archive
-
 _SITE = "https://www.statmt.org"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Name a published file, its URL, and the checksums that are published of it."""
+
+    name: str
+    url: str
+    sha256: str | None = None
+    md5: str | None = None
+
+
 _EUROPARL = Archive(
     "training-parallel-europarl-v7.tgz",
     f"{_SITE}/wmt13/training-parallel-europarl-v7.tgz",
-    657_632_379,
     "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
 )
 _COMMONCRAWL = Archive(
     "training-parallel-commoncrawl.tgz",
     f"{_SITE}/wmt13/training-parallel-commoncrawl.tgz",
-    918_311_367,
     "c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
 )
 _NEWS = Archive(
     "training-parallel-nc-v9.tgz",
     f"{_SITE}/wmt14/training-parallel-nc-v9.tgz",
-    80_418_416,
     "cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
 )
-_UN = Archive("training-parallel-un.tgz", f"{_SITE}/wmt13/training-parallel-un.tgz", None, None)
-_GIGA = Archive("training-giga-fren.tar", f"{_SITE}/wmt10/training-giga-fren.tar", None, None)
+_UN = Archive("training-parallel-un.tgz", f"{_SITE}/wmt13/training-parallel-un.tgz")
+_GIGA = Archive("training-giga-fren.tar", f"{_SITE}/wmt10/training-giga-fren.tar")
 _NEWSTEST2014 = Archive(
     "test-full.tgz",
     f"{_SITE}/wmt14/test-full.tgz",
-    None,
-    None,
     md5="a8cd784e006feb32ac6f3d9ec7eb389a",
 )
 # The archive is called test.tgz where it is published, as those of other years are.
 _NEWSTEST2013 = Archive(
     "wmt13-test.tgz",
     f"{_SITE}/wmt13/test.tgz",
-    None,
-    None,
     md5="48eca5d02f637af44e85186847141f67",
 )
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """One part of the training text.
+    """Describe one part of the training text.
 
-    ``member`` is the path in the archive, ``{lang}`` standing for the language; ``lines`` is published.
+    Attributes:
+        name: as reports show it.
+        archive: the archive that holds it.
+        member: its path in the archive; ``{lang}`` stands for the language.
+        lines: the published number of lines.
     """
 
     name: str
@@ -66,7 +74,10 @@ class Corpus:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set in SGML; ``{role}`` is src or ref, or always src where references are sources."""
+    """Describe a test set in SGML, as :class:`Corpus` describes text.
+
+    In ``member``, ``{role}`` stands for src or ref; ``roles`` is (src, src) where each file is a source.
+    """
 
     name: str
     archive: Archive
@@ -77,10 +88,15 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a language pair is made of; line k * ``held_out_every`` of the text is for validation.
+    """List what a language pair is made of.
 
-    ``kept`` is the share of pairs that the published runs of the Perl scripts kept after cleaning, and
-    ``kept_source`` where it is said.
+    Attributes:
+        target: the language that is not English.
+        corpora: the training text, in its order.
+        held_out_every: line k * ``held_out_every`` of that text is held out for validation.
+        test, valid: newstest2014 and newstest2013.
+        kept: the share of pairs that published runs of the Perl scripts kept after cleaning.
+        kept_source: where that share is reported.
     """
 
     target: str
@@ -93,7 +109,7 @@ class Recipe:
 
     @property
     def published_lines(self) -> dict[str, int]:
-        """Lines of every corpus and test set, by name."""
+        """Return the number of lines of every corpus and test set, by name."""
         parts: tuple[Corpus | TestSet, ...] = (*self.corpora, self.test, self.valid)
         return {part.name: part.lines for part in parts}
 
