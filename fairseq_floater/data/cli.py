@@ -14,7 +14,7 @@ def user_dir(verbs: Any) -> None:
         verbs,
         "user-dir",
         'fairseq-train data --user-dir "$(floater user-dir)" --arch floater_transformer ...',
-        lambda args: print(USER_DIR),
+        lambda: print(USER_DIR),
     )
 
 
@@ -23,24 +23,17 @@ def numbers(verbs: Any) -> None:
         verbs,
         "numbers",
         "floater numbers numbers --tgt fr --train 20000",
-        lambda args: number_words.write_numbers(
-            args.out_dir,
-            source_language=args.src,
-            target_language=args.tgt,
-            train=args.train,
-            valid=args.valid,
-            test=args.test,
-            test_long=args.test_long,
-            numbers_per_line=tuple(args.numbers_per_line),
-            long_numbers_per_line=tuple(args.long_numbers_per_line),
-            max_number=args.max_number,
-            seed=args.seed,
-            overwrite=args.force,
-        ),
+        number_words.write_numbers,
     )
     parser.add_argument("out_dir", metavar="OUT_DIR")
-    parser.add_argument("--src", default="en", metavar="LANG", help="en, de or fr (default: en)")
-    parser.add_argument("--tgt", default="de", metavar="LANG", help="en, de or fr (default: de)")
+    for name, side, language in (("src", "source", "en"), ("tgt", "target", "de")):
+        parser.add_argument(
+            f"--{name}",
+            dest=f"{side}_language",
+            default=language,
+            metavar="LANG",
+            help=f"en, de or fr (default: {language})",
+        )
     for split, lines in (("train", 12_000), ("valid", 500), ("test", 500), ("test-long", 500)):
         parser.add_argument(
             f"--{split}", type=int, default=lines, metavar="N", help=f"lines ({lines})"
@@ -51,4 +44,9 @@ def numbers(verbs: Any) -> None:
         )
     parser.add_argument("--max-number", type=int, default=9_999, metavar="N", help="largest (9999)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--force", action="store_true", help="replace a corpus of other parameters")
+    parser.add_argument(
+        "--force",
+        dest="overwrite",
+        action="store_true",
+        help="replace a corpus of other parameters",
+    )

@@ -83,7 +83,7 @@ class Readiness:
         return [check.name for check in self.checks if check.mark == mark]
 
 
-def check(
+def check_readiness(
     config: str | None = None,
     *,
     work: str | None = None,
