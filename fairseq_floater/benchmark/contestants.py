@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +19,7 @@ from fairseq.trainer import Trainer
 from fairseq_floater import position_encoders
 from fairseq_floater.benchmark.batches import Batch
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import UsageError, UserError, refused_options
 from fairseq_floater.transformer import translation as _architectures  # noqa: F401  registers ours
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
@@ -34,6 +32,7 @@ TRAINING = (
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
     *("--clip-norm", "0.0", "--weight-decay", "0.0", "--distributed-world-size", "1"),
 )
+REFUSED = "fairseq-train refuses the model's options"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -148,7 +147,7 @@ def _configuration(arch: str, options: list[str], settings: Settings, save_dir: 
     words += ["--max-source-positions", positions, "--max-target-positions", positions]
     words += ["--cpu"] if settings.device == "cpu" else []
     words += ["--fp16"] if settings.dtype == "float16" else []
-    with _refusals():
+    with refused_options(REFUSED):
         parser = fairseq_options.get_training_parser()
         args = fairseq_options.parse_args_and_arch(parser, [*words, *options])
     logging.getLogger("hydra").setLevel(logging.WARNING)  # else it tells how it composes
@@ -177,22 +176,10 @@ def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
         chosen.append(word)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     TransformerModel.add_args(parser)
-    with _refusals():
+    with refused_options(REFUSED):
         strange = parser.parse_known_args(shared)[1]
     if strange:
         raise UsageError(
             f"`{strange[0]}` is an option neither of `floater benchmark` nor of the model."
         )
     return own, shared
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """argparse's message and exit as an error in one sentence."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            yield
-    except SystemExit:
-        reason = said.getvalue().strip().rpartition("error: ")[2]
-        raise UsageError(f"fairseq-train refuses the model's options: {reason}.") from None
