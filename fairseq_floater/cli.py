@@ -6,12 +6,13 @@ Exit codes: 0 done, 1 a failure with its reason in one sentence or a check that 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
 from fairseq_floater.files import write_text
@@ -23,15 +24,12 @@ from fairseq_floater.version import __version__
 USER_ERRORS = (UserError, ValueError, OSError)
 
 
-class Result(Protocol):
-    """The result of a tool, to be printed. One whose ``failed`` is true makes the exit code 1."""
-
-    def format_text(self) -> str: ...
-    def to_json_dict(self) -> dict[str, Any]: ...
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code."""
+    """Run one verb and return the exit code.
+
+    A tool returns None or a result with ``format_text()``, which is printed; for ``--json`` it is a
+    dataclass, or has ``to_json_dict()``. One whose ``failed`` is true makes the exit code 1.
+    """
     words = sys.argv[1:] if argv is None else argv
     try:
         parser = build_parser(words[0] if words else None)
@@ -54,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if result is not None:
             print(_encodable(result.format_text()))
             if json_file is not None:
-                as_json = json.dumps(result.to_json_dict(), indent=2, ensure_ascii=False)
+                has_own = hasattr(result, "to_json_dict")
+                fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
+                as_json = json.dumps(fields, indent=2, ensure_ascii=False)
                 write_text(json_file, _encodable(as_json) + "\n")
     except USER_ERRORS as error:
         name = " ".join(filter(None, ("floater", verb, part)))

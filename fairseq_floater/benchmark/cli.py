@@ -1,4 +1,4 @@
-"""The verb benchmark."""
+"""Add the verb benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that are compared, each built as fairseq-train and fairseq-generate would build it."""
+"""Build the models that are compared, as fairseq-train and fairseq-generate would."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Contestant:
 
 
 def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
-    """The baseline and what is compared with it.
+    """Return the baseline and what is compared with it.
 
     Options of a position encoder make one contestant in the place of the default ones; other
     options of the model are given to all, the baseline included.
@@ -88,20 +88,20 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
 
 
 def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
-    """Those that differ by more than their interval of solves, which matters in training alone."""
+    """Drop those that differ by their interval of solves alone, which matters only in training."""
     others = [contestant for contestant in found if contestant.interval == 1]
     return others if len(others) > 1 else list(found)
 
 
 def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
-    """fairseq's trainer with a fresh model, criterion and optimiser."""
+    """Build fairseq's trainer with a fresh model, criterion and optimiser."""
     cfg = contestant.cfg
     task = TranslationTask(cfg.task, words, words)
     return Trainer(cfg, task, fresh_model(contestant, task), task.build_criterion(cfg.criterion))
 
 
 def update(trained: Trainer, batch: Batch, name: str) -> None:
-    """One update; raises UserError where fairseq skipped it."""
+    """Do one update; raises UserError where fairseq skipped it."""
     before = trained.get_num_updates()
     trained.train_step([batch])
     if trained.get_num_updates() == before:
@@ -124,7 +124,7 @@ class Translator:
         self.generator = self.task.build_generator([self.model], cfg.generation)
 
     def translate(self, batch: Batch) -> None:
-        """Translate, and see to it that every hypothesis took exactly ``settings.steps`` steps."""
+        """Translate, and check that every hypothesis took exactly ``settings.steps`` steps."""
         found = self.task.inference_step(self.generator, [self.model], batch)
         steps = {len(one["tokens"]) for hypotheses in found for one in hypotheses}
         if steps != {self.settings.steps}:
@@ -135,7 +135,7 @@ class Translator:
 
 
 def fresh_model(contestant: Contestant, task: TranslationTask) -> Any:
-    """The contestant's model, its parameters drawn from the seed as in fairseq-train."""
+    """Build the contestant's model, its parameters drawn from the seed as in fairseq-train."""
     torch.manual_seed(contestant.cfg.common.seed)
     return task.build_model(contestant.cfg.model)
 
@@ -163,7 +163,7 @@ def _configuration(arch: str, options: list[str], settings: Settings, save_dir: 
 
 
 def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options of position encoders, and those that fairseq's own model has too."""
+    """Split options into those of position encoders and those that fairseq's own model has too."""
     own_names = {option.name for option in position_encoders.all_options()}
     # Not an encoder's, but of no use to a model that has no other positions.
     own_names.add("--no-token-positional-embeddings")

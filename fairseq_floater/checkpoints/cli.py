@@ -1,4 +1,4 @@
-"""The verbs that make checkpoints: warm-start, average."""
+"""Add the verbs that make checkpoints: warm-start, average."""
 
 from __future__ import annotations
 

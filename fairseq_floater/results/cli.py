@@ -1,4 +1,4 @@
-"""The verbs that show results: table, plot."""
+"""Add the verbs that show results: table, plot."""
 
 from __future__ import annotations
 
