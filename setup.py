@@ -31,6 +31,7 @@ setup(
         "matplotlib>=3.7",
         "PyYAML>=6",
         "tqdm>=4.60",
+        "psutil>=5.9",
         "sacremoses>=0.1",
         "subword-nmt>=0.3.8",
     ],

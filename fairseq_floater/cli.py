@@ -1,4 +1,4 @@
-"""`floater <verb>`: parses, calls the tool, prints. Results on stdout, progress on stderr.
+"""Run `floater <verb>`: parse, call the tool, print. Results go to stdout, progress to stderr.
 
 Exit codes: 0 done, 1 a failure with its reason in one sentence or a check that failed, 2 bad usage.
 """
@@ -6,12 +6,13 @@ Exit codes: 0 done, 1 a failure with its reason in one sentence or a check that 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
 from fairseq_floater.files import write_text
@@ -23,37 +24,40 @@ from fairseq_floater.version import __version__
 USER_ERRORS = (UserError, ValueError, OSError)
 
 
-class Result(Protocol):
-    """What a tool returns to be printed. One whose ``failed`` is true makes the exit code 1."""
-
-    def format_text(self) -> str: ...
-    def to_json_dict(self) -> dict[str, Any]: ...
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code."""
+    """Run one verb and return the exit code.
+
+    A tool returns None or a result with ``format_text()``, which is printed; for ``--json`` it is a
+    dataclass, or has ``to_json_dict()``. One whose ``failed`` is true makes the exit code 1.
+    """
     words = sys.argv[1:] if argv is None else argv
     try:
         parser = build_parser(words[0] if words else None)
     except UnsupportedError as error:
         print(one_line(f"floater: {error}"), file=sys.stderr)
         return 1
-    args, extra = parser.parse_known_args(words)
-    if extra and args.verb not in ("warm-start", "benchmark"):  # these pass on options of models
-        parser.error(f"unrecognized arguments: {' '.join(extra)}")
-    args.extra = extra
+    args, strange = parser.parse_known_args(words)
+    options = vars(args)
+    own = ("verb", "part", "run", "unknown", "json")
+    verb, part, run, unknown, json_file = (options.pop(name, None) for name in own)
+    if unknown is not None:
+        options[unknown] = strange
+    elif strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
     # The models that tools build need not announce themselves; warnings still come.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
     try:
-        result = args.run(args)
+        result = run(**options)
         if result is not None:
             print(_encodable(result.format_text()))
-            if args.json is not None:
-                as_json = json.dumps(result.to_json_dict(), indent=2, ensure_ascii=False)
-                write_text(args.json, _encodable(as_json) + "\n")
+            if json_file is not None:
+                has_own = hasattr(result, "to_json_dict")
+                fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
+                as_json = json.dumps(fields, indent=2, ensure_ascii=False)
+                write_text(json_file, _encodable(as_json) + "\n")
     except USER_ERRORS as error:
-        name = " ".join(filter(None, ("floater", args.verb, getattr(args, "part", None))))
+        name = " ".join(filter(None, ("floater", verb, part)))
         print(one_line(f"{name}: {sentence(error)}"), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
@@ -63,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _encodable(text: str) -> str:
-    """Of a file name that is no UTF-8 the odd bytes as escapes, which are JSON's as well."""
+    """Escape undecodable bytes, so that the text prints and is valid JSON."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _add(verb: str, verbs: Any) -> None:
-    """Add a verb by its module; where the fairseq that it needs is to blame for a failure, that is said."""
+    """Add a verb by its module; raises UnsupportedError where fairseq is why that fails."""
     try:
         module = import_module(f"fairseq_floater.{VERBS[verb].module}")
         getattr(module, verb.replace("-", "_"))(verbs)
@@ -78,7 +82,7 @@ def _add(verb: str, verbs: Any) -> None:
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser of one verb; for a word that is none of them, ``--help`` say, what each verb does."""
+    """Build the parser of one verb; for any other word, one that lists all verbs with their summaries."""
     parser = argparse.ArgumentParser(
         prog="floater", description="Tools around the position encoders of fairseq_floater."
     )

@@ -1,20 +1,26 @@
-"""The errors that a user can cause, and how they are shown.
+"""Errors that a user can cause, and their form on a terminal.
 
 `floater` prints them, and exits with 2 for bad usage, else with 1.
 """
 
+import contextlib
+import io
 import reprlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
 class UserError(Exception):
-    """What a user can cause and mend; the message is one sentence for a person."""
+    """An error that a user can cause and mend; its message is one sentence for a person."""
 
 
 class UsageError(UserError, ValueError):
     """Options or a configuration that make no sense."""
+
+
+class ReportError(UserError, ValueError):
+    """Results that are missing or cannot be read."""
 
 
 # Longer than a sentence that names two paths.
@@ -32,12 +38,12 @@ class _ShortRepr(reprlib.Repr):
 
 
 def shown(value: object) -> str:
-    """A wrong value as a message quotes it: its repr, cut where it is long or nested."""
+    """Quote a wrong value in a message: its repr, cut where it is long or nested."""
     return _ShortRepr().repr(value)
 
 
 def sentence(error: BaseException, place: object = None) -> str:
-    """What an error says; a fault of the system names its file, or ``place``, first."""
+    """Return an error's message; a fault of the system names its file, or ``place``, first."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     name = error.filename or place
@@ -45,13 +51,25 @@ def sentence(error: BaseException, place: object = None) -> str:
 
 
 def one_line(message: object) -> str:
-    """A message for a terminal: what it quotes of names and files can neither break nor flood it."""
+    """Escape and shorten a message, so that names and files that it quotes cannot break a terminal."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]} ... {text[-500:]}"
 
 
+@contextlib.contextmanager
+def refused_options(rule: str) -> Iterator[None]:
+    """Raise argparse's message as a UsageError that begins with ``rule``, instead of exiting."""
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            yield
+    except SystemExit:
+        reason = message.getvalue().strip().rpartition("error: ")[2]
+        raise UsageError(f"{rule}: {reason}.") from None
+
+
 def exit_code(action: Callable[[], object], place: Path) -> int:
-    """Of the command line of a module that scripts run: what a user can cause is said in a sentence.
+    """Run the command line of a module that scripts call; print a user's error as one sentence.
 
     ``place`` is named where a fault of the system names no file.
     """

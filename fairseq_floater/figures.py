@@ -1,4 +1,4 @@
-"""Figures. Colours are Okabe and Ito's, told apart by colour-blind eyes and in grey print."""
+"""Draw figures, in Okabe and Ito's colours, which colour-blind eyes and grey print tell apart."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Bar:
 
 
 def quieten_matplotlib() -> None:
-    """fairseq lowers the root logger's level, and matplotlib's search for fonts is long-winded."""
+    """Silence matplotlib's search for fonts, which shows because fairseq lowers the root logger's level."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 
 def checked_format(path: str | os.PathLike[str]) -> str:
-    """The format of a figure by its ending; raises UsageError for one that is not written."""
+    """Return the format of a figure by its ending; raises UsageError for one that is not written."""
     suffix = Path(path).suffix.lower().lstrip(".")
     if suffix not in FORMATS:
         raise UsageError(f"`{path}` must end in one of {', '.join(FORMATS)}.")
@@ -44,7 +44,16 @@ def checked_format(path: str | os.PathLike[str]) -> str:
 def new_figure(
     path: str | os.PathLike[str], panels: int, bars: int
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """A figure of panels above each other, written to ``path`` at the end, whole or not at all."""
+    """Make a figure of panels above each other, and write it to ``path`` at the end, whole or not at all.
+
+    Args:
+        path: png, svg or pdf by its ending.
+        panels: their number.
+        bars: the most bars of a panel, which decide the width.
+
+    Yields:
+        The figure and the axes of its panels.
+    """
     suffix = checked_format(path)
     quieten_matplotlib()
     import matplotlib
@@ -98,6 +107,6 @@ def grouped_bars(
 
 
 def legend(figure: Any, axes: Any) -> None:
-    # Below the axes: any place inside would cover a bar in some experiment.
+    """Add a legend below the axes: any place inside would cover a bar in some experiment."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read whole within limits, told apart by checksums."""
+"""Write files and folders whole or not at all, and compare them by checksums."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import errno
 import fcntl
 import glob
 import hashlib
-import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -18,71 +16,65 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
+from fairseq_floater.records import read_json as read_json
 
-# Larger than any JSON of ours (WMT14's archives and splits take kilobytes).
-LARGEST_JSON = 1 << 26
-_DEEPEST_JSON = 32
-_DESCRIPTOR = re.compile(r"/dev/std(out|err)|/(dev|proc/(self|\d+))/fd/\d+")
-# What fairseq's `--user-dir` is given.
+# The folder for fairseq's `--user-dir`.
 USER_DIR = Path(__file__).resolve().parent
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then put it in place in one step."""
+    """Let ``write`` fill a temporary file beside ``path``, then rename it to ``path``.
+
+    A pipe, a device or a descriptor (``/dev/stdout``) is written to instead of being replaced.
+    """
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if _DESCRIPTOR.fullmatch(str(path)) or (path.exists() and not path.is_file()):
-        _append(path, write)
+    if str(path).startswith(("/dev/std", "/dev/fd/", "/proc/")) or (
+        path.exists() and not path.is_file()
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            temporary = Path(folder) / path.name
+            write(temporary)
+            sys.stdout.flush()  # what was printed before comes first
+            with path.open("ab", buffering=0) as sink:
+                sink.write(temporary.read_bytes())
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming(path):
-        handle, temporary = _beside(path)
-        try:
-            write(temporary)
-            os.fsync(handle)
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(
-                0o666 & ~umask
-            )  # mkstemp's files are private; outputs are ordinary files
-            temporary.replace(path)
-        finally:
-            os.close(handle)
-            with suppress(OSError):  # on a file system that is read-only by now, it stays
-                temporary.unlink(missing_ok=True)
-
-
-def _append(path: Path, write: Callable[[Path], Any]) -> None:
-    """To a pipe, a device, or /dev/stdout whatever it is: to be written to, not to be replaced."""
-    with tempfile.TemporaryDirectory() as folder:
-        temporary = Path(folder) / path.name
+    with naming(path), _temporary_beside(path) as (file, temporary):
         write(temporary)
-        sys.stdout.flush()  # what was printed before comes before
-        with temporary.open("rb") as source, path.open("ab", buffering=0) as sink:
-            shutil.copyfileobj(source, sink)
+        os.fsync(file)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private
+        temporary.replace(path)
 
 
-def _beside(path: Path) -> tuple[int, Path]:
-    """A new file beside ``path``, open and locked, in the place of those that killed processes left."""
+@contextmanager
+def _temporary_beside(path: Path) -> Iterator[tuple[int, Path]]:
+    """Make a locked file beside ``path``, and remove those that killed processes left there."""
     prefix = f".{path.name}.part-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
-        with suppress(OSError), left.open("rb") as file:
-            # Another process that writes the same file holds the lock of its own.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), left.open("rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
             left.unlink(missing_ok=True)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
+        file, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
-    with suppress(OSError):  # some network file systems have no locks
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle, Path(name)
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file, Path(name)
+    finally:
+        os.close(file)
+        with suppress(OSError):  # on a file system that has become read-only, it stays
+            Path(name).unlink(missing_ok=True)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A fault of the system that names no file, as a full disk does not, names ``path``."""
+    """Name ``path`` in an OSError that names no file, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -101,7 +93,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def put_folder(work: Path, folder: Path) -> None:
-    """Put a finished folder in the place of an old one, its files on the disk first."""
+    """Replace ``folder`` by the finished ``work``, after an fsync of all its files."""
     for path in work.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -116,7 +108,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def read_limited(path: str | os.PathLike[str], largest: int) -> bytes:
-    """All of a file that is known to be small: another one, or a device, must not fill the memory.
+    """Read a file that is known to be small, so that another one, or a device, cannot fill the memory.
 
     Raises:
         UserError: it is larger than ``largest`` bytes.
@@ -131,34 +123,7 @@ def read_limited(path: str | os.PathLike[str], largest: int) -> bytes:
     return bytes(data)
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """What a tool of ours wrote.
-
-    Raises:
-        OSError: it cannot be read.
-        UserError: it is larger than :data:`LARGEST_JSON`.
-        ValueError: it is no JSON in UTF-8, or nested deeper than anything of ours.
-    """
-    try:
-        found = json.loads(read_limited(path, LARGEST_JSON).decode("utf-8"))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    level = [found]
-    for _ in range(_DEEPEST_JSON):
-        level = [
-            item
-            for value in level
-            if isinstance(value, (dict, list))
-            for item in (value.values() if isinstance(value, dict) else value)
-        ]
-    if level:
-        raise ValueError("it is nested too deeply")
-    # Half a character ("\\ud800") is JSON, but can neither be printed nor written.
-    json.dumps(found, ensure_ascii=False).encode("utf-8")
-    return found
-
-
 def file_hash(path: Path, kind: str = "sha256") -> str:
-    """The checksum of a file's bytes, in hexadecimal; ``kind`` is a name of hashlib's."""
+    """Return the checksum of a file's bytes, in hexadecimal; ``kind`` is a name of hashlib's."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()

@@ -1,4 +1,4 @@
-"""What the package needs of Python and of fairseq, said in one sentence where it is not there.
+"""Requirements of the package, and one sentence where Python, torch or fairseq does not meet them.
 
 Written so that an older Python can import it.
 """
@@ -13,18 +13,24 @@ import sys
 
 from fairseq_floater.errors import UserError
 
-PACKAGES = (
-    "fairseq_floater",
-    "fairseq-fixed",
-    "fairseq",
-    "torch",
-    "torchdiffeq",
-    "numpy",
-    "sacrebleu",
-    "sentencepiece",
-    "omegaconf",
-    "hydra-core",
-)
+# Distribution -> the module that it brings, fairseq's own requirements among them. The first ones
+# decide on results: `floater info` shows their versions. fairseq comes as one of two distributions.
+DECISIVE = {
+    "torch": "torch",
+    "fairseq": "fairseq",
+    "torchdiffeq": "torchdiffeq",
+    "numpy": "numpy",
+    "sacrebleu": "sacrebleu",
+    "sentencepiece": "sentencepiece",
+    "omegaconf": "omegaconf",
+    "hydra-core": "hydra",
+}
+PACKAGES = {
+    **DECISIVE,
+    **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
+    **{"subword-nmt": "subword_nmt", "PyYAML": "yaml"},
+}
+FAIRSEQS = ("fairseq-fixed", "fairseq")
 
 # setup.py says it to pip; a checkout that `--user-dir` names is never installed.
 OLDEST_PYTHON = (3, 11)
@@ -36,16 +42,20 @@ class UnsupportedError(UserError, ImportError):
     """This Python or this fairseq is not one that the package runs on."""
 
 
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def fairseq_found() -> str:
-    """The name and version of the fairseq that is installed; it comes as one of two distributions."""
+    """Return the name and version of the fairseq that is installed, as one of two distributions."""
     if importlib.util.find_spec("fairseq") is None:
         return "no fairseq"
-    for name in ("fairseq-fixed", "fairseq"):
-        try:
-            return f"{name} {importlib.metadata.version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "a fairseq of unknown version"
+    found = (f"{name} {version}" for name in FAIRSEQS if (version := version_of(name)))
+    return next(found, "a fairseq of unknown version")
 
 
 def check_python() -> None:
@@ -66,9 +76,8 @@ def check_torch() -> None:
     On 2.4 the tests fail: attention gives NaN for sentences with padding before them, and no checkpoint
     can be read, as the allow-list has another form.
     """
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
+    version = version_of("torch")
+    if version is None:
         return  # fairseq names it when it is imported
     release = version.split("+")[0].split(".")[:2]
     if all(part.isdigit() for part in release) and tuple(map(int, release)) < OLDEST_TORCH:
@@ -98,11 +107,7 @@ def check_fairseq() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed, by name."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    """Return the versions of Python, the plugin and what decides on results, by distribution."""
+    names = ("fairseq_floater", *FAIRSEQS, *DECISIVE)
+    found = {name: version for name in names if (version := version_of(name))}
+    return {"python": platform.python_version(), **found}

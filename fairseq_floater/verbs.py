@@ -1,4 +1,4 @@
-"""What the verbs of `floater` are declared with."""
+"""Declare the verbs of `floater`: names, help, types of options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Verb(NamedTuple):
-    """What a verb does, and the module whose function of its name adds it."""
+    """A verb's summary, and the module whose function of the same name adds its parser."""
 
     summary: str
     module: str
@@ -58,10 +58,21 @@ def add_verb(
     verbs: Any,
     name: str,
     example: str,
-    run: Callable[[argparse.Namespace], Any],
+    run: Callable[..., Any],
     summary: str | None = None,
+    unknown: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A verb (a part of one has a summary of its own) with help, an example, ``--json``, what it runs."""
+    """Add a verb with help, an example and ``--json``; returns its parser, to which options are added.
+
+    Args:
+        verbs: the subparsers to add to.
+        name: the verb, or the part of a verb.
+        example: shown below the help.
+        run: called with every option as a keyword, so that an option's ``dest`` is a parameter's name.
+        summary: of a part of a verb; a verb's own is in :data:`VERBS`.
+        unknown: the parameter that takes the words that the parser does not know (options of models);
+            None: they are refused.
+    """
     summary = VERBS[name].summary if summary is None else summary
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
@@ -71,20 +82,20 @@ def add_verb(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, unknown=unknown)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
     return parser
 
 
 def positive(text: str) -> int:
-    """The type of an option that counts something."""
+    """Parse an option that counts something."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
     return int(text)
 
 
 def share(text: str) -> float:
-    """The type of an option that is a share, above 0 and at most 1."""
+    """Parse an option that is a share, above 0 and at most 1."""
     if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
     return float(text)

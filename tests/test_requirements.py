@@ -119,3 +119,9 @@ def test_setup_asks_for_the_same_python():
         f'python_requires=">={".".join(map(str, requirements.OLDEST_PYTHON))},'
         in (ROOT / "setup.py").read_text()
     )
+
+
+def test_setup_installs_every_package_that_is_checked():
+    """But fairseq, which setup.sh builds, and what comes with it."""
+    asked = set(re.findall(r'^ +"([\w-]+)>=', (ROOT / "setup.py").read_text(), re.MULTILINE))
+    assert asked == requirements.PACKAGES.keys() - {"fairseq", "numpy", "omegaconf", "hydra-core"}

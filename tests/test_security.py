@@ -16,7 +16,7 @@ from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
 from fairseq_floater.data.parallel_text import LONGEST_LINE, read_lines
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.files import read_json, write_text, write_whole
+from fairseq_floater.files import write_text, write_whole
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -115,7 +115,6 @@ def test_a_line_that_never_ends_does_not_fill_the_memory(tmp_path, kind):
     ("read", "limit"),
     [
         (Experiment, "must hold at most"),
-        (read_json, "must hold at most"),
         (read_hypotheses, "must have lines of at most"),
     ],
 )

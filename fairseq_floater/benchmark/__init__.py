@@ -1,1 +1,1 @@
-"""`floater benchmark`: what positions cost beside fairseq's own Transformer, measured in one process."""
+"""Measure what positions cost beside fairseq's own Transformer, in one process: `floater benchmark`."""

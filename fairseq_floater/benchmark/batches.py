@@ -1,4 +1,4 @@
-"""Batches of random words as fairseq makes them from data: sentences of a similar length together."""
+"""Make batches of random words as fairseq does from data: sentences of a similar length together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Batch = dict[str, Any]
 
 
 def dictionary(entries: int) -> Dictionary:
-    """fairseq's four symbols, and as many words as make ``entries``."""
+    """Make a dictionary of ``entries``: fairseq's four symbols and words."""
     words = Dictionary()
     for number in range(entries - len(words)):
         words.add_symbol(f"word{number}")
@@ -31,7 +31,7 @@ def dictionary(entries: int) -> Dictionary:
 
 
 def training_batches(settings: Settings, words: Dictionary, tokens: int) -> list[Batch]:
-    """Batches of at most ``tokens`` tokens, padding included, the one of the longest sentences first.
+    """Make batches of at most ``tokens`` tokens, padding included, the longest sentences first.
 
     Source lengths are uniform over ``settings.length``; a target is 0.8 to 1.25 times as long,
     within the same bounds. Sentences are sorted, target before source, and cut into batches by
@@ -71,7 +71,7 @@ def training_batches(settings: Settings, words: Dictionary, tokens: int) -> list
 
 
 def generation_batches(settings: Settings, words: Dictionary, sentences: int) -> list[Batch]:
-    """Batches of ``sentences`` sources, sorted by length, the longest first."""
+    """Make batches of ``sentences`` sources, sorted by length, the longest first."""
     random = np.random.default_rng(settings.seed)
     low, high = settings.length
     lengths = np.sort(random.integers(low, high + 1, POOL * sentences))[::-1]
@@ -90,7 +90,7 @@ def generation_batches(settings: Settings, words: Dictionary, sentences: int) ->
 
 
 def size(batch: Batch) -> dict[str, int]:
-    """Sentences and tokens of a batch, padded and real."""
+    """Count sentences and tokens of a batch, padded and real."""
     source, target = batch["net_input"]["src_tokens"], batch["target"]
     return {
         "sentences": len(source),

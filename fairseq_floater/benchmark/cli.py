@@ -1,9 +1,7 @@
-"""The verb benchmark."""
+"""Add the verb benchmark."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 from typing import Any
 
 from fairseq_floater.benchmark.settings import DEVICES, DTYPES, PARTS, QUICK, Settings, length_range
@@ -20,6 +18,7 @@ def benchmark(verbs: Any) -> None:
         "options of a position encoder after -- make one contestant in place of FLOATER with an\n"
         "update interval of 1 and of 8; other options of the model are given to fairseq's as well",
         _run,
+        unknown="model_options",
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="what to measure (all)")
     parser.add_argument(
@@ -59,7 +58,7 @@ def benchmark(verbs: Any) -> None:
     parser.add_argument("--plot", metavar="FILE", help="a figure as well: png, svg or pdf")
 
 
-def _run(args: argparse.Namespace) -> Any:
+def _run(quick: bool, plot: str | None, model_options: list[str], **given: Any) -> Any:
     # torch and fairseq take seconds: not for --help.
     import torch
 
@@ -67,17 +66,16 @@ def _run(args: argparse.Namespace) -> Any:
     from fairseq_floater.benchmark.run import run_benchmark
 
     chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    chosen |= QUICK if args.quick else {}
-    for name in (field.name for field in dataclasses.fields(Settings)):
-        value = getattr(args, name, None)
+    chosen |= QUICK if quick else {}
+    for name, value in given.items():
         if value is not None:
             chosen[name] = tuple(value) if isinstance(value, list) else value
-    # What argparse did not know comes with the `--` before it.
-    chosen["model_options"] = tuple(word for word in args.extra if word != "--")
+    # argparse leaves the `--` in front of the options that it does not know.
+    chosen["model_options"] = tuple(word for word in model_options if word != "--")
     settings = Settings(**chosen)
-    if args.plot is not None:
-        check_plot(settings, args.plot)
+    if plot is not None:
+        check_plot(settings, plot)
     result = run_benchmark(settings)
-    if args.plot is not None:
-        plot_benchmark(result, args.plot)
+    if plot is not None:
+        plot_benchmark(result, plot)
     return result

@@ -1,12 +1,10 @@
-"""The models that are compared, each built as fairseq-train and fairseq-generate would build it."""
+"""Build the models that are compared, as fairseq-train and fairseq-generate would."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +19,7 @@ from fairseq.trainer import Trainer
 from fairseq_floater import position_encoders
 from fairseq_floater.benchmark.batches import Batch
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import UsageError, UserError, refused_options
 from fairseq_floater.transformer import translation as _architectures  # noqa: F401  registers ours
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
@@ -34,6 +32,7 @@ TRAINING = (
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
     *("--clip-norm", "0.0", "--weight-decay", "0.0", "--distributed-world-size", "1"),
 )
+REFUSED = "fairseq-train refuses the model's options"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -63,7 +62,7 @@ class Contestant:
 
 
 def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
-    """The baseline and what is compared with it.
+    """Return the baseline and what is compared with it.
 
     Options of a position encoder make one contestant in the place of the default ones; other
     options of the model are given to all, the baseline included.
@@ -89,20 +88,20 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
 
 
 def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
-    """Those that differ by more than their interval of solves, which matters in training alone."""
+    """Drop those that differ by their interval of solves alone, which matters only in training."""
     others = [contestant for contestant in found if contestant.interval == 1]
     return others if len(others) > 1 else list(found)
 
 
 def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
-    """fairseq's trainer with a fresh model, criterion and optimiser."""
+    """Build fairseq's trainer with a fresh model, criterion and optimiser."""
     cfg = contestant.cfg
     task = TranslationTask(cfg.task, words, words)
     return Trainer(cfg, task, fresh_model(contestant, task), task.build_criterion(cfg.criterion))
 
 
 def update(trained: Trainer, batch: Batch, name: str) -> None:
-    """One update; raises UserError where fairseq skipped it."""
+    """Do one update; raises UserError where fairseq skipped it."""
     before = trained.get_num_updates()
     trained.train_step([batch])
     if trained.get_num_updates() == before:
@@ -125,7 +124,7 @@ class Translator:
         self.generator = self.task.build_generator([self.model], cfg.generation)
 
     def translate(self, batch: Batch) -> None:
-        """Translate, and see to it that every hypothesis took exactly ``settings.steps`` steps."""
+        """Translate, and check that every hypothesis took exactly ``settings.steps`` steps."""
         found = self.task.inference_step(self.generator, [self.model], batch)
         steps = {len(one["tokens"]) for hypotheses in found for one in hypotheses}
         if steps != {self.settings.steps}:
@@ -136,7 +135,7 @@ class Translator:
 
 
 def fresh_model(contestant: Contestant, task: TranslationTask) -> Any:
-    """The contestant's model, its parameters drawn from the seed as in fairseq-train."""
+    """Build the contestant's model, its parameters drawn from the seed as in fairseq-train."""
     torch.manual_seed(contestant.cfg.common.seed)
     return task.build_model(contestant.cfg.model)
 
@@ -148,7 +147,7 @@ def _configuration(arch: str, options: list[str], settings: Settings, save_dir: 
     words += ["--max-source-positions", positions, "--max-target-positions", positions]
     words += ["--cpu"] if settings.device == "cpu" else []
     words += ["--fp16"] if settings.dtype == "float16" else []
-    with _refusals():
+    with refused_options(REFUSED):
         parser = fairseq_options.get_training_parser()
         args = fairseq_options.parse_args_and_arch(parser, [*words, *options])
     logging.getLogger("hydra").setLevel(logging.WARNING)  # else it tells how it composes
@@ -164,7 +163,7 @@ def _configuration(arch: str, options: list[str], settings: Settings, save_dir: 
 
 
 def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options of position encoders, and those that fairseq's own model has too."""
+    """Split options into those of position encoders and those that fairseq's own model has too."""
     own_names = {option.name for option in position_encoders.all_options()}
     # Not an encoder's, but of no use to a model that has no other positions.
     own_names.add("--no-token-positional-embeddings")
@@ -177,22 +176,10 @@ def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
         chosen.append(word)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     TransformerModel.add_args(parser)
-    with _refusals():
+    with refused_options(REFUSED):
         strange = parser.parse_known_args(shared)[1]
     if strange:
         raise UsageError(
             f"`{strange[0]}` is an option neither of `floater benchmark` nor of the model."
         )
     return own, shared
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """argparse's message and exit as an error in one sentence."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            yield
-    except SystemExit:
-        reason = said.getvalue().strip().rpartition("error: ")[2]
-        raise UsageError(f"fairseq-train refuses the model's options: {reason}.") from None

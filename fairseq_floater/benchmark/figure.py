@@ -1,4 +1,4 @@
-"""A benchmark as a figure."""
+"""Draw a benchmark as a figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_plot(settings: Settings, path: str | os.PathLike[str]) -> None:
 
 
 def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> None:
-    """Ratios to fairseq's Transformer with their quartiles, and growth by positions and by tokens.
+    """Draw ratios to fairseq's Transformer with quartiles, and growth by positions and by tokens.
 
     Writes the format of ``path``'s ending.
     """
@@ -38,7 +38,7 @@ def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> Non
 
 
 def _bars(result: BenchmarkResult) -> dict[tuple[str, str], Bar]:
-    """By group and contestant; the baseline, 1 by definition, is a line and no bar."""
+    """Return bars by group and contestant; the baseline, 1 by definition, is drawn as a line."""
     rows = [("update", row) for row in result.update]
     rows += [(f"translation,\n{row['sentences']} at once", row) for row in result.generation]
     rows += [("memory\nof an update", row) for row in result.memory]
@@ -94,7 +94,7 @@ def _draw_updates(figure: Any, axes: Any, result: BenchmarkResult) -> None:
 
 
 def _number_ticks(axes: Any, numbers: list[int]) -> None:
-    """The numbers themselves under a logarithmic axis."""
+    """Label a logarithmic axis with the numbers themselves."""
     ticks = sorted(set(numbers))
     axes.set_xticks(ticks, [f"{number:,}" for number in ticks])
     axes.set_xticks([], minor=True)

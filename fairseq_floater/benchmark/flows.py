@@ -1,4 +1,4 @@
-"""Flows on which engines are tried: from nearly still to oscillating, and those of trained models.
+"""Make flows to try engines on: from nearly still to oscillating, and those of trained models.
 
 Engines differ by how strong a flow is and by how often its ReLUs bend, and training changes both.
 Letters: R rows (streams times blocks), C channels, N positions.
@@ -36,7 +36,7 @@ class Flow(NamedTuple):
 
 
 def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
-    """The regimes in which flows were found, weak to strong; made when asked for.
+    """Make flows of the regimes in which they were found, weak to strong, one after the other.
 
     ``small`` and ``linear``: the two initialisations (weights normal with deviation 0.01;
     ``nn.Linear``'s own), p(0) normal with deviation 0.1. ``attracted``: fitted to run beside a
@@ -66,9 +66,14 @@ def _initialised(dim: int, rows: int, std: float | None) -> tuple[PositionDynami
 def _fitted(
     dim: int, rows: int, frequency: float, attraction: float | None
 ) -> tuple[PositionDynamics, Tensor]:
-    """h whose second layer is fitted by ridge regression, on a random first layer, to slopes around
-    sinusoids of random phase: with ``attraction`` a those of the sinusoid less a times the distance
-    from it, without those of the turning itself. ``frequency``: the largest, radians a unit of time.
+    """Fit h's second layer by ridge regression, on a random first layer, to slopes around sinusoids.
+
+    Args:
+        dim: C, channels.
+        rows: R, sinusoids of random phase.
+        frequency: the largest, in radians a unit of time.
+        attraction: a, for the slopes of the sinusoid less a times the distance from it; None for
+            those of the turning itself.
     """
     half = dim // 2
     frequencies = frequency * 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
@@ -102,7 +107,7 @@ def _fitted(
 
 
 def trained_flows(checkpoint: str) -> list[Flow]:
-    """The flows of a model of the plugin, with its own initial values.
+    """Read the flows of a model of the plugin, with its own initial values.
 
     Raises:
         UserError: a file that is no checkpoint, or a model without a flow.

@@ -1,4 +1,4 @@
-"""How the cost of positions grows with the number of positions, and with the tokens of an update."""
+"""Measure how the cost of positions grows with their number, and with the tokens of an update."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_floater.transformer.stack_positions import all_blocks
 
 
 def table_rows(bench: Bench) -> list[Row]:
-    """Time of a contestant's encoder table, forward and backward, by its number of positions.
+    """Time each contestant's encoder table, forward and backward, by its number of positions.
 
     The table is the one that the model computes in an update, for all blocks and streams at once
     (q, k, v of six blocks: 18 rows a position), with the model's solver. Contestants whose tables
@@ -39,7 +39,7 @@ def table_rows(bench: Bench) -> list[Row]:
 
 
 def exponents(rows: list[Row], settings: Settings) -> dict[str, float]:
-    """Of time against positions, from ``growth_from`` positions on, by contestant."""
+    """Fit the exponent of time against positions, from ``growth_from`` on, by contestant."""
     fitted: dict[str, float] = {}
     for name in dict.fromkeys(row["contestant"] for row in rows):
         own = [
@@ -53,7 +53,7 @@ def exponents(rows: list[Row], settings: Settings) -> dict[str, float]:
 
 
 def update_rows_by_tokens(bench: Bench, measured: list[Row]) -> list[Row]:
-    """The ratio of an update on a quarter, a half and all of ``settings.tokens``.
+    """Compare updates on a quarter, a half and all of ``settings.tokens``.
 
     ``measured`` is what the part ``update`` found, if it ran; it is not measured again.
     """
@@ -68,7 +68,7 @@ def update_rows_by_tokens(bench: Bench, measured: list[Row]) -> list[Row]:
 
 
 def _turns(bench: Bench, contestant: Contestant) -> dict[int, Callable[[int], None]]:
-    """By number of positions, what computes the table and its gradient."""
+    """Return, by number of positions, a function that computes the table and its gradient."""
     cfg, device = contestant.cfg, bench.settings.device
     model = fresh_model(contestant, TranslationTask(cfg.task, bench.words, bench.words))
     stack = model.to(device).train().encoder

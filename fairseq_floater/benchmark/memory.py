@@ -1,4 +1,4 @@
-"""The most memory that tensors take at one moment of a piece of work."""
+"""Measure the most memory that tensors take at one moment of a piece of work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEASURED = "floater benchmark: measured"
 def peak_bytes(
     prepare: Callable[[], Subject], work: Callable[[Subject], object], device: str
 ) -> int:
-    """Largest number of bytes in tensors during ``work(prepare())``.
+    """Return the largest number of bytes in tensors during ``work(prepare())``.
 
     Counted is what was allocated since ``prepare`` began and is not freed: on a GPU by torch's
     caching allocator, on the CPU exactly, from each call of its allocator (memory that libraries

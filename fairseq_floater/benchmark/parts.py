@@ -1,4 +1,4 @@
-"""What is measured, part by part; each gives rows for a table and for JSON."""
+"""Measure part by part; each part gives rows for a table and for JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WARM_UP = {"cpu": 2, "cuda": 2 * len(batches.PLACES)}
 
 
 class Bench:
-    """What all parts share: settings, dictionary, contestants, and where progress is told."""
+    """The state that all parts share: settings, dictionary, contestants, and the report of progress."""
 
     def __init__(self, settings: Settings, found: Sequence[Contestant], progress: Progress):
         self.settings = settings
@@ -61,7 +61,7 @@ class Bench:
         found: Sequence[Contestant],
         block_of: Callable[[Contestant], int] = lambda contestant: 1,
     ) -> list[Row]:
-        """A row for each contestant, the baseline (beside itself, ratio 1) first."""
+        """Return a row for each contestant, the baseline (beside itself, ratio 1) first."""
         base = times[self.baseline.name]
         return [
             {"contestant": c.name, **comparison(times[c.name], base, block_of(c))} for c in found
@@ -69,7 +69,7 @@ class Bench:
 
 
 def update_rows(bench: Bench, tokens: int, rounds: int) -> list[Row]:
-    """A training update by fairseq's own trainer, on batches of ``tokens`` tokens.
+    """Time a training update by fairseq's own trainer, on batches of ``tokens`` tokens.
 
     The rounds go through :data:`batches.PLACES`' batches. A contestant that solves its flow every
     K updates is compared in blocks of rounds that hold each batch equally often and whole cycles of
@@ -97,7 +97,7 @@ def update_rows(bench: Bench, tokens: int, rounds: int) -> list[Row]:
 
 
 def generation_rows(bench: Bench, sentences: int, rounds: int) -> list[Row]:
-    """Beam search as in fairseq-generate, ``sentences`` at once.
+    """Time beam search as in fairseq-generate, ``sentences`` at once.
 
     Contestants that differ by their interval of solves alone are the same here: one stands for all.
     """
@@ -121,7 +121,7 @@ def generation_rows(bench: Bench, sentences: int, rounds: int) -> list[Row]:
 
 
 def memory_rows(bench: Bench) -> list[Row]:
-    """The peak of an update that solves the flow, on the batch of the longest sentences.
+    """Measure the peak of an update that solves the flow, on the batch of the longest sentences.
 
     It is not the first update, so that the optimiser has its state.
     """
@@ -157,10 +157,10 @@ def memory_rows(bench: Bench) -> list[Row]:
 
 
 def _cycle(interval: int, made: int) -> int:
-    """Rounds until batches and solves have both come round; 1 where every round is alike."""
+    """Count rounds until batches and solves have both come round; 1 where every round is alike."""
     return 1 if interval == 1 else math.lcm(interval, made)
 
 
 def _batch_at(number: int, made: int, whole: int) -> int:
-    """The batch of a round."""
+    """Return the index of a round's batch."""
     return (number + number // max(whole, made)) % made

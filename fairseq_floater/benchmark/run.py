@@ -1,4 +1,4 @@
-"""A whole benchmark: `floater benchmark`."""
+"""Run a whole benchmark: `floater benchmark`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSIONS = ("python", "torch", "fairseq-fixed", "fairseq", "torchdiffeq", "fairs
 
 
 def run_benchmark(settings: Settings) -> BenchmarkResult:
-    """Measure what ``settings`` ask for; what is going on is said on stderr.
+    """Measure what ``settings`` ask for, with progress on stderr.
 
     Raises:
         UsageError: a device that is not there, or options that fairseq-train refuses.
@@ -84,7 +84,7 @@ def _machine(settings: Settings) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name for people, or its kind where the system tells no more."""
+    """Return the processor's name for people, or its kind where the system tells no more."""
     described = Path("/proc/cpuinfo")
     if described.exists():
         for line in described.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""What a benchmark runs on; light, so that the command's help needs no torch."""
+"""Declare the settings of a benchmark, without torch, so that the command's help is quick."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Settings:
 
 
 def length_range(text: str) -> tuple[int, int]:
-    """The type of ``--length LOW:HIGH``."""
+    """Parse ``--length LOW:HIGH``."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if not match or not 2 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""How exact and how fast the engines are on one flow after another: the part ``solve``.
+"""Measure how exact and how fast the engines are on one flow after another: the part ``solve``.
 
 Letters: R rows (streams times blocks), C channels, N positions.
 """
@@ -32,7 +32,7 @@ SHARE_OF_ROUNDS = 8
 
 
 def solve_rows(bench: Bench, dim: int, rows: int) -> list[Row]:
-    """Errors and times of every engine on every flow, and of the engine that ``auto`` takes there.
+    """Measure errors and times of every engine on every flow, and of the engine that ``auto`` takes.
 
     Errors are relative: of the largest value, and of the norm of the gradient of a fixed random
     functional of all rows, with respect to dynamics and p(0).
@@ -99,7 +99,7 @@ class _Trial:
     def solved(
         self, solver: str, step: float | None, record: SolveRecord | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Values, and the gradient as one vector."""
+        """Return values, and the gradient as one vector."""
         return _values_and_gradient(
             self.flow.dynamics,
             self.p0,
@@ -111,7 +111,7 @@ class _Trial:
         )
 
     def measured(self, solver: str, step: float | None) -> Row | None:
-        """Errors and rounds of h; None where the engine cannot solve this flow."""
+        """Return errors and rounds of h; None where the engine cannot solve this flow."""
         record = SolveRecord()
         try:
             values, gradient = self.solved(solver, step, record)

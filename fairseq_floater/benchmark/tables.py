@@ -1,14 +1,14 @@
-"""A benchmark's result as Markdown, ready for docs/benchmarks.md."""
+"""Format a benchmark's result as Markdown, ready for docs/benchmarks.md."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.benchmark import parts
 from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.records import markdown_table
 
 Row = dict[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -24,7 +24,7 @@ _NAME: Column = ("model", lambda r: f"`{r['contestant']}`")
 
 
 def format_tables(result: BenchmarkResult) -> str:
-    """Heading, what it ran on, and a table for each part that was measured."""
+    """Format heading, machine and settings, and a table for each part that was measured."""
     blocks = [*_heading(result)]
     settings = result.settings
     if result.update:
@@ -69,14 +69,13 @@ _SOLVE: list[Column] = [
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Rows under the columns' heads."""
-    lines = [f"| {' | '.join(head for head, _ in columns)} |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(cell(row) for _, cell in columns)} |" for row in rows]
-    return "\n".join(lines)
+    """Format rows under the columns' heads."""
+    heads = [head for head, _ in columns]
+    return "\n".join(markdown_table(heads, [[cell(row) for _, cell in columns] for row in rows]))
 
 
 def seconds(value: float) -> str:
-    """A time with three digits in a unit that suits it."""
+    """Format a time with three digits, in seconds or milliseconds."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
@@ -128,7 +127,7 @@ def _exponents(result: BenchmarkResult) -> str:
 
 @dataclass
 class BenchmarkResult:
-    """What was measured, by part, and on what.
+    """The measurements by part, and the machine.
 
     Attributes:
         machine: date, device, cores, load at the start, versions.
@@ -145,9 +144,6 @@ class BenchmarkResult:
     memory: list[parts.Row] = field(default_factory=list)
     solve: list[parts.Row] = field(default_factory=list)
     growth: dict[str, Any] = field(default_factory=dict)
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return {**vars(self), "settings": dataclasses.asdict(self.settings)}
 
     def format_text(self) -> str:
         return format_tables(self)

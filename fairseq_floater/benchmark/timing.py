@@ -1,4 +1,4 @@
-"""Contestants timed side by side, and what their times say.
+"""Time contestants side by side, and compare their times.
 
 Machines change speed while they run (other work, clock rates), so a contestant is compared with the
 baseline of the same round, never with another run's, and the order of turns changes every round.
@@ -43,7 +43,7 @@ def side_by_side(
     progress: Callable[[str], object] = lambda message: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Every contestant's time in each round, in seconds.
+    """Return every contestant's time in each round, in seconds.
 
     Args:
         contestants: called with the number of the round, from 0; the work of a round is the same
@@ -78,7 +78,7 @@ def side_by_side(
 def comparison(
     times: Sequence[float], baseline: Sequence[float], block: int = 1
 ) -> dict[str, float | int]:
-    """How much longer a contestant took than the baseline in the same rounds.
+    """Compare a contestant's times with the baseline's of the same rounds.
 
     Where the work of a contestant differs from round to round in a cycle (one solve every K
     updates), ``block`` is a multiple of that cycle: rounds are summed in blocks of this many
@@ -103,7 +103,7 @@ def comparison(
 
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """The slope of log time over log size: 1 where time is proportional to size."""
+    """Fit the slope of log time over log size: 1 where time is proportional to size."""
     fit: Any = statistics.linear_regression(
         [math.log(size) for size in sizes], [math.log(time) for time in times]
     )
@@ -118,7 +118,7 @@ def _block_sums(values: Sequence[float], block: int) -> list[float]:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """No collection but by order, which does not look again at what is there already: quick."""
+    """Turn collection off but for explicit calls, which skip what is there already, and so are quick."""
     was_on = gc.isenabled()
     gc.disable()
     gc.collect()

@@ -1,4 +1,4 @@
-"""The mean of several checkpoints' parameters (paper, B.2: the last five).
+"""Average the parameters of several checkpoints (paper, B.2: the last five).
 
 Numeric order, float64 accumulation, the result in the checkpoints' own dtype, and a record of what
 went in. Fewer checkpoints than asked for is an error, never a shorter average.
@@ -33,7 +33,7 @@ _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
 
 @dataclass
 class AverageReport:
-    """What was averaged, in the order taken, with each file's sha256 and update count.
+    """The inputs of an average in the order taken, with each file's sha256 and update count.
 
     ``position_parameters``: of the position encoder, in all. ``training_seconds``: fairseq's own
     count up to the last input, restarts included; None where it is not recorded.
@@ -45,9 +45,6 @@ class AverageReport:
     parameters: int
     position_parameters: int
     training_seconds: float | None
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
 
     def format_text(self) -> str:
         rows = [
@@ -131,7 +128,7 @@ def _chosen(
 
 
 def _last(folder: Path, count: int, updates: bool) -> list[Path]:
-    """The ``count`` latest checkpoints, oldest first, by number and not by name or date."""
+    """Return the ``count`` latest checkpoints, oldest first, by number and not by name or date."""
     by_epoch = _numbered(folder, _EPOCH)
     by_update = _numbered(folder, _UPDATE)
     found = by_update if updates else by_epoch
@@ -145,13 +142,13 @@ def _last(folder: Path, count: int, updates: bool) -> list[Path]:
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """Files that match, ordered by the last number in the name."""
+    """List files that match, ordered by the last number in the name."""
     matches = ((pattern.match(p.name), p) for p in folder.iterdir())
     return [p for _, p in sorted((int(m.groups()[-1]), p) for m, p in matches if m)]
 
 
 def _best(folder: Path, count: int) -> list[Path]:
-    """The ``count`` checkpoints with the best validation value, best first."""
+    """Return the ``count`` checkpoints with the best validation value, best first."""
     candidates = [p for p in folder.iterdir() if _BEST.match(p.name)] or _numbered(folder, _EPOCH)
     ranked = []
     for path in candidates:
@@ -177,7 +174,7 @@ def _best(folder: Path, count: int) -> list[Path]:
 def _accumulate(
     paths: Sequence[Path],
 ) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Mean parameters, the last input's state, and a record of each input; one in memory at a time."""
+    """Return mean parameters, the last state and a record of each input, with one in memory at a time."""
     total: dict[str, Tensor] = {}
     reference: dict[str, Tensor] = {}
     state: dict[str, Any] = {}
@@ -205,7 +202,7 @@ def _accumulate(
 
 
 def _number(value: Any, name: str) -> float:
-    """A number of a checkpoint's, plain or as a tensor."""
+    """Return a number of a checkpoint, which may be a tensor; raises CheckpointError."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -216,7 +213,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """float64, so that the mean of equal checkpoints is the checkpoint; integers are not averaged."""
+    """Convert to float64, so that the mean of equal checkpoints is the checkpoint; keep integers."""
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
 
 
@@ -239,7 +236,7 @@ def _check_same_model(
 
 
 def _distinct(model: dict[str, Tensor]) -> list[Tensor]:
-    """The model's tensors, shared embeddings once; neither fairseq's version marks nor our scales."""
+    """Return the model's tensors, shared embeddings once, without version marks and our scales."""
     marks = (".version", "lr_scale", "_float_tensor")
     kept = {n: t for n, t in model.items() if not n.endswith(marks)}
     if "decoder.output_projection.weight" in kept and _equal_pair(

@@ -1,4 +1,4 @@
-"""The verbs that make checkpoints: warm-start, average."""
+"""Add the verbs that make checkpoints: warm-start, average."""
 
 from __future__ import annotations
 
@@ -17,19 +17,11 @@ def warm_start(verbs: Any) -> None:
         "    --data data/bin --position-blocks all\n"
         "  fairseq-train ... --finetune-from-model start.pt\n"
         "any option of the model (--position-encoder, --floater-delta, ...) may follow",
-        lambda args: make_warm_start(
-            args.donor,
-            args.out,
-            arch=args.arch,
-            data=args.data,
-            model_options=args.extra,
-            trained_length=args.trained_length,
-            force=args.force,
-            seed=args.seed,
-        ),
+        make_warm_start,
+        unknown="model_options",
     )
     parser.add_argument("donor", metavar="DONOR", help="checkpoint of fairseq's transformer")
-    parser.add_argument("out", metavar="OUT", help="checkpoint to write")
+    parser.add_argument("output", metavar="OUT", help="checkpoint to write")
     parser.add_argument("--arch", required=True, help="a floater_transformer architecture")
     parser.add_argument("--data", metavar="DIR", help="binarised data to compare dictionaries with")
     parser.add_argument(
@@ -48,14 +40,7 @@ def average(verbs: Any) -> None:
         verbs,
         "average",
         "floater average --inputs checkpoints --last 5 --output average.pt",
-        lambda args: average_checkpoints(
-            args.inputs,
-            args.output,
-            last=args.last,
-            best=args.best,
-            updates=args.updates,
-            force=args.force,
-        ),
+        average_checkpoints,
     )
     parser.add_argument("--inputs", nargs="+", required=True, metavar="DIR_OR_FILE")
     choice = parser.add_mutually_exclusive_group()

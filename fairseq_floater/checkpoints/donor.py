@@ -1,4 +1,4 @@
-"""What a warm start asks of its donor: a Transformer, of the same shape, with the same dictionaries."""
+"""Check the donor of a warm start: a Transformer, of the same shape, with the same dictionaries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPE_OPTIONS = (
 
 
 def parse_model_options(arch: str, options: Sequence[str]) -> argparse.Namespace:
-    """Model options given on a command line, and only those; argparse exits with 2 on a bad one."""
+    """Parse the model options given on a command line, without defaults; argparse exits with 2."""
     parser = argparse.ArgumentParser(
         prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
     )
@@ -46,7 +46,18 @@ def parse_model_options(arch: str, options: Sequence[str]) -> argparse.Namespace
 def target_args(
     donor_args: argparse.Namespace, arch: str, options: Sequence[str], donor: Any
 ) -> argparse.Namespace:
-    """The donor's model options under ``arch``, explicit ones on top; refuses another shape."""
+    """Return the donor's model options under ``arch``, explicit ones on top.
+
+    Args:
+        donor_args: the donor's options.
+        arch: one of :data:`ARCHITECTURES`.
+        options: words of a command line.
+        donor: its name in messages.
+
+    Raises:
+        CheckpointError: the donor is no Transformer, or of another shape.
+        ValueError: an unknown ``arch``.
+    """
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")

@@ -1,4 +1,4 @@
-"""Reading fairseq checkpoints without running what is in them.
+"""Read fairseq checkpoints without running what is in them.
 
 A checkpoint is a pickle. Since torch 2.6 `torch.load` builds only tensors, plain containers and what
 is allow-listed; older versions run whatever the file says. Plain fairseq cannot reload its own
@@ -25,9 +25,7 @@ import torch
 from fairseq_floater.errors import UserError, shown
 from fairseq_floater.files import write_whole
 
-# What a file for `fairseq-train --finetune-from-model` must hold.
-REQUIRED_KEYS = ("cfg", "model", "optimizer_history", "extra_state", "task_state")
-# What fairseq writes beside `model`, where it writes it.
+# The parts that fairseq writes beside `model`, where it writes it.
 _PARTS = {"cfg": dict, "args": argparse.Namespace, "extra_state": dict, "optimizer_history": list}
 
 
@@ -83,7 +81,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _refuse_compressed(path: Path) -> None:
-    """torch stores tensors as they are: compressed ones would unpack to any size in memory."""
+    """Refuse compressed tensors, which torch never writes, and which could unpack to any size."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
@@ -91,7 +89,7 @@ def _refuse_compressed(path: Path) -> None:
 
 
 def _check_parts(state: dict[str, Any], path: Path) -> None:
-    """The parameters are tensors that lie in the file, the other parts what fairseq writes."""
+    """Check that parameters are tensors that lie in the file, and other parts what fairseq writes."""
     size = path.stat().st_size
     for name, tensor in state["model"].items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
@@ -111,7 +109,7 @@ def _check_parts(state: dict[str, Any], path: Path) -> None:
 
 
 def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.Namespace:
-    """The model options a checkpoint was trained with (a copy)."""
+    """Return the model options that a checkpoint was trained with (a copy)."""
     cfg = state.get("cfg")
     options = cfg["model"] if cfg is not None and "model" in cfg else state.get("args")
     if options is None:
@@ -126,10 +124,10 @@ def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.
 
 @contextmanager
 def built_from(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Around building a model: fairseq believes the options of a file, and fails on odd ones anyhow.
+    """Raise CheckpointError where fairseq fails, in whatever way, to build a model from a file's options.
 
     Raises:
-        CheckpointError: in the place of all but a ValueError, which is how options are refused here.
+        CheckpointError: for all but UserError, ValueError (a refused option) and OSError.
     """
     try:
         yield
@@ -141,7 +139,7 @@ def built_from(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def position_parameters(state: dict[str, Any]) -> dict[str, int]:
-    """The tensors of ``state`` that belong to a position encoder of ours, with their sizes."""
+    """Return the tensors of ``state`` that belong to a position encoder of ours, with their sizes."""
     ours = (".positions.", ".source_positions.")
     return {
         name: tensor.numel()
@@ -166,7 +164,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
 
 
 def _save(state: dict[str, Any], path: Path) -> None:
-    """torch.save, which on a full disk says only that "pos" is unexpected: the reason is raised instead."""
+    """Save, and on a full disk raise the OSError instead of torch's 'unexpected pos'."""
     try:
         with path.open("wb") as file:
             torch.save(state, file)
@@ -178,7 +176,7 @@ def _save(state: dict[str, Any], path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The line of torch's message that says what was refused."""
+    """Return the line of torch's message that says what was refused."""
     for line in str(error).splitlines():
         if "Unsupported" in line or "GLOBAL" in line:
             return line.strip().rstrip(".")

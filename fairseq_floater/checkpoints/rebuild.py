@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
@@ -21,16 +21,15 @@ _LARGEST_SIZE = 1_000_000
 _MOST_STEPS = 10_000
 
 
-class BareTask:
-    """What `build_model` asks of a task."""
+class BareTask(NamedTuple):
+    """The part of a task that `build_model` needs."""
 
-    def __init__(self, source_dictionary: Dictionary, target_dictionary: Dictionary):
-        self.source_dictionary = source_dictionary
-        self.target_dictionary = target_dictionary
+    source_dictionary: Dictionary
+    target_dictionary: Dictionary
 
 
 def check_size(model: dict[str, Tensor], args: argparse.Namespace, path: Any) -> None:
-    """Refuse options of a larger model than the file holds: building it could fill the memory.
+    """Refuse options of a larger model than the file holds, which could fill the memory.
 
     A block of width E and inner width F has at least 4 E^2 + 2 E F parameters.
     """
@@ -56,7 +55,7 @@ def check_size(model: dict[str, Tensor], args: argparse.Namespace, path: Any) ->
 
 
 def _size(args: argparse.Namespace, name: str, path: Any) -> int:
-    """An option that is the size of something; 0 where the model has none."""
+    """Return an option that is the size of something; 0 where the model has none."""
     value = getattr(args, name, 0)
     if not isinstance(value, int) or not 0 <= value <= _LARGEST_SIZE:
         flag = "--" + name.replace("_", "-")
@@ -69,7 +68,17 @@ def _size(args: argparse.Namespace, name: str, path: Any) -> int:
 def donor_dictionaries(
     state: dict[str, Any], donor_args: argparse.Namespace, donor: Any, data: str | None
 ) -> tuple[Dictionary, Dictionary]:
-    """Dictionaries of the donor's sizes; with ``data``, that folder's, compared with the donor's."""
+    """Make dictionaries of the donor's sizes; with ``data``, load that folder's and compare them.
+
+    Args:
+        state: the donor's checkpoint.
+        donor_args: its model options.
+        donor: its name in messages.
+        data: a folder of binarised data.
+
+    Raises:
+        CheckpointError: a checkpoint without embeddings, or dictionaries that are not the donor's.
+    """
     sizes = []
     for side in ("encoder", "decoder"):
         weight = state["model"].get(f"{side}.embed_tokens.weight")
@@ -97,7 +106,7 @@ def donor_dictionaries(
 
 
 def task_options_of(state: dict[str, Any]) -> dict[str, Any]:
-    """The task's options in a checkpoint, languages and data as text; empty where it has none."""
+    """Return languages and data of a checkpoint's task; empty where it has none."""
     task = (state.get("cfg") or {}).get("task")
     options = vars(task) if isinstance(task, argparse.Namespace) else task
     names = ("data", "source_lang", "target_lang")
@@ -132,7 +141,16 @@ def _placeholder_dictionary(size: int) -> Dictionary:
 
 
 def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> int | None:
-    """Tokens of the longest training sentence in ``data``, end symbol included, if it can be read."""
+    """Return the length of the longest training sentence in ``data``, if it can be read.
+
+    Args:
+        data: a folder of binarised data.
+        stack: ``encoder`` for the source, ``decoder`` for the target.
+        args: ``source_lang`` and ``target_lang``.
+
+    Returns:
+        Tokens, end symbol included; None without data.
+    """
     if data is None:
         return None
     from fairseq.data import data_utils
@@ -145,7 +163,16 @@ def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> 
 
 
 def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> Any:
-    """The checkpoint's model in evaluation, built without data."""
+    """Build the checkpoint's model without data, in evaluation mode.
+
+    Args:
+        state: the checkpoint.
+        args: its model options.
+        path: its name in messages.
+
+    Raises:
+        CheckpointError: no Transformer, or one that does not fit its own options.
+    """
     arch = getattr(args, "arch", None) or getattr(args, "_name", None)
     known = isinstance(arch, str)
     if not known or not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):

@@ -37,7 +37,7 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
 
 
 def _replace_broken(path: Path) -> Path | None:
-    """Put the newest whole checkpoint beside ``path`` in its place; returns which, or None."""
+    """Replace ``path`` by the newest whole checkpoint beside it; returns which, or None."""
     others = (p for p in path.parent.glob("checkpoint*.pt") if p != path)
     for other in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True):
         if _is_whole(other):

@@ -1,4 +1,4 @@
-"""From a plain Transformer's checkpoint to one that starts a model with positions (paper, B.2).
+"""Turn a plain Transformer's checkpoint into one that starts a model with positions (paper, B.2).
 
 Every tensor of the donor is copied; what the position encoder adds starts as its own
 initialisation says (FLOATER: small dynamics); optimiser, scheduler and epoch start afresh. The
@@ -49,7 +49,7 @@ _LEFT_BEHIND = re.compile(
 
 @dataclass
 class WarmStartReport:
-    """What became of each tensor, and how far the new model is from its donor.
+    """The fate of each tensor, and how far the new model is from its donor.
 
     ``difference`` is the largest absolute difference of log-probabilities on a random batch, or
     None where the donor's own model cannot be built here.
@@ -64,9 +64,6 @@ class WarmStartReport:
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     difference: float | None = None
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
 
     def format_text(self) -> str:
         lines = [
@@ -211,7 +208,7 @@ def _difference(
     model: FloaterTransformerModel,
     dictionaries: tuple[Dictionary, Dictionary],
 ) -> float | None:
-    """Largest difference of log-probabilities between donor and new model on 4 random sentences."""
+    """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
     name = getattr(donor_args, "arch", None) or donor_args._name
     if getattr(donor_args, "adaptive_softmax_cutoff", None) is not None:
         return None
@@ -235,7 +232,7 @@ def _difference(
 def _new_state(
     state: dict[str, Any], args: argparse.Namespace, model: FloaterTransformerModel
 ) -> dict[str, Any]:
-    """A checkpoint for --finetune-from-model: the donor's, with fresh progress."""
+    """Make a checkpoint for --finetune-from-model: the donor's, with fresh progress."""
     cfg = dict(state["cfg"]) if state.get("cfg") is not None else {}
     if not cfg:
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf

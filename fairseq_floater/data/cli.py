@@ -15,7 +15,7 @@ def user_dir(verbs: Any) -> None:
         verbs,
         "user-dir",
         'fairseq-train data --user-dir "$(floater user-dir)" --arch floater_transformer ...',
-        lambda args: print(USER_DIR),
+        lambda: print(USER_DIR),
     )
 
 
@@ -26,11 +26,7 @@ def numbers(verbs: Any) -> None:
         verbs,
         "numbers",
         "floater numbers numbers --tgt fr --train 20000",
-        lambda args: number_words.write_numbers(
-            args.out_dir,
-            overwrite=args.force,
-            **{name: _tuple(getattr(args, name)) for name in defaults},
-        ),
+        number_words.write_numbers,
     )
     parser.set_defaults(**defaults)
     parser.add_argument("out_dir", metavar="OUT_DIR")
@@ -45,8 +41,9 @@ def numbers(verbs: Any) -> None:
         parser.add_argument(flag, type=int, nargs=2, metavar=("MIN", "MAX"), help=span)
     parser.add_argument("--max-number", type=int, metavar="N", help="largest (9999)")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--force", action="store_true", help="replace a corpus of other parameters")
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    parser.add_argument(
+        "--force",
+        dest="overwrite",
+        action="store_true",
+        help="replace a corpus of other parameters",
+    )

@@ -13,7 +13,8 @@ from fairseq_floater.verbs import add_verb
 
 
 def args(verbs: Any) -> None:
-    def run(args: argparse.Namespace) -> None:
+    def run(**options: Any) -> None:
+        args = argparse.Namespace(**options)
         experiment = Experiment(args.config)
         system = system_from_args(args)
         places = {"data": args.data, "work": args.work}
@@ -47,17 +48,16 @@ def info(verbs: Any) -> None:
     # Brings torch, which takes seconds; the other verbs of this door do without.
     from fairseq_floater.experiments.info import collect
 
-    def run(args: argparse.Namespace) -> Any:
-        places = {name: getattr(args, name) for name in ("config", "work", "data", "processes")}
-        if args.check:
+    def run(*, arch: str, check: bool, **places: Any) -> Any:
+        if check:
             # imports fairseq, which takes seconds
-            from fairseq_floater.experiments.readiness import check
+            from fairseq_floater.experiments.readiness import check_readiness
 
-            return check(**places)
+            return check_readiness(**places)
         for name, value in places.items():
             if value is not None:
                 raise UsageError(f"`--{name}` is an option of `--check`, which is not given.")
-        return collect(args.arch)
+        return collect(arch)
 
     parser = add_verb(
         verbs,

@@ -1,4 +1,4 @@
-"""What is installed, and what each encoder is and costs: `floater info`.
+"""Show what is installed, and what each encoder is and costs: `floater info`.
 
 Without fairseq, whose import takes longer than all the rest.
 """
@@ -21,6 +21,7 @@ from fairseq_floater.position_encoders.signal import (
     SOURCE_STREAMS,
     SignalSpec,
 )
+from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
@@ -36,32 +37,28 @@ class Info:
     device: str
     encoders: list[dict[str, Any]]
 
-    def to_json_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     def format_text(self) -> str:
         versions = "  ".join(f"{name} {version}" for name, version in self.versions.items())
         return "\n".join([versions, f"device {self.device}", "", self.encoder_table()])
 
     def encoder_table(self) -> str:
-        """Markdown: Table 1's properties and what each encoder adds, both block settings."""
-        lines = [
-            "| encoder | inductive | data-driven | parameter-efficient | enters by | "
-            "one dynamics | parameters, input only | parameters, all blocks | positions |",
-            "|---|---|---|---|---|---|---|---|---|",
+        """Format Table 1's properties and what each encoder adds, both block settings, as Markdown."""
+        heads = ["encoder", "inductive", "data-driven", "parameter-efficient", "enters by"]
+        heads += ["one dynamics", "parameters, input only", "parameters, all blocks", "positions"]
+        marks = ("inductive", "data_driven", "efficient")
+        counts = ("per_dynamics", "parameters_input", "parameters_all")
+        rows = [
+            [
+                f"`{row['name']}`",
+                *("yes" if row[key] else "no" for key in marks),
+                row["target"],
+                *(f"{row[key]:,}" for key in counts),
+                row["formula"],
+            ]
+            for row in self.encoders
         ]
-        for row in self.encoders:
-            marks = ("yes" if row[k] else "no" for k in ("inductive", "data_driven", "efficient"))
-            keys = ("per_dynamics", "parameters_input", "parameters_all")
-            counts = " | ".join(f"{row[key]:,}" for key in keys)
-            lines.append(
-                f"| `{row['name']}` | {' | '.join(marks)} | {row['target']} | {counts} | "
-                f"{row['formula']} |"
-            )
-        lines.append(
-            f"\nParameters added to `{self.arch}`: of one dynamics or recurrence, and in all."
-        )
-        return "\n".join(lines)
+        note = f"Parameters added to `{self.arch}`: of one dynamics or recurrence, and in all."
+        return "\n".join([*markdown_table(heads, rows), "", note])
 
 
 def collect(arch: str = "floater_transformer") -> Info:
@@ -93,7 +90,7 @@ def collect(arch: str = "floater_transformer") -> Info:
 
 
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
-    """Parameters that a position encoder adds to ``arch``, by state-dict name.
+    """Count the parameters that a position encoder adds to ``arch``, by state-dict name.
 
     Its signals alone are built; ``options`` are the encoder's own, by ``dest``.
     """

@@ -1,4 +1,4 @@
-"""What is missing before hours are spent: `floater info --check`.
+"""Find what is missing before hours are spent: `floater info --check`.
 
 Sizes are estimates, made from the configuration alone. Without one of the packages that ``floater``
 itself starts with (torch, fairseq, sacrebleu, ...) it stops before any check; Python names the one.
@@ -7,9 +7,7 @@ itself starts with (torch, fairseq, sacrebleu, ...) it stops before any check; P
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.rebuild import BareTask
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.machine_checks import (
@@ -31,7 +29,6 @@ from fairseq_floater.experiments.machine_checks import (
     MISSING,
     NOTE,
     OK,
-    PACKAGES,
     Check,
     Gpu,
     available_memory,
@@ -47,6 +44,7 @@ from fairseq_floater.experiments.machine_checks import (
 )
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.requirements import PACKAGES
 from fairseq_floater.transformer import translation as translation  # registers ours
 
 # `data: wmt14` -> bytes of disk for the data, and of memory for learning their subwords. Disk: the
@@ -83,7 +81,7 @@ class Readiness:
         return [check.name for check in self.checks if check.mark == mark]
 
 
-def check(
+def check_readiness(
     config: str | None = None,
     *,
     work: str | None = None,
@@ -155,6 +153,7 @@ def _add_experiment(
 
 
 def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
+    """Check that the smallest GPU holds the model, its gradients and Adam's moments."""
     smallest, needed = min(gpu.memory for gpu in gpus), TRAINING * parameters
     found = f"{in_bytes(smallest)} on the smallest"
     if smallest < needed:
@@ -165,28 +164,21 @@ def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
 
 
 def training_options(experiment: Experiment, stage: str, machines: Machines) -> argparse.Namespace:
-    """The arguments of a stage as fairseq-train reads them.
+    """Parse the arguments of a stage as fairseq-train does.
 
     Raises:
-        ConfigError: fairseq-train refuses them.
+        UsageError: fairseq-train refuses them.
     """
     words = experiment.arguments(stage, System(), machines=machines)
     place = words.index("--user-dir")
     del words[place : place + 2]  # the plugin is loaded
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            parser = fairseq_options.get_training_parser()
-            return fairseq_options.parse_args_and_arch(parser, words)
-    except SystemExit:
-        reason = said.getvalue().strip().rpartition("error: ")[2]
-        raise ConfigError(
-            f"{experiment.path}: fairseq-train refuses the options of {stage}: {reason}."
-        ) from None
+    with refused_options(f"{experiment.path}: fairseq-train refuses the options of {stage}"):
+        parser = fairseq_options.get_training_parser()
+        return fairseq_options.parse_args_and_arch(parser, words)
 
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
-    """Parameters of the plain model, built on torch's meta device, which takes no memory."""
+    """Count the plain model's parameters, on torch's meta device, which takes no memory."""
     dictionary, vocab = Dictionary(), experiment.config["data"]["vocab"]
     if not isinstance(vocab, int):
         raise ConfigError(
@@ -204,7 +196,7 @@ def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int
 
 
 def kept_checkpoints(options: argparse.Namespace) -> int | None:
-    """The most checkpoints that a training run holds at once; None where nothing sets a limit."""
+    """Count the checkpoints that a training run holds at most; None where nothing sets a limit."""
     kinds = []
     if not options.no_epoch_checkpoints:
         kinds.append((options.keep_last_epochs, options.max_epoch, options.save_interval))
@@ -223,7 +215,7 @@ def kept_checkpoints(options: argparse.Namespace) -> int | None:
 
 
 def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Check, int, int]:
-    """The binarised data, the disk that making them takes, and the memory."""
+    """Check the binarised data; returns the disk and the memory that making them takes as well."""
     folder, settings = Path(data) if data else work / "data", experiment.config["data"]
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
@@ -243,6 +235,7 @@ def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Ch
 
 
 def update_check(experiment: Experiment, processes: int) -> Check:
+    """Check that an update has as many tokens as the configuration wants."""
     frequency, tokens = experiment.tokens_per_update(processes)
     wanted = experiment.config["budget"]["tokens-per-update"]
     found = f"--update-freq {frequency}, {tokens:,} tokens an update on "
@@ -254,7 +247,7 @@ def update_check(experiment: Experiment, processes: int) -> Check:
 
 
 def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
-    """Free disk for ``work`` against what donor, one system and data take."""
+    """Check the free disk for ``work`` against what donor, one system and data take."""
     place, total = nearest_folder(work), sum(needs.values())
     free = shutil.disk_usage(place).free
     labels = {

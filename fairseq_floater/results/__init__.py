@@ -1,1 +1,1 @@
-"""Finished runs and models as tables and figures. Runs nothing."""
+"""Show finished runs and models as tables and figures; run nothing."""

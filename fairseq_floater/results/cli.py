@@ -1,12 +1,11 @@
-"""The verbs that show results: table, plot."""
+"""Add the verbs that show results: table, plot."""
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from fairseq_floater import records
 from fairseq_floater.errors import UsageError
+from fairseq_floater.records import ReportError
 from fairseq_floater.results import table as report
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
@@ -30,17 +29,7 @@ def _plot_positions(parts: Any) -> None:
         parts,
         "positions",
         "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
-        lambda args: plot_positions(
-            args.checkpoint,
-            args.output,
-            stack=args.stack,
-            streams=args.streams,
-            blocks=args.blocks,
-            length=args.length,
-            trained_length=args.trained_length,
-            data=args.data,
-            order=args.order,
-        ),
+        plot_positions,
         summary="Figure 3: a model's position tables, also past the trained length",
     )
     parser.add_argument(
@@ -70,26 +59,26 @@ def _plot_positions(parts: Any) -> None:
 
 
 def table(verbs: Any) -> None:
-    def run(args: argparse.Namespace) -> Any:
-        if args.paper and args.figure is not None:
+    def run(results: str, *, figure: str | None, paper: bool, test: str | None) -> Any:
+        if paper and figure is not None:
             raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
         # These bring torch, which scoring and our own table do without.
         from fairseq_floater.results.paper import collect_paper_tables
         from fairseq_floater.results.scores_figure import plot_scores
 
-        paper = collect_paper_tables(args.results, test=args.test)
-        if args.paper:
-            return paper
+        tables = collect_paper_tables(results, test=test)
+        if paper:
+            return tables
         try:
-            results = report.collect(args.results)
-        except records.ReportError:
-            if args.figure is not None or not paper.filled:
+            scores = report.collect(results)
+        except ReportError:
+            if figure is not None or not tables.filled:
                 raise
-            return paper  # the runs lie deeper, in several experiments
-        if args.figure is not None:
-            plot_scores(results, args.figure)
-        # Where a run answers to a number of the paper's, that number stands beside it unasked.
-        return report.Joined([results, paper]) if paper.filled else results
+            return tables  # the runs lie deeper, in several experiments
+        if figure is not None:
+            plot_scores(scores, figure)
+        # Show the paper's numbers unasked where a run answers to one.
+        return report.Joined([scores, tables]) if tables.filled else scores
 
     parser = add_verb(
         verbs,

@@ -1,4 +1,4 @@
-"""Tables 2 and 6 of the paper beside what a folder of runs has scored.
+"""Show Tables 2 and 6 of the paper beside what a folder of runs has scored.
 
 The paper's BLEU is tokenised, on newstest2014, for German after splitting compounds: the line
 "tokenised" is on its scale, sacreBLEU is not. Runs that belong in no cell are listed with the reason.
@@ -10,17 +10,57 @@ import os
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2, TABLE_6
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
-from fairseq_floater.records import ReportError
-from fairseq_floater.results.runs import TEST_NAMES as TEST_NAMES
-from fairseq_floater.results.runs import OutsideError, ScoredRun, read_run, runs_table
+from fairseq_floater.records import ReportError, markdown_table
+from fairseq_floater.results.runs import Run, read_run
 
+# Where a run has several test sets, the first of these is the paper's.
+TEST_NAMES = ("newstest2014", "test")
 BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
 _DEEPEST = 3
 _METRICS = ("sacrebleu", "tokenised")
+_RUN_HEADS = (
+    *("run", "seed", *_METRICS, "sentences", "encoder parameters"),
+    *("training hours", "tokens an update"),
+)
+
+
+class OutsideError(Exception):
+    """The reason why a run is in none of the tables."""
+
+
+class Scored(NamedTuple):
+    """A run and the test set of it that the tables show."""
+
+    run: Run
+    test: str
+
+    def score(self, name: str) -> float | None:
+        """Return ``sacrebleu`` or ``tokenised``."""
+        return self.run.metric(name, self.test).get("score")
+
+    @property
+    def is_papers_test(self) -> bool:
+        return self.run.is_newstest2014(self.test)
+
+    def cells(self) -> list[str]:
+        """Return a line of the table of runs."""
+        run, scores = self.run, map(self.score, _METRICS)
+        seconds = run.average.get("training_seconds")
+        tokens, hardware = (run.settings.get(key) for key in ("tokens_per_update", "processes"))
+        update = "-" if tokens is None else f"{int(tokens):,}"
+        return [
+            run.name,
+            run.seed or "-",
+            *("-" if score is None else f"{score:.2f}" for score in scores),
+            str(run.scores[self.test].get("sentences", "-")),
+            "-" if run.parameters is None else f"{run.parameters:,}",
+            "-" if seconds is None else f"{seconds / 3600:.2f}",
+            f"{update} ({hardware})" if tokens and hardware else update,
+        ]
 
 
 @dataclass
@@ -28,42 +68,41 @@ class Cell:
     """A number of the paper and the runs that answer to it."""
 
     paper: float
-    runs: list[ScoredRun] = field(default_factory=list)
+    found: list[Scored] = field(default_factory=list)
 
-    def add(self, run: ScoredRun, outside: list[tuple[str, str]]) -> None:
-        """Runs of a cell are seeds of one system: a seed that is there already is listed outside."""
-        seed = run.settings.get("seed")
-        same = next((r.name for r in self.runs if r.settings.get("seed") == seed), None)
+    def add(self, new: Scored, outside: list[tuple[str, str]]) -> None:
+        """Add a run; runs of a cell are seeds of one system, and a seed's second run goes outside."""
+        seed = new.run.seed
+        same = next((known.run.name for known in self.found if known.run.seed == seed), None)
         if same is None:
-            self.runs.append(run)
-        elif (entry := (run.name, f"seed {seed} of its cell is {same}")) not in outside:
+            self.found.append(new)
+        elif (entry := (new.run.name, f"seed {seed} of its cell is {same}")) not in outside:
             outside.append(entry)
 
     def ours(self, name: str) -> dict[str, Any] | None:
-        """Mean, standard deviation over seeds (None for one run) and number of runs."""
-        found = [run.metric(name).get("score") for run in self.runs]
-        scores = [float(score) for score in found if score is not None]
+        """Return mean, standard deviation over seeds (None for one run) and number of runs."""
+        scores = [score for one in self.found if (score := one.score(name)) is not None]
         if not scores:
             return None
         spread = statistics.stdev(scores) if len(scores) > 1 else None
         return {"mean": statistics.fmean(scores), "spread": spread, "runs": len(scores)}
 
     def format(self, name: str) -> str:
-        """``paper / ours``, a star where ours is of another test set."""
+        """Return ``paper / ours``, with a star where ours is of another test set."""
         ours = self.ours(name)
         if ours is None:
             return f"{self.paper} / -"
         spread = "" if ours["spread"] is None else f" ± {ours['spread']:.2f} (n = {ours['runs']})"
-        star = "" if all(run.is_papers_test for run in self.runs) else " *"
+        star = "" if all(one.is_papers_test for one in self.found) else " *"
         return f"{self.paper} / {ours['mean']:.2f}{spread}{star}"
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
             "paper": self.paper,
             **{name: self.ours(name) for name in _METRICS},
-            "runs": [run.name for run in self.runs],
-            "seeds": [run.settings.get("seed") for run in self.runs],
-            "papers_test_set": all(run.is_papers_test for run in self.runs) if self.runs else None,
+            "runs": [one.run.name for one in self.found],
+            "seeds": [one.run.seed for one in self.found],
+            "papers_test_set": all(o.is_papers_test for o in self.found) if self.found else None,
         }
 
 
@@ -78,13 +117,13 @@ class PaperTables:
 
     @property
     def cells(self) -> list[Cell]:
-        """Of both tables."""
+        """The cells of both tables."""
         return [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
 
     @property
     def filled(self) -> bool:
         """Whether any run belongs in a cell."""
-        return any(cell.runs for cell in self.cells)
+        return any(cell.found for cell in self.cells)
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -98,7 +137,7 @@ class PaperTables:
             "table_6": [
                 {"encoder": encoder, "layers": layers, "input": input}
                 | {"paper_parameters": TABLE_6[encoder, layers, input][1] * 1000}
-                | {"parameters": [run.parameters for run in cell.runs]}
+                | {"parameters": [one.run.parameters for one in cell.found]}
                 | cell.to_json_dict()
                 for (encoder, layers, input), cell in self.table_6.items()
             ],
@@ -106,7 +145,7 @@ class PaperTables:
         }
 
     def format_text(self) -> str:
-        """Markdown: Table 2, Table 6, signatures, and what is in neither."""
+        """Return Markdown: Table 2, Table 6, signatures, and what is in neither."""
         cells = self.cells
         lines = ["Table 2, BLEU: paper / ours", "", *self._table_2()]
         lines += ["", "Table 6, En-De, base: paper / ours", "", *self._table_6(), ""]
@@ -116,38 +155,40 @@ class PaperTables:
             "The paper counts the parameters of one dynamics or recurrence; ours are all that the "
             "encoder adds.",
         ]
-        runs = list({id(run): run for cell in cells for run in cell.runs}.values())
+        found = list({one.run.name: one for cell in cells for one in cell.found}.values())
         if any("*" in cell.format(name) for cell in cells for name in _METRICS):
             lines.append(
                 "Starred: of another test set than newstest2014, not comparable with the paper."
             )
-        signatures = {(n, r.metric(n)["signature"]) for r in runs for n in _METRICS if r.metric(n)}
-        lines += [f"{name}: {signature}" for name, signature in sorted(signatures)]
-        if runs:
-            lines += ["", "What they are of", "", *runs_table(runs)]
+        metrics = {name: [run.metric(name, test) for run, test in found] for name in _METRICS}
+        signatures = {f"{n}: {m['signature']}" for n, known in metrics.items() for m in known if m}
+        lines += sorted(signatures)
+        if found:
+            table = markdown_table(_RUN_HEADS, [one.cells() for one in found])
+            lines += ["", "What they are of", "", *table]
         if self.outside:
             lines += ["", "Not in the table:", *(f"- {run}: {why}" for run, why in self.outside)]
         return "\n".join(lines)
 
     def _table_2(self) -> list[str]:
         heads = [f"{size} {source.title()}-{target.title()}" for size, source, target in COLUMNS]
-        lines = [f"| blocks | encoder | BLEU | {' | '.join(heads)} |", "|---" * 7 + "|"]
-        for (blocks, encoder), cells in self.table_2.items():
-            for name in _METRICS:
-                values = " | ".join(cell.format(name) for cell in cells)
-                lines.append(f"| {blocks} | {encoder} | {name} | {values} |")
-        return lines
+        rows = [
+            [blocks, encoder, name, *(cell.format(name) for cell in cells)]
+            for (blocks, encoder), cells in self.table_2.items()
+            for name in _METRICS
+        ]
+        return markdown_table(["blocks", "encoder", "BLEU", *heads], rows)
 
     def _table_6(self) -> list[str]:
-        lines = ["| encoder | sacrebleu | tokenised | parameters |", "|---" * 4 + "|"]
+        rows = []
         for (encoder, layers, input), cell in self.table_6.items():
             label = encoder if layers is None else f"{encoder}, layers {layers}, {input} input"
-            counts = sorted({run.parameters for run in cell.runs if run.parameters is not None})
+            known = (one.run.parameters for one in cell.found)
+            counts = sorted({count for count in known if count is not None})
             ours = ", ".join(f"{count:,}" for count in counts) or "-"
             paper = f"{TABLE_6[encoder, layers, input][1]:,.1f}K"
-            values = " | ".join(cell.format(name) for name in _METRICS)
-            lines.append(f"| {label} | {values} | {paper} / {ours} |")
-        return lines
+            rows.append([label, *(cell.format(name) for name in _METRICS), f"{paper} / {ours}"])
+        return markdown_table(["encoder", *_METRICS, "parameters"], rows)
 
 
 def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = None) -> PaperTables:
@@ -178,18 +219,36 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     for path in sorted(paths):
         name = str(path.relative_to(folder))
         try:
-            run = read_run(path, name, test)
+            run = read_run(path, name)
+            scored = Scored(run, _chosen_test(run, test))
             cells = _cells(run, found)
         except OutsideError as reason:
             found.outside.append((name, str(reason)))
             continue
         for cell in cells:
-            cell.add(run, found.outside)
+            cell.add(scored, found.outside)
     return found
 
 
-def _cells(run: ScoredRun, tables: PaperTables) -> list[Cell]:
-    """The cells that ``run`` answers to; raises :class:`OutsideError` where there are none."""
+def _chosen_test(run: Run, test: str | None) -> str:
+    """Return the test set to show; raises OutsideError for a run that says too little."""
+    if not run.settings:
+        raise OutsideError("has no settings.args")
+    for key in ("arch", "source", "target", "encoder", "blocks"):
+        if key not in run.settings:
+            raise OutsideError(f"its settings.args lacks {key}")
+    tests = tuple(run.scores)
+    wanted = (test,) if test is not None else TEST_NAMES + tests * (len(tests) == 1)
+    for name in wanted:
+        if name in tests:
+            return name
+    if not tests:
+        raise OutsideError("is not scored yet")
+    raise OutsideError(f"has {', '.join(sorted(tests))}, not {test or ' or '.join(TEST_NAMES)}")
+
+
+def _cells(run: Run, tables: PaperTables) -> list[Cell]:
+    """Return the cells that ``run`` answers to; raises OutsideError where there are none."""
     settings = run.settings
     encoder, blocks = settings["encoder"], settings["blocks"]
     column = (_size(settings["arch"]), settings["source"], settings["target"])
@@ -220,7 +279,7 @@ def _size(arch: str) -> str | None:
 
 
 def _check_protocol(settings: dict[str, str]) -> None:
-    """The tables are of warm starts, by each encoder's own target; runs of one cell are seeds."""
+    """Raise OutsideError for what is no warm start with the encoder's own target."""
     default = DEFAULT_TARGETS.get(settings["encoder"])
     if settings["scratch"] == "yes":
         raise OutsideError("was trained from random parameters, the tables are of warm starts")
@@ -232,7 +291,7 @@ def _check_protocol(settings: dict[str, str]) -> None:
 
 
 def _rnn_shape(options: str) -> tuple[str, str]:
-    """Layers and input of ``--rnn-layers 2 --rnn-input scalar``; anything else is another model."""
+    """Read layers and input of ``--rnn-layers 2 --rnn-input scalar``; else raise OutsideError."""
     words = options.replace("=", " ").split()
     shape = {"--rnn-layers": "1", "--rnn-input": "scalar", **dict(zip(words[::2], words[1::2]))}
     if len(shape) > 2:

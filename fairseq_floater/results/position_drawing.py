@@ -1,16 +1,15 @@
-"""Drawing position tables: matrix, norms, principal components and cosine similarity of each."""
+"""Draw position tables: matrix, norms, principal components and cosine similarity of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.figures import COLOURS, quieten_matplotlib
+from fairseq_floater.figures import COLOURS, checked_format, quieten_matplotlib
 from fairseq_floater.files import write_whole
 from fairseq_floater.results.position_rows import Track
 
@@ -32,12 +31,20 @@ _PANELS = (
 def draw(
     tracks: Sequence[Track], output: str, *, heading: Sequence[str], signature: str, order: str
 ) -> None:
-    """One row of four panels a table, into ``output``; sizes are for a page's width in print."""
+    """Draw one row of four panels a table into ``output``, for a page's width in print.
+
+    Args:
+        tracks: the tables.
+        output: png, svg or pdf by its ending.
+        heading: lines above the panels.
+        signature: a small line below them.
+        order: of the dimensions, one of :data:`ORDERS`.
+    """
     quieten_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    suffix = Path(output).suffix.lower().lstrip(".")
+    suffix = checked_format(output)
     legend = ["black line: T; dashed, on grey: past it"] if any(map(_has_past, tracks)) else []
     lines = [*heading[:1], *legend, *heading[1:]]
     with rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}):
@@ -57,7 +64,7 @@ def draw(
 
 
 def dimension_order(rows: Tensor, order: str) -> tuple[str, Tensor]:
-    """The order in force, and the indices [C] that it gives the dimensions of ``rows`` [N, C].
+    """Return the order in force, and the indices [C] by which it sorts the dimensions of ``rows`` [N, C].
 
     The paper permutes its matrices to be read, too. ``speed``: by the mean square step, fast ones
     first (a sinusoid's frequencies); ``direction``: by the share in the first principal component,
@@ -75,7 +82,11 @@ def dimension_order(rows: Tensor, order: str) -> tuple[str, Tensor]:
 
 
 def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[float]]:
-    """All rows on the first components of the known ones, [N, count], and what share each explains."""
+    """Project all rows on the first components of the known ones.
+
+    Returns:
+        Coordinates [N, count], and the share of the variance that each component explains.
+    """
     mean = track.known.mean(dim=0)
     _, sizes, directions = torch.linalg.svd(track.known - mean, full_matrices=False)
     coordinates = (track.rows - mean) @ directions[:count].T
@@ -88,7 +99,7 @@ def _has_past(track: Track) -> bool:
 
 
 def _draw_matrix(axes: Any, track: Track, order: str) -> None:
-    """Red above zero, blue below; the colours span what training has seen, without its extremes."""
+    """Draw rows as colours, red above zero, which span the rows up to T without their extremes."""
     order, permutation = dimension_order(track.known, order)
     sizes = track.known.abs().flatten().sort().values
     limit = float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
@@ -126,7 +137,7 @@ def _draw_components(axes: Any, track: Track) -> None:
 
 
 def _draw_curve(axes: Any, track: Track, values: Tensor, colour: str, **options: Any) -> None:
-    """``values`` [N] over positions; past T dashed, on grey."""
+    """Draw ``values`` [N] over positions, past T dashed and on grey."""
     end = len(track.known)
     axes.plot(values[:end], color=colour, **options)
     if _has_past(track):

@@ -1,4 +1,4 @@
-"""Figure 3 of the paper for any checkpoint, and what lies past the trained length.
+"""Draw Figure 3 of the paper for any checkpoint, and what lies past the trained length.
 
 Every table of rows is drawn four times: as a matrix, by the norms of its rows, by its first principal
 components, and by the cosine similarity of its rows.
@@ -16,8 +16,9 @@ from typing import Any
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
-from fairseq_floater.figures import FORMATS
+from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
+from fairseq_floater.records import markdown_table
 from fairseq_floater.results.position_drawing import ORDERS, draw
 from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
 from fairseq_floater.transformer.translation import FloaterTransformerModel
@@ -32,7 +33,7 @@ WORRYING_STEP = 0.01
 
 @dataclass
 class PositionFigure:
-    """What was drawn: :meth:`Track.measure` of every table, and what to make of it."""
+    """The figure in numbers: :meth:`Track.measure` of every table, with notes and warnings."""
 
     checkpoint: str
     output: str
@@ -55,29 +56,29 @@ class PositionFigure:
         words = [Path(self.checkpoint).name, f"fairseq_floater {__version__}", self.encoder]
         return " · ".join(filter(None, [*words, self.details]))
 
-    def to_json_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     def format_text(self) -> str:
-        """Markdown; a dash where there are no rows."""
+        """Format as Markdown, with a dash where there are no rows."""
         unit = "T" if any(self.trained_lengths.values()) else "N"
         heads = ["table", "positions", f"norm at {unit}/2", unit, f"2{unit}", f"3{unit}"]
         for part in (f"up to {unit}", f"past {unit}"):
             heads += [f"nearest neighbours {part}: distance", "cosine"]
-        lines = [f"{self.output}: {self.title}", ""]
-        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        for table in self.tables:
-            cells = [f"{table['stack']}, block {table['block']}, {table['stream']}"]
-            cells += [str(table["positions"]), *map(_cell, table["norms"].values())]
-            for near in (table["up_to_T"] or {}, table["past_T"] or {}):
-                cells += [_cell(near.get("distance")), _cell(near.get("cosine"))]
-            lines.append(f"| {' | '.join(cells)} |")
-        lines += [
+        lines = [
+            f"{self.output}: {self.title}",
+            "",
+            *markdown_table(heads, map(_cells, self.tables)),
             "",
             *(f"note: {n}" for n in self.notes),
             *(f"warning: {w}" for w in self.warnings),
         ]
         return "\n".join(lines).rstrip()
+
+
+def _cells(table: dict[str, Any]) -> list[str]:
+    cells = [f"{table['stack']}, block {table['block']}, {table['stream']}"]
+    cells += [str(table["positions"]), *map(_cell, table["norms"].values())]
+    for near in (table["up_to_T"] or {}, table["past_T"] or {}):
+        cells += [_cell(near.get("distance")), _cell(near.get("cosine"))]
+    return cells
 
 
 def _cell(value: float | None) -> str:
@@ -113,7 +114,7 @@ def plot_positions(
         ValueError: an unknown choice, a length below 2, data without training sentences.
     """
     blocks = [blocks] if isinstance(blocks, str) else blocks
-    _check("OUT", [Path(output).suffix.lower()], [f".{name}" for name in FORMATS])
+    checked_format(output)
     _check("--stack", [stack], STACK_CHOICES)
     _check("--order", [order], ORDERS)
     _check_length("--length", length)
@@ -149,7 +150,7 @@ def _check_length(name: str, length: int | None) -> None:
 
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
-    """The encoder's name, the model in words, and what the encoder says of its options."""
+    """Return the encoder's name, the model in words, and the encoder's words on its options."""
     if not isinstance(model, FloaterTransformerModel):
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
         return PLAIN, f"{PLAIN} Transformer, {kind} positions", ""
@@ -179,7 +180,7 @@ def _selected(
 
 
 def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
-    """Say in words what the measures of a table mean."""
+    """Add a note or a warning on what the measures of a table mean."""
     near, past, norms = row["up_to_T"], row["past_T"], row["norms"]
     steps = track.rows.diff(dim=0).abs().max()
     if float(steps) <= 1e-6 * float(track.rows.abs().max()):

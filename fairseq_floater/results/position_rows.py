@@ -1,4 +1,4 @@
-"""The position tables that a checkpoint's blocks receive, read without any data.
+"""Read the position tables that a checkpoint's blocks receive, without any data.
 
 Letters: N positions, C channels, T the longest training sentence in tokens, end symbol included.
 """
@@ -47,7 +47,7 @@ class Track:
         return self.rows[: self.trained]
 
     def measure(self) -> dict[str, Any]:
-        """Norms by length, and how close neighbouring rows come to each other.
+        """Measure norms by length, and how close neighbouring rows come to each other.
 
         ``norms`` at 1/2, 1, 2 and 3 times T (N where T is unknown): the mean over the T / 8 rows
         up to there, None past the last row. ``up_to_T``, ``past_T``: the smallest distance and the
@@ -76,7 +76,7 @@ class Track:
 def trained_lengths(
     given: int | None, data: str | None, state: dict[str, Any], args: argparse.Namespace
 ) -> dict[str, int | None]:
-    """T by side: as given, or the longest training sentence that the model could take."""
+    """Return T by side: as given, or the longest training sentence that the model could take."""
     lengths: dict[str, int | None] = {"source": given, "target": given}
     if given is not None or data is None:
         return lengths
@@ -94,7 +94,7 @@ def trained_lengths(
 def read_tracks(
     model: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
 ) -> list[Track]:
-    """Every table of the stack ``name``, fairseq's own first; shorter where there are no more rows."""
+    """Read every table of the stack ``name``, fairseq's own first; shorter where there are no more rows."""
     stack, found = getattr(model, name), []
     for attribute, source in stack.named_children():
         if isinstance(source, PositionSignal):
@@ -125,7 +125,7 @@ def read_tracks(
 
 
 def _table(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> Tensor:
-    """Rows 0 .. N - 1 as the stack reads them, [N, S, L, C]; fewer where a flow does not stay finite.
+    """Compute rows 0 .. N - 1 as the stack reads them, [N, S, L, C]; fewer past which a flow is not finite.
 
     In float64: the norm of a row that has run far away would leave float32.
     """

@@ -1,18 +1,14 @@
-"""The results of an experiment's folder as one table and one figure: `floater table`.
-
-A run's folder holds what the tools wrote as JSON: ``average.json``, ``before.json`` (validation
-before the first update) and ``scores.<test>.json``. Tables are made from these and nothing else.
-"""
+"""Show the results of an experiment's folder as one table: `floater table`."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.records import ReportError, check_fields, read_json
-from fairseq_floater.results.runs import Row, confidence_interval, read_scores
+from fairseq_floater.records import ReportError, markdown_table
+from fairseq_floater.results.runs import Run, confidence_interval, read_run
 
 
 @dataclass
@@ -20,35 +16,41 @@ class Results:
     """All runs found below a folder, the plain donor first, from-scratch runs last."""
 
     folder: str
-    rows: list[Row]
-    tests: list[str] = field(default_factory=list)
+    runs: list[Run]
+    tests: list[str]
 
     def to_json_dict(self) -> dict[str, Any]:
-        return {"folder": self.folder, "tests": self.tests, "runs": [vars(r) for r in self.rows]}
+        names = ("name", "scores", "average", "before")
+        runs = [{name: getattr(run, name) for name in names} for run in self.runs]
+        return {"folder": self.folder, "tests": self.tests, "runs": runs}
 
     def format_text(self) -> str:
-        """Markdown, with the sacreBLEU signatures underneath."""
+        """Return Markdown, with the sacreBLEU signatures underneath."""
         heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", "chrF", "length"))]
         heads += ["encoder parameters", "training seconds", "loss before training on"]
-        lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        for row in self.rows:
-            cells = [row.name]
-            for test in self.tests:
-                cells += _score_cells(row.scores.get(test))
-            seconds = row.average.get("training_seconds")
-            cells.append(f"{row.average['position_parameters']:,}")
-            cells.append("-" if seconds is None else f"{seconds:.0f}")
-            cells.append("-" if row.before is None else f"{row.before['loss']:.3f}")
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
-        lines.append("BLEU with its 95 % bootstrap interval; length: hypothesis / reference.")
         signatures = {
             (test, score["bleu"]["signature"])
-            for r in self.rows
-            for test, score in r.scores.items()
+            for run in self.runs
+            for test, score in run.scores.items()
         }
-        lines += [f"{test}: {signature}" for test, signature in sorted(signatures)]
-        return "\n".join(lines)
+        return "\n".join(
+            [
+                *markdown_table(heads, map(self._cells, self.runs)),
+                "",
+                "BLEU with its 95 % bootstrap interval; length: hypothesis / reference.",
+                *(f"{test}: {signature}" for test, signature in sorted(signatures)),
+            ]
+        )
+
+    def _cells(self, run: Run) -> list[str]:
+        seconds = run.average.get("training_seconds")
+        return [
+            run.name,
+            *(cell for test in self.tests for cell in _score_cells(run.scores.get(test))),
+            f"{run.average['position_parameters']:,}",
+            "-" if seconds is None else f"{seconds:.0f}",
+            "-" if run.before is None else f"{run.before['loss']:.3f}",
+        ]
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Joined:
     parts: list[Any]
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The keys of all parts; a later part's win."""
+        """Return the keys of all parts; a later part's win."""
         return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
 
     def format_text(self) -> str:
@@ -71,29 +73,16 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     Raises:
         ReportError: no run there, or a result that is not JSON.
     """
-    folder = Path(folder)
-    rows = []
-    for path in folder.glob("*/average.json"):
-        scores = {
-            p.name.removeprefix("scores.").removesuffix(".json"): read_scores(p)
-            for p in sorted(path.parent.glob("scores.*.json"))
-        }
-        if scores:
-            before = path.with_name("before.json")
-            required = {"position_parameters": int}
-            summary = check_fields(path, read_json(path), required, {"training_seconds": float})
-            loss = None
-            if before.exists():
-                loss = check_fields(before, read_json(before), {"loss": float})
-            rows.append(Row(path.parent.name, scores, summary, loss))
-    if not rows:
+    paths = [path.parent for path in Path(folder).glob("*/average.json")]
+    runs = [run for run in (read_run(path, path.name) for path in paths) if run.scores]
+    if not runs:
         raise ReportError(
             f"{folder} holds no scored run (a folder with average.json and scores.*.json)."
         )
     # The donor, what was started from it, what was trained from random parameters.
-    ordered = sorted(rows, key=lambda r: (r.name != "plain", "-scratch" in r.name, r.name))
-    tests = sorted({test for row in ordered for test in row.scores}, key=lambda t: (len(t), t))
-    return Results(str(folder), ordered, tests)
+    runs.sort(key=lambda run: (run.name != "plain", "-scratch" in run.name, run.name))
+    tests = sorted({test for run in runs for test in run.scores}, key=lambda t: (len(t), t))
+    return Results(str(folder), runs, tests)
 
 
 def _score_cells(score: dict[str, Any] | None) -> list[str]:

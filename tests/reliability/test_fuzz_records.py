@@ -89,46 +89,9 @@ def test_reading_a_spoilt_split(s2l, edits, changes):
     return rows & unrefused(lambda: SplitReport.read(folder).format_text(), names=[path])
 
 
-# Folders of results.
-
-METRIC = {"name": "BLEU", "score": 27.5, "signature": "tok:13a", "mean": 27.4, "half_width": 1.5}
-RUN = {
-    "scores.test.json": {
-        **dict.fromkeys(("bleu", "chrf", "tokenised_bleu", "compound_split_bleu"), METRIC),
-        **{"sentences": 3003, "length_ratio": 0.98},
-    },
-    "average.json": {"position_parameters": 1234, "training_seconds": 61.4, "inputs": []},
-    "before.json": {"subset": "valid", "loss": 3.25},
-}
 SETTINGS = b"""name=floater-all-qkv\nencoder=floater\nblocks=all\nposition_target=qkv\nscratch=no\nbase=yes
 options=\narch=transformer_wmt_en_de\nseed=1\nsource=en\ntarget=de\nprocesses=8 GPUs\nworld=8
 tokens_per_update=25000\n"""
-
-
-@inputs(
-    "floater table",
-    90,
-    name=st.sampled_from((*RUN, "settings.args")),
-    edits=EDITS,
-    changes=CHANGES,
-    paper=st.booleans(),
-    bytewise=st.booleans(),
-)
-def test_tables_of_spoilt_results(place, name, edits, changes, paper, bytewise):
-    run = place / "results" / "floater-all-qkv"
-    files = {key: as_json(value) for key, value in RUN.items()} | {"settings.args": SETTINGS}
-    if name in RUN and not bytewise:
-        files[name] = as_json(changed(RUN[name], changes))
-    else:
-        files[name] = spoilt(files[name], edits)
-    for key, data in files.items():
-        put(run / key, data)
-    result = place / "table" / "table.json"
-    options = ["--paper"] if paper else []
-    taken = accepted("table", run.parent, *options, "--json", result, names=[run, "no scored run"])
-    assert taken == result.is_file()
-    result.unlink(missing_ok=True)
-    return taken
 
 
 # Records of the preparation and of runs.

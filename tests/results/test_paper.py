@@ -209,16 +209,8 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(ReportError, match="holds no run"):
         collect_paper_tables(tmp_path / "nowhere")
     run = save_run(tmp_path / "run")
-    (run / "scores.test.json").write_text("[1]")
-    with pytest.raises(
-        ReportError, match=r"scores\.test\.json must hold an object, but holds list"
-    ):
-        collect_paper_tables(tmp_path)
     (run / "scores.test.json").write_text("{")
     with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
-        collect_paper_tables(tmp_path)
-    (run / "settings.args").write_bytes(b"name=\xff")
-    with pytest.raises(ReportError, match=r"settings\.args cannot be read"):
         collect_paper_tables(tmp_path)
 
 

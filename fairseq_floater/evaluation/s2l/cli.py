@@ -31,22 +31,19 @@ def s2l(verbs: Any) -> None:
 
 
 def _s2l_split(parts: Any) -> None:
-    def run(args: argparse.Namespace) -> Any:
-        edges = None if args.edges is None else [n for word in args.edges for n in word]
-        options = SplitOptions(
-            source=args.src,
-            target=args.tgt,
-            edges=Bins.from_options(args.threshold, edges).edges,
-            both_sides=args.both_sides,
-            vocab=args.vocab,
-            spm_model=args.spm_model,
-            encoded=args.encoded,
-            max_len=args.max_len,
-            max_per_bin=args.max_per_bin,
-            seed=args.seed,
-            character_coverage=args.character_coverage,
-        )
-        return split(args.raw_dir, args.out_dir, options, force=args.force, threads=args.workers)
+    def run(
+        raw_dir: Path,
+        out_dir: Path,
+        *,
+        threshold: int | None,
+        edges: list[list[int]] | None,
+        force: bool,
+        workers: int,
+        **given: Any,
+    ) -> Any:
+        flat = None if edges is None else [n for word in edges for n in word]
+        options = SplitOptions(edges=Bins.from_options(threshold, flat).edges, **given)
+        return split(raw_dir, out_dir, options, force=force, threads=workers)
 
     parser = add_verb(
         parts,
@@ -57,8 +54,8 @@ def _s2l_split(parts: Any) -> None:
     )
     parser.add_argument("raw_dir", type=Path, metavar="RAW_DIR", help="train, valid, test* files")
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
-    parser.add_argument("--src", required=True, metavar="LANG")
-    parser.add_argument("--tgt", required=True, metavar="LANG")
+    parser.add_argument("--src", dest="source", required=True, metavar="LANG")
+    parser.add_argument("--tgt", dest="target", required=True, metavar="LANG")
     parser.add_argument(
         "--threshold",
         type=positive,
@@ -98,24 +95,32 @@ def _s2l_split(parts: Any) -> None:
 
 
 def _s2l_score(parts: Any) -> None:
-    def run(args: argparse.Namespace) -> Any:
-        a, b = args.max_len_a, args.max_len_b
-        if (a is None) != (b is None):
+    def run(
+        split_dir: Path,
+        *,
+        hypotheses: list[tuple[str, str]],
+        losses: list[tuple[str, str]],
+        short: list[tuple[str, str]],
+        short_losses: list[tuple[str, str]],
+        labels: list[tuple[str, str]],
+        max_len_a: float | None,
+        max_len_b: float | None,
+        figure: list[str],
+        **options: Any,
+    ) -> Any:
+        if (max_len_a is None) != (max_len_b is None):
             raise UsageError("`--max-len-a` and `--max-len-b` are one rule: give both or none.")
-        for path in args.figure:
+        for path in figure:
             checked_format(path)  # before the work, not after it
         scores = score_s2l(
-            args.split_dir,
-            _systems(args.hypotheses, args.losses),
-            short_systems=_systems(args.short, args.short_losses),
-            baseline=args.baseline,
-            length_limit=None if a is None else (a, b),
-            tokenize=args.tokenize,
-            bootstrap=args.bootstrap,
-            seed=args.seed,
-            labels=dict(args.label),
+            split_dir,
+            _systems(hypotheses, losses),
+            short_systems=_systems(short, short_losses),
+            length_limit=None if max_len_a is None or max_len_b is None else (max_len_a, max_len_b),
+            labels=dict(labels),
+            **options,
         )
-        for path in args.figure:
+        for path in figure:
             plot_s2l(scores, path)
         return scores
 
@@ -151,6 +156,7 @@ def _s2l_score(parts: Any) -> None:
     )
     parser.add_argument(
         "--label",
+        dest="labels",
         type=_named_value,
         action="append",
         default=[],
