@@ -22,6 +22,9 @@ from fairseq_floater.errors import UserError
 # Larger than any JSON of ours (WMT14's archives and splits take kilobytes).
 LARGEST_JSON = 1 << 26
 _DEEPEST_JSON = 32
+# Asking sets it, which must not meet the threads that run systems side by side.
+_UMASK = os.umask(0)
+os.umask(_UMASK)
 _DESCRIPTOR = re.compile(r"/dev/std(out|err)|/(dev|proc/(self|\d+))/fd/\d+")
 # What fairseq's `--user-dir` is given.
 USER_DIR = Path(__file__).resolve().parent
@@ -41,11 +44,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> N
         try:
             write(temporary)
             os.fsync(handle)
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(
-                0o666 & ~umask
-            )  # mkstemp's files are private; outputs are ordinary files
+            temporary.chmod(0o666 & ~_UMASK)  # mkstemp's files are private; outputs are ordinary
             temporary.replace(path)
         finally:
             os.close(handle)

@@ -1,8 +1,9 @@
-"""The verbs of an experiment: args, what the scripts are made of, and info."""
+"""The verbs of an experiment: run, args and info."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
@@ -41,6 +42,64 @@ def args(verbs: Any) -> None:
     parser.add_argument(
         "--write-all", metavar="DIR", help="also write every stage's arguments as DIR/<stage>.args"
     )
+
+
+def run(verbs: Any) -> None:
+    from fairseq_floater.experiments import commands
+    from fairseq_floater.experiments.job import Run
+    from fairseq_floater.experiments.launch import Launcher, use_gpus
+    from fairseq_floater.experiments.protocol import Protocol
+
+    def run(args: argparse.Namespace) -> None:
+        experiment = commands.experiment_from_args(args)
+        if args.encoder is None:
+            raise UsageError("--encoder is needed.")
+        args.processes = commands.processes_of(args)
+        machines = machines_from_args(args)
+        commands.check_nodes(args)
+        preparation = ["--mirror", args.mirror] if args.mirror else []
+        asked = Run(
+            experiment,
+            system_from_args(args),
+            commands.work_of(args),
+            raw=args.raw,
+            data=args.data,
+            donor=args.donor,
+            seed=args.seed,
+            machines=machines,
+            launch=args.launch,
+            rendezvous=args.rendezvous,
+            losses=args.losses,
+            preparation=(*preparation, *(["--rehearsal"] if args.rehearsal else [])),
+        )
+        environment = {} if args.dry_run else use_gpus(machines)
+        launcher = Launcher(dry_run=args.dry_run, environment=environment)
+        with launcher.signals():
+            Protocol(asked, launcher).run()
+
+    parser = add_verb(
+        verbs,
+        "run",
+        "floater run configs/numbers_en_de.yaml --encoder floater --blocks all",
+        run,
+    )
+    commands.add_config(parser)
+    add_system_options(parser)
+    add_machine_options(parser)
+    parser.set_defaults(encoder=None, processes=None)
+    commands.add_node_options(parser)
+    parser.add_argument("--losses", action="store_true", help="also the loss of each test sentence")
+    parser.add_argument("--seed", type=int, help="of training (default: the file's)")
+    for name, text in (
+        ("raw", "parallel text (train, valid and test* files)"),
+        ("data", "data that are made (default: WORK/data)"),
+        ("work", "where everything goes (default: work/<name of CONFIG>)"),
+        ("donor", "the donor's folder (default: WORK/plain)"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
+    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
+    parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
 def info(verbs: Any) -> None:

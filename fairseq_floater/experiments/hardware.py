@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
@@ -71,6 +73,19 @@ class Machines:
 
 # What a test machine is, and a person's command that says nothing.
 ONE_CPU = Machines()
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a program started here would see."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [name.strip() for name in listed.split(",") if name.strip()]
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return []
+    return [line.strip() for line in found.splitlines() if line.strip().isdigit()]
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 from fairseq_floater.encoder_names import DEFAULT_TARGETS
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2, TABLE_6
+from fairseq_floater.experiments.run_folder import RECORD
 from fairseq_floater.records import ReportError
 from fairseq_floater.results.runs import TEST_NAMES as TEST_NAMES
-from fairseq_floater.results.runs import OutsideError, ScoredRun, read_run, runs_table
+from fairseq_floater.results.runs import OutsideError, ScoredRun, is_run, read_run, runs_table
 
 BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
 _DEEPEST = 3
@@ -170,11 +171,12 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     paths = {
         path.parent
         for depth in range(1, _DEEPEST + 1)
-        for name in ("settings.args", "average.json")
+        for name in (RECORD, "settings.args", "average.json")
         for path in folder.glob("*/" * depth + name)
     }
+    paths = {path for path in paths if is_run(path)}
     if not paths:
-        raise ReportError(f"{folder} holds no run (a folder with settings.args or average.json).")
+        raise ReportError(f"{folder} holds no run (a folder with {RECORD} or average.json).")
     for path in sorted(paths):
         name = str(path.relative_to(folder))
         try:

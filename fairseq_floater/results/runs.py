@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.score import TEST_SET_LINES
-from fairseq_floater.files import LARGEST_JSON, read_limited
+from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.records import ReportError, check_fields, read_json
 
 # Where a run has several test sets, the first of these is the paper's.
@@ -23,7 +23,7 @@ class OutsideError(Exception):
 
 @dataclass
 class ScoredRun:
-    """One run's folder: what was trained (``settings.args``), the scores of one test set, the average."""
+    """One run's folder: what was trained (``run.json``), the scores of one test set, the average."""
 
     name: str
     settings: dict[str, str]
@@ -64,7 +64,7 @@ def read_run(path: Path, name: str, test: str | None) -> ScoredRun:
         OutsideError: it is not scored, or does not say what was trained.
         ReportError: a file that cannot be read.
     """
-    settings = _settings(path / "settings.args")
+    settings = _settings(path)
     tests = {
         p.name.removeprefix("scores.").removesuffix(".json"): p for p in path.glob("scores.*.json")
     }
@@ -83,21 +83,24 @@ def read_run(path: Path, name: str, test: str | None) -> ScoredRun:
     return ScoredRun(name, settings, scores, summary)
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a folder is a run's own; a donor has a record too, but no settings of its own."""
+    return (path / "average.json").exists() or bool(RunFolder(path).read()["settings"])
+
+
 def _settings(path: Path) -> dict[str, str]:
-    """``key=value`` lines; what older runs did not write has its only value of then."""
-    if not path.exists():
-        raise OutsideError("has no settings.args")
-    try:
-        lines = read_limited(path, LARGEST_JSON).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"{path} cannot be read: {error}.") from None
-    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    """Return the settings of a run's record; what older runs did not write has its only value of then."""
+    found = RunFolder(path).read()["settings"]
+    if not found:
+        raise OutsideError("has no settings")
     for key in ("arch", "source", "target", "encoder", "blocks"):
         if key not in found:
-            raise OutsideError(f"its settings.args lacks {key}")
+            raise OutsideError(f"its settings lack {key}")
     tokens = found.get("tokens_per_update", "0")
     if not re.fullmatch(r"\d{1,18}", tokens, re.ASCII):
-        raise ReportError(f"{path}: `tokens_per_update` must be a number, but is {shown(tokens)}.")
+        raise ReportError(
+            f"{path / RECORD}: `tokens_per_update` must be a number, but is {shown(tokens)}."
+        )
     return {"scratch": "no", "base": "yes", "options": "", **found}
 
 
