@@ -54,10 +54,7 @@ def run(verbs: Any) -> None:
         experiment = commands.experiment_from_args(args)
         if args.encoder is None:
             raise UsageError("--encoder is needed.")
-        args.processes = commands.processes_of(args)
-        machines = machines_from_args(args)
-        commands.check_nodes(args)
-        preparation = ["--mirror", args.mirror] if args.mirror else []
+        machines = commands.machines_of(args)
         asked = Run(
             experiment,
             system_from_args(args),
@@ -70,7 +67,7 @@ def run(verbs: Any) -> None:
             launch=args.launch,
             rendezvous=args.rendezvous,
             losses=args.losses,
-            preparation=(*preparation, *(["--rehearsal"] if args.rehearsal else [])),
+            preparation=commands.preparation_of(args),
         )
         environment = {} if args.dry_run else use_gpus(machines)
         launcher = Launcher(dry_run=args.dry_run, environment=environment)
@@ -85,9 +82,8 @@ def run(verbs: Any) -> None:
     )
     commands.add_config(parser)
     add_system_options(parser)
-    add_machine_options(parser)
-    parser.set_defaults(encoder=None, processes=None)
-    commands.add_node_options(parser)
+    parser.set_defaults(encoder=None)
+    commands.add_run_options(parser)
     parser.add_argument("--losses", action="store_true", help="also the loss of each test sentence")
     parser.add_argument("--seed", type=int, help="of training (default: the file's)")
     for name, text in (
@@ -97,9 +93,6 @@ def run(verbs: Any) -> None:
         ("donor", "the donor's folder (default: WORK/plain)"),
     ):
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
-    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
-    parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
 def info(verbs: Any) -> None:

@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
-from fairseq_floater.experiments.hardware import visible_gpus
+from fairseq_floater.experiments.hardware import (
+    Machines,
+    add_machine_options,
+    machines_from_args,
+    visible_gpus,
+)
 from fairseq_floater.experiments.stages import Experiment
 
 
@@ -56,18 +61,31 @@ def seeds_of(text: str) -> list[int]:
     return [int(seed) for seed in text.split(",")]
 
 
-def processes_of(args: argparse.Namespace) -> int:
-    """Return ``--processes``, or how many GPUs this machine has."""
-    return len(visible_gpus()) if args.processes is None else int(args.processes)
-
-
-def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a training on several nodes besides ``--nodes``."""
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run that :func:`machines_of` and :func:`preparation_of` read."""
+    add_machine_options(parser, processes=None)
     parser.add_argument("--launch", default="", metavar="COMMAND", help="starts words on each node")
     parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help="of one of them")
+    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
+    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
+    parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
-def check_nodes(args: argparse.Namespace) -> None:
-    """Make sure that several nodes can be started and find each other."""
-    if args.nodes > 1 and not (args.launch and args.rendezvous):
-        raise UsageError(f"--nodes {args.nodes} needs --launch and --rendezvous.")
+def machines_of(args: argparse.Namespace) -> Machines:
+    """Return what to train on: all GPUs of this machine unless told otherwise.
+
+    Raises:
+        UsageError: numbers that make no sense, or nodes that cannot be started or find each other.
+    """
+    if args.processes is None:
+        args.processes = len(visible_gpus())
+    machines = machines_from_args(args)
+    if machines.nodes > 1 and not (args.launch and args.rendezvous):
+        raise UsageError(f"--nodes {machines.nodes} needs --launch and --rendezvous.")
+    return machines
+
+
+def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the further options of prepare_wmt14.sh."""
+    mirror = ("--mirror", args.mirror) if args.mirror else ()
+    return (*mirror, "--rehearsal") if args.rehearsal else mirror

@@ -81,6 +81,7 @@ class Job:
         self.stage = "scratch" if run.system.scratch else "donor" if plain else "finetune"
         self.settings = dict(line.split("=", 1) for line in self.arguments("settings"))
         self.name = self.settings["name"]
+        self.title = self.name if run.seed is None else f"{self.name}, seed {run.seed}"
         self.path = self.donor if self.stage == "donor" else run.work / self.name
         self.folder = RunFolder(self.path)
         self.log = self.path / "steps.log"
@@ -98,10 +99,10 @@ class Job:
         )
 
     def say(self, text: str) -> None:
-        self.launcher.say(f"{self.name}: {text}")
+        self.launcher.say(f"{self.title}: {text}")
 
     def command(self, words: list[Any], **places: Any) -> None:
-        places = {"name": self.name, "log": self.log, **places}
+        places = {"name": self.title, "log": self.log, **places}
         self.launcher.run(words, locks=self.locks, **places)
 
     @contextmanager

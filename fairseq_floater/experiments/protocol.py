@@ -35,12 +35,10 @@ class Protocol(Job):
         if self.launcher.dry_run:
             self._steps()
             return
-        with self.at_work():
-            self.launcher.screen.begin(self.name)
+        with self.at_work(), self.launcher.screen.system(self.title, self.path):
             self._steps()
             with self.folder.changing() as record:
                 record["state"] = "done"
-            self.launcher.screen.end(self.name, self.path)
 
     def _steps(self) -> None:
         with self.alone(self.asked.work / ".data.lock"):
@@ -104,8 +102,9 @@ class Protocol(Job):
 
     def _train(self, stage: str, path: Path) -> None:
         """Train until fairseq is done; go on from the last whole checkpoint."""
-        folder, name, words = RunFolder(path), path.name, self.arguments(stage)
-        command = torchrun(name, self.asked.machines, self.asked.launch, self.asked.rendezvous)
+        folder, words = RunFolder(path), self.arguments(stage)
+        name = self.title if path == self.path else path.name
+        command = torchrun(path.name, self.asked.machines, self.asked.launch, self.asked.rendezvous)
         command += python("fairseq_cli.train", *words)
         if self.launcher.dry_run:
             self.command(command)
@@ -140,7 +139,7 @@ class Protocol(Job):
 
     def _watch(self, command: list[Any], name: str, path: Path, words: list[str]) -> None:
         """Run a training with its progress on the screen."""
-        line = self.launcher.screen.training(self.name, name, words)
+        line = self.launcher.screen.training(name, self.path, words)
         failure = None
         try:
             self.command(command, name=name, log=path / "train.log", line=line)

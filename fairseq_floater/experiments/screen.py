@@ -9,7 +9,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -41,10 +43,10 @@ class Screen:
         self.jobs = jobs
         self.live = sys.stderr.isatty()
         self._lock = threading.Lock()
-        self._begun: dict[str, float] = {}
+        self._begun: dict[Path, float] = {}
         self._seconds: list[float] = []
-        self._left: dict[str, float] = {}
-        self._lines: list[bool] = []
+        self._left: dict[Path, float] = {}
+        self._rows: list[bool] = []
 
     def say(self, text: str) -> None:
         """Print a line with the time of day."""
@@ -52,28 +54,30 @@ class Screen:
             tqdm.write(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
             sys.stderr.flush()
 
-    def begin(self, name: str) -> None:
-        """Note that a system begins; say which of several it is."""
+    @contextmanager
+    def system(self, name: str, place: Path) -> Iterator[None]:
+        """Say that a system begins, and when it is done how long it took and where it is."""
         with self._lock:
-            self._begun[name] = time.monotonic()
+            self._begun[place] = begun = time.monotonic()
             number = len(self._begun)
         if self.systems > 1:
             self.say(f"{name}: system {number} of {self.systems}")
-
-    def end(self, name: str, place: object) -> None:
-        """Note that a system is done; say how long it took, where it is, and how long the others may take."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._left.pop(place, None)
         with self._lock:
-            self._seconds.append(time.monotonic() - self._begun[name])
-            self._left.pop(name, None)
-            took = self._seconds[-1]
-        left = self._left_in_all()
-        rest = f"; {len(self._seconds)} of {self.systems} systems, {left}" if left else ""
-        self.say(f"{name}: done in {duration(took)}; everything is in {place}{rest}")
+            self._seconds.append(time.monotonic() - begun)
+        rest = [f"{len(self._seconds)} of {self.systems} systems"] if self.systems > 1 else []
+        rest += filter(None, [self._left_in_all()])
+        took = duration(self._seconds[-1])
+        self.say("; ".join([f"{name}: done in {took}", f"everything is in {place}", *rest]))
 
-    def note_left(self, name: str, seconds: float) -> str:
+    def note_left(self, place: Path, seconds: float) -> str:
         """Note how long a system's training will take yet; return that of all systems, in words."""
         with self._lock:
-            self._left[name] = seconds
+            self._left[place] = seconds
         return self._left_in_all()
 
     def _left_in_all(self) -> str:
@@ -82,7 +86,7 @@ class Screen:
             return ""
         with self._lock:
             now = time.monotonic()
-            running = [now - self._begun[name] + left for name, left in self._left.items()]
+            running = [now - self._begun[place] + left for place, left in self._left.items()]
             costs = self._seconds or running
             waiting = self.systems - len(self._begun)
             if not costs or (not waiting and not running):
@@ -92,23 +96,23 @@ class Screen:
             )
         return f"about {duration(left)} left in all"
 
-    def training(self, system: str, name: str, arguments: Sequence[str]) -> TrainingLine:
-        """Return the line of a training: ``system`` is what it belongs to, ``name`` its folder's."""
-        return TrainingLine(self, system, name, arguments)
+    def training(self, name: str, place: Path, arguments: Sequence[str]) -> TrainingLine:
+        """Return the line of a training; ``place`` is the folder of the system that it belongs to."""
+        return TrainingLine(self, name, place, arguments)
 
-    def take_place(self) -> int:
+    def take_row(self) -> int:
         """Return the first row of the terminal that no live line takes."""
         with self._lock:
-            if False not in self._lines:
-                self._lines.append(False)
-            place = self._lines.index(False)
-            self._lines[place] = True
-            return place
+            if False not in self._rows:
+                self._rows.append(False)
+            row = self._rows.index(False)
+            self._rows[row] = True
+            return row
 
-    def give_place(self, place: int) -> None:
+    def give_row(self, row: int) -> None:
         """Give a row back."""
         with self._lock:
-            self._lines[place] = False
+            self._rows[row] = False
 
 
 class TrainingLine:
@@ -118,15 +122,15 @@ class TrainingLine:
         arguments: fairseq-train's, of which ``--max-epoch`` and ``--max-update`` say how long it is.
     """
 
-    def __init__(self, screen: Screen, system: str, name: str, arguments: Sequence[str]):
-        self._screen, self._system, self._name = screen, system, name
+    def __init__(self, screen: Screen, name: str, place: Path, arguments: Sequence[str]):
+        self._screen, self._name, self._place = screen, name, place
         self._epochs, self._updates = (
             int(arguments[arguments.index(option) + 1]) if option in arguments else 0
             for option in ("--max-epoch", "--max-update")
         )
         self._first: tuple[float, int] | None = None
         self._bar: tqdm | None = None
-        self._place: int | None = None
+        self._row = 0
 
     def read(self, line: str) -> None:
         """Take one line of the log."""
@@ -149,21 +153,21 @@ class TrainingLine:
         if total and done > before:
             left = (total - done) * (now - begun) / (done - before)
             parts.append(f"{duration(left)} left")
-            parts += filter(None, [self._screen.note_left(self._system, left)])
+            parts += filter(None, [self._screen.note_left(self._place, left)])
         if not self._screen.live:
             self._screen.say(f"{self._name}: {', '.join(parts)}")
             return
         if self._bar is None:
-            self._place = self._screen.take_place()
+            self._row = self._screen.take_row()
             shape = "{desc} |{bar:20}| {postfix}"
-            self._bar = tqdm(total=total, bar_format=shape, position=self._place, leave=False)
+            self._bar = tqdm(total=total, bar_format=shape, position=self._row, leave=False)
             self._bar.set_description_str(self._name)
         self._bar.n = done
         self._bar.set_postfix_str(", ".join(parts))
 
     def close(self) -> None:
         """Remove the live line."""
-        if self._bar is not None and self._place is not None:
+        if self._bar is not None:
             self._bar.close()
-            self._screen.give_place(self._place)
+            self._screen.give_row(self._row)
             self._bar = None

@@ -14,13 +14,12 @@ from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.commands import (
     add_config,
     experiment_from_args,
-    processes_of,
     run_command,
     seeds_of,
     work_of,
 )
 from fairseq_floater.experiments.config import s2l_systems
-from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.hardware import Machines, visible_gpus
 from fairseq_floater.experiments.job import Run, floater
 from fairseq_floater.experiments.launch import Launcher, StoppedError, side_by_side, use_gpus
 from fairseq_floater.experiments.protocol import SCRIPTS, Protocol
@@ -50,7 +49,7 @@ def run_all(protocols: Sequence[Protocol], jobs: int, experiment: str) -> None:
         try:
             protocol.run()
         except (UserError, OSError) as error:
-            launcher.say(f"{protocol.name}: {error}")
+            launcher.say(f"{protocol.title}: {error}")
             raise
 
     if launcher.dry_run:
@@ -198,7 +197,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs must be a number of at least 1, but is {args.jobs}.")
     experiment.arguments("systems", System(PLAIN))  # raises where there is no `s2l`
-    machines = Machines(processes_of(args))
+    machines = Machines(len(visible_gpus()) if args.processes is None else args.processes)
     cores = len(os.sched_getaffinity(0))
     jobs = args.jobs or (min(cores, _MOST_JOBS) if machines.on_cpu else 1)
     environment = {} if args.dry_run else use_gpus(machines)

@@ -17,13 +17,12 @@ from pathlib import Path
 
 from fairseq_floater.errors import UsageError, UserError, sentence
 from fairseq_floater.experiments.commands import (
-    add_node_options,
-    check_nodes,
-    processes_of,
+    add_run_options,
+    machines_of,
+    preparation_of,
     run_command,
     seeds_of,
 )
-from fairseq_floater.experiments.hardware import Machines, add_machine_options
 from fairseq_floater.experiments.job import Run, floater
 from fairseq_floater.experiments.launch import BusyError, Launcher, use_gpus
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
@@ -155,11 +154,9 @@ class Table2:
 
     def __init__(self, args: argparse.Namespace, launcher: Launcher):
         self.args, self.launcher = args, launcher
-        check_nodes(args)
-        machines = Machines(processes_of(args), args.nodes, args.cpu, not args.no_fp16)
+        self.machines = machines_of(args)
         if not args.dry_run:
-            launcher.environment |= use_gpus(machines)
-        self.machines = machines
+            launcher.environment |= use_gpus(self.machines)
         self.failed: list[str] = []
         self.busy: list[str] = []
 
@@ -187,6 +184,7 @@ class Table2:
         try:
             Protocol(self._asked(cell, seed), self.launcher).run()
         except BusyError:
+            self.launcher.screen.systems -= 1
             self.busy.append(cell.name)
         except (UserError, OSError) as error:
             self.launcher.say(f"{cell.name}: {sentence(error)}")
@@ -194,7 +192,6 @@ class Table2:
 
     def _asked(self, cell: Cell, seed: int) -> Run:
         args, column = self.args, self.args.work / cell.config
-        preparation = ["--mirror", args.mirror] if args.mirror else []
         return Run(
             Experiment(args.configs / f"{cell.config}.yaml"),
             cell.run,
@@ -205,7 +202,7 @@ class Table2:
             machines=self.machines,
             launch=args.launch,
             rendezvous=args.rendezvous,
-            preparation=(*preparation, *(["--rehearsal"] if args.rehearsal else [])),
+            preparation=preparation_of(args),
         )
 
     def _print_table(self) -> None:
@@ -232,12 +229,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--work", type=Path, default=Path("work/table2"), metavar="DIR")
     parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
-    for action in ("status", "list", "table", "dry-run", "rehearsal"):
+    for action in ("status", "list", "table"):
         parser.add_argument(f"--{action}", action="store_true")
-    add_machine_options(parser)
-    parser.set_defaults(processes=None)
-    add_node_options(parser)
-    parser.add_argument("--mirror", metavar="PLACE")
+    add_run_options(parser)
     return parser
 
 

@@ -175,7 +175,7 @@ LOG = """2026-11-22 | INFO | fairseq_cli.train | num. shared model params: 1 err
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
     screen = Screen()
-    line = screen.training("floater", "plain", ["bin", "--max-epoch", "2"])
+    line = screen.training("plain", Path("w/a"), ["bin", "--max-epoch", "2"])
     for text in LOG.splitlines():
         line.read(text)
     line.close()
@@ -192,7 +192,9 @@ def test_progress_is_one_live_line_on_a_terminal(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
-    line = Screen().training("floater", "plain", ["bin", "--max-epoch", "2", "--max-update", "10"])
+    line = Screen().training(
+        "plain", Path("w/a"), ["bin", "--max-epoch", "2", "--max-update", "10"]
+    )
     for text in LOG.splitlines():
         line.read(text)
     line.close()
@@ -204,14 +206,16 @@ def test_progress_is_one_live_line_on_a_terminal(monkeypatch):
 
 def test_of_several_systems_it_says_which_one_and_how_long_all_take(capsys):
     screen = Screen(systems=3, jobs=1)
-    screen.begin("a")
-    screen._begun["a"] -= 100
-    assert screen.note_left("a", 20) == "about 4 min left in all"  # 20 + 2 x 120 seconds
-    screen.end("a", "w/a")
-    screen.begin("b")
+    first = Path("w/a")
+    with screen.system("a", first):
+        screen._begun[first] -= 100
+        assert screen.note_left(first, 20) == "about 4 min left in all"  # 20 + 2 x 120 seconds
+    with pytest.raises(UserError), screen.system("b", Path("w/b")):
+        raise UserError("failed")
     said = capsys.readouterr().err
     assert "a: system 1 of 3" in said and "b: system 2 of 3" in said
-    assert "a: done in 2 min; everything is in w/a; 1 of 3 systems, about 3 min left in all" in said
+    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems; about 0 s left in all" in said
+    assert "b: done" not in said
 
 
 def test_durations_are_told_as_a_person_would():
