@@ -92,7 +92,7 @@ class RunFolder:
         path = self.path / RECORD
         if not path.exists():
             return _earlier_layout(self.path)
-        found = check_fields(path, read_json(path), {}, {"processes": int, "reason": str})
+        found = check_fields(path, read_json(path), {})
         for key in ("arguments", "settings", "tokens"):
             check_fields(path, found.setdefault(key, {}), {})
         return found

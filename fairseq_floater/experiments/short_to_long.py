@@ -98,8 +98,6 @@ class ShortToLong:
 
     def run(self, raw: Path | None) -> None:
         """Run every step on parallel text, or on the built-in corpus."""
-        if not self.launcher.dry_run:
-            self.work.mkdir(parents=True, exist_ok=True)
         self._prepare(raw)
         protocols = [
             Protocol(self._asked(system.run, seed), self.launcher)
@@ -114,6 +112,8 @@ class ShortToLong:
 
     def _command(self, words: Sequence[Any], output: Path | None = None) -> None:
         log = self.work / "steps.log"
+        if not self.launcher.dry_run:
+            self.work.mkdir(parents=True, exist_ok=True)
         self.launcher.run(words, name=self.work.name, log=log, output=output)
 
     def _prepare(self, raw: Path | None) -> None:

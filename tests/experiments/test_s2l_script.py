@@ -65,8 +65,8 @@ def test_from_corpus_to_figure(s2l_config):
     assert b"<svg" in (work / "s2l.svg").read_bytes()
     for system in SYSTEMS:
         record = json.loads((work / "seed-7" / system / "run.json").read_text())
-        words = record["arguments"]["scratch"]
-        assert words[words.index("--seed") + 1] == "7"
+        arguments = record["arguments"]["scratch"]
+        assert arguments[arguments.index("--seed") + 1] == "7"
     # A second run finds everything whole.
     before = {p: p.stat().st_mtime_ns for p in work.rglob("*.txt")}
     again = run(*words)
