@@ -18,6 +18,9 @@ from typing import Any
 from fairseq_floater.errors import UserError
 from fairseq_floater.records import read_json as read_json
 
+# Asking sets it, which must not meet the threads that run systems side by side.
+_UMASK = os.umask(0)
+os.umask(_UMASK)
 # The folder for fairseq's `--user-dir`.
 USER_DIR = Path(__file__).resolve().parent
 
@@ -44,9 +47,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> N
     with naming(path), _temporary_beside(path) as (file, temporary):
         write(temporary)
         os.fsync(file)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private
+        temporary.chmod(0o666 & ~_UMASK)  # mkstemp's files are private
         temporary.replace(path)
 
 

@@ -29,6 +29,11 @@ VERBS = {
     "args": Verb(
         "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
     ),
+    "run": Verb(
+        "one system of an experiment through the paper's protocol: data, donor, warm start, "
+        "training, average, translations, scores",
+        "experiments.cli",
+    ),
     "warm-start": Verb(
         "a plain Transformer's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",

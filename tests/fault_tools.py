@@ -25,8 +25,9 @@ _PLOT += ("--json", "out/positions.json")
 _NUMBERS = (*FLOATER, "numbers", "out/raw", "--force", "--train", "2000")
 _TABLE = (*FLOATER, "table", "in/results", "--figure", "out/scores.png", "--json", "out/table.json")
 _PROTOCOL = ("bash", ROOT / "scripts" / "protocol.sh", "in/tiny.yaml", "--encoder", "floater")
-# fairseq writes these by plain copying; `world` and the rest is checked like any other result.
-_COPIED = ("checkpoint_best.pt", "checkpoint_last.pt")
+# fairseq writes these by plain copying; the rest is checked like any other result.
+# The record of a run changes while it runs.
+_COPIED = ("checkpoint_best.pt", "checkpoint_last.pt", "run.json")
 
 TOOLS = {
     tool.name: tool

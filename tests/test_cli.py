@@ -54,7 +54,7 @@ def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
 @pytest.mark.parametrize(
     "words",
     [
-        ["fairseq_floater.experiments.table2", "status", "--work", "nowhere"],
+        ["fairseq_floater.experiments.table2", "--status", "--work", "nowhere"],
         ["fairseq_floater", "args", NUMBERS, "donor", "--encoder", "floater"],
         ["fairseq_floater", "args", NUMBERS, "finetune", "--encoder", "rotation_flow"],
     ],

@@ -1,8 +1,9 @@
-"""The verbs of an experiment: args, what the scripts are made of, and info."""
+"""Add the verbs of an experiment: run, args and info."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
@@ -42,6 +43,58 @@ def args(verbs: Any) -> None:
     parser.add_argument(
         "--write-all", metavar="DIR", help="also write every stage's arguments as DIR/<stage>.args"
     )
+
+
+def run(verbs: Any) -> None:
+    from fairseq_floater.experiments import commands
+    from fairseq_floater.experiments.job import Run
+    from fairseq_floater.experiments.launch import Launcher, use_gpus
+    from fairseq_floater.experiments.protocol import Protocol
+
+    def run(**options: Any) -> None:
+        args = argparse.Namespace(**options)
+        experiment = commands.experiment_from_args(args)
+        if args.encoder is None:
+            raise UsageError("--encoder is needed.")
+        machines = commands.machines_of(args)
+        asked = Run(
+            experiment,
+            system_from_args(args),
+            commands.work_of(args),
+            raw=args.raw,
+            data=args.data,
+            donor=args.donor,
+            seed=args.seed,
+            machines=machines,
+            launch=args.launch,
+            rendezvous=args.rendezvous,
+            losses=args.losses,
+            preparation=commands.preparation_of(args),
+        )
+        environment = {} if args.dry_run else use_gpus(machines)
+        launcher = Launcher(dry_run=args.dry_run, environment=environment)
+        with launcher.signals():
+            Protocol(asked, launcher).run()
+
+    parser = add_verb(
+        verbs,
+        "run",
+        "floater run configs/numbers_en_de.yaml --encoder floater --blocks all",
+        run,
+    )
+    commands.add_config(parser)
+    add_system_options(parser)
+    parser.set_defaults(encoder=None)
+    commands.add_run_options(parser)
+    parser.add_argument("--losses", action="store_true", help="also the loss of each test sentence")
+    parser.add_argument("--seed", type=int, help="of training (default: the file's)")
+    for name, text in (
+        ("raw", "parallel text (train, valid and test* files)"),
+        ("data", "data that are made (default: WORK/data)"),
+        ("work", "where everything goes (default: work/<name of CONFIG>)"),
+        ("donor", "the donor's folder (default: WORK/plain)"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
 
 
 def info(verbs: Any) -> None:

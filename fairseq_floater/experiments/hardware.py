@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
@@ -73,10 +75,28 @@ class Machines:
 ONE_CPU = Machines()
 
 
-def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """The options that :func:`machines_from_args` reads."""
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a program started here would see."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [name.strip() for name in listed.split(",") if name.strip()]
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return []
+    return [line.strip() for line in found.splitlines() if line.strip().isdigit()]
+
+
+def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = 0) -> None:
+    """Add the options that :func:`machines_from_args` reads; by default ``processes``, all for None."""
+    default = "all" if processes is None else processes
     parser.add_argument(
-        "--processes", type=int, default=0, metavar="N", help="GPUs of a node; 0: the CPU (default)"
+        "--processes",
+        type=int,
+        default=processes,
+        metavar="N",
+        help=f"GPUs of a node; 0 is the CPU (default: {default})",
     )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes (default: 1)")
     parser.add_argument("--cpu", action="store_true", help="the processes have no GPUs")

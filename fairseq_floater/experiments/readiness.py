@@ -42,6 +42,7 @@ from fairseq_floater.experiments.machine_checks import (
     nearest_folder,
     package_check,
 )
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.requirements import PACKAGES
@@ -126,7 +127,9 @@ def _add_experiment(
     data_found, data_bytes, learning = data_check(experiment, work, data)
     needs = {
         # A donor that is trained is on the disk already.
-        "donor": 0 if (work / "plain" / "trained").exists() else (kept["donor"] or 1) * checkpoint,
+        "donor": 0
+        if RunFolder(work / "plain").read().get("trained")
+        else (kept["donor"] or 1) * checkpoint,
         "system": (kept["finetune"] or 1) * checkpoint + 2 * BARE * parameters,
         "data": data_bytes,
     }

@@ -1,32 +1,246 @@
-"""What `scripts/protocol.sh` asks of a run's folder, one start of Python a question."""
+"""The record of a run, ``run.json`` in its folder; the locks beside it; and what may go on there.
+
+The record holds the settings, the arguments and tokens an update of each stage begun, the number of
+processes that trained last, whether the training is whole (``trained``), and how the run ended
+(``state``: done or failed, with the ``reason``). Runs of an earlier layout, with ``*.args`` and marker
+files instead, are read as well: their record is written with the next change.
+"""
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import json
+import os
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from fairseq_floater.errors import exit_code, shown
+from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
 from fairseq_floater.records import ReportError, check_fields, read_json
 
+RECORD = "run.json"
 # Options that follow from how many GPUs there are.
 _OF_THE_MACHINE = {
     *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
     *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
     "--distributed-no-spawn",
 }
-# What a stage after the training made: all that must go where its arguments are others.
-_RESULTS = {
-    "generate": "generate.* and scores.*",
-    "score-reference": "losses.* and score-reference.args",
-}
+# The results of a stage after the training: all of them must go where its arguments change.
+_RESULTS = {"generate": "generate", "score-reference": "losses"}
 
 
-def write_validation(log: str, output: str) -> None:
+# Locks.
+
+
+def try_lock(path: Path) -> int | None:
+    """Lock a file and return its descriptor; None where another process or thread holds the lock.
+
+    Whoever inherits the descriptor holds the lock too: a training that outlives a killed script
+    is not begun twice. On a file system without locks everyone gets it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        pass
+    return handle
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a run holds a lock; asked for as shared, so that looking keeps nobody waiting."""
+    try:
+        # For writing: file systems that make flock of fcntl's locks (NFS) ask for it.
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks
+    finally:
+        os.close(handle)  # gives the lock back
+    return False
+
+
+# The record.
+
+
+class RunFolder:
+    """The record of one run.
+
+    Args:
+        path: the run's folder; it need not be there yet.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self) -> dict[str, Any]:
+        """Return the record, empty where there is none yet.
+
+        Raises:
+            ReportError: it cannot be read.
+        """
+        path = self.path / RECORD
+        if not path.exists():
+            return _earlier_layout(self.path)
+        found = check_fields(path, read_json(path), {})
+        for key in ("arguments", "settings", "tokens"):
+            check_fields(path, found.setdefault(key, {}), {})
+        return found
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[str, Any]]:
+        """Give the record to change, then write it; a donor's may be changed by two runs at once."""
+        handle = os.open(self.path / ".record.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            record = self.read()
+            yield record
+            text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=True)
+            write_text(self.path / RECORD, text + "\n")
+        finally:
+            os.close(handle)
+
+    def check_same(self, stage: str, arguments: list[str], tokens: str | None = None) -> None:
+        """Make sure that a stage goes on under the arguments it was begun with; its machine may differ.
+
+        Args:
+            stage: one of :data:`fairseq_floater.experiments.stages.STAGES`.
+            arguments: what it would be run with now.
+            tokens: the configured tokens an update, where it is a training.
+
+        Raises:
+            ReportError: an option has another value, or an update another number of tokens.
+        """
+        record = self.read()
+        results = _RESULTS.get(stage)
+        if stage not in record["arguments"] or (
+            results is not None and not any(self.path.glob(f"{results}.*.txt"))
+        ):
+            return
+        old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
+        names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        changes = [
+            f"{name} was {_value(old, name)} and is {_value(new, name)} now" for name in names
+        ]
+        before = record["tokens"].get(stage, tokens)
+        if tokens is not None and before != tokens:
+            changes.append(f"tokens-per-update was {before} and is {tokens} now")
+        if changes:
+            scores = " and scores.*" if stage == "generate" else ""
+            remove = f"{results}.*{scores} there" if results else str(self.path)
+            raise ReportError(
+                f"{self.path} was started with other arguments of {stage}: {'; '.join(changes)}. "
+                f"Set back what has changed, use another --work, or remove {remove}."
+            )
+
+    def check_average(self, settings: Mapping[str, str]) -> None:
+        """Make sure that the average that is there is of the checkpoints that ``settings`` ask for.
+
+        Raises:
+            ReportError: of others.
+        """
+        made = self.read()["settings"]
+        for key in ("average", "average_of"):
+            if made.get(key, settings[key]) != settings[key]:
+                raise ReportError(
+                    f"{self.path} was made with {key} {made[key]}, not {settings[key]}; use another "
+                    "--work, or remove average.json, generate.* and scores.* there."
+                )
+
+    def resume(self, processes: int) -> str:
+        """Make sure that the training can be gone on with by ``processes``; return from where, in words.
+
+        fairseq counts its place in an epoch in batches of each process. Within an epoch another
+        number of processes would train parts of it twice, or leave them out.
+
+        Raises:
+            CheckpointError: the last checkpoint lies within an epoch and was saved by another number.
+        """
+        # These bring torch, which takes seconds.
+        from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
+        from fairseq_floater.checkpoints.resume import repair_last
+
+        sentence = repair_last(self.path / "checkpoints")
+        before = self.read().get("processes", processes)
+        last = self.path / "checkpoints" / "checkpoint_last.pt"
+        if before != processes and last.is_file():
+            place = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
+            if place.get("iterations_in_epoch", 0):
+                raise CheckpointError(
+                    f"{last} lies within epoch {place.get('epoch')} and was saved by {before} processes: "
+                    f"go on with {before}, or put the checkpoint of a whole epoch in its place."
+                )
+        return sentence
+
+
+def _earlier_layout(folder: Path) -> dict[str, Any]:
+    """Read the record of a run that was made before there was a ``run.json``."""
+    record: dict[str, Any] = {"arguments": {}, "settings": {}, "tokens": {}}
+    for path in folder.glob("*.args"):
+        words = _lines(path)
+        if path.stem == "settings":
+            record["settings"] = dict(word.split("=", 1) for word in words if "=" in word)
+        else:
+            record["arguments"][path.stem] = words
+    record["tokens"] = {path.stem: "".join(_lines(path)) for path in folder.glob("*.tokens")}
+    if (noted := folder / "world").is_file():
+        number = "".join(_lines(noted))
+        if not re.fullmatch(r"\d{1,9}", number, re.ASCII):
+            raise ReportError(
+                f"{noted} must hold a number of processes, but holds {shown(number)}."
+            )
+        record["processes"] = int(number)
+    if (folder / "trained").is_file():
+        record["trained"] = True
+    if (folder / "done").is_file():
+        record["state"] = "done"
+    elif (failed := folder / "failed").is_file():
+        record |= {"state": "failed", "reason": " ".join(_lines(failed))}
+    return record
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the words of a file with one a line, where ``\\n`` stands for a newline in a word."""
+    try:
+        text = path.read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path} cannot be read: {error}.") from None
+    escaped = text.split("\n") if text else []
+    return [re.sub(r"\\(n|\\)", lambda m: "\n" if m[1] == "n" else "\\", w) for w in escaped]
+
+
+def _by_option(words: list[str]) -> dict[str, str]:
+    """Return each option with its values; what comes before the first is the data folder."""
+    name = "the data folder"
+    found: dict[str, list[str]] = {name: []}
+    for word in words:
+        if word.startswith("--"):
+            name = word
+            found.setdefault(name, [])
+        else:
+            found[name].append(word)
+    return {name: " ".join(values) for name, values in found.items() if name not in _OF_THE_MACHINE}
+
+
+def _value(arguments: dict[str, str], name: str) -> str:
+    return (arguments[name] or "given") if name in arguments else "not given"
+
+
+# Other records that a run reads and writes.
+
+
+def write_validation(log: str | Path, output: str | Path) -> None:
     """Keep the losses that fairseq-validate printed last in ``log`` as JSON.
 
     Raises:
@@ -45,152 +259,28 @@ def write_validation(log: str, output: str) -> None:
     write_text(output, json.dumps({"subset": subset, **values}, indent=2) + "\n")
 
 
-def field(path: str, *keys: str) -> str:
-    """A value of a JSON file.
-
-    Raises:
-        ReportError: no such file or key.
-    """
-    found = read_json(Path(path))
-    try:
-        return str(functools.reduce(lambda value, key: value[key], keys, found))
-    except (KeyError, TypeError, IndexError):
-        raise ReportError(f"{path} holds no {' '.join(keys)}.") from None
-
-
-def check_data(folder: str, settings: str, *, rehearsal: bool) -> None:
+def check_data(folder: str | Path, settings: Mapping[str, str], *, rehearsal: bool) -> None:
     """Make sure that ready data are what a configuration describes.
 
     Args:
         folder: what prepare_text.sh or prepare_wmt14.sh made.
-        settings: the configuration's ``settings.args``.
+        settings: the run's (stage ``settings``).
         rehearsal: whether WMT14's archives may be a stand-in's.
 
     Raises:
         ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
     """
-    wanted = _settings(Path(settings))
     summary = Path(folder) / "summary.json"
     made = check_fields(summary, read_json(summary), {}).get("parameters", {})
     check_fields(summary, made, {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
     for ours, key in names:
         # A vocabulary of None is that of a ready model, as short-to-long has it.
-        if made.get(ours) is not None and str(made[ours]) != wanted[key]:
-            raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {wanted[key]}.")
-    if wanted["wmt14"]:
+        if made.get(ours) is not None and str(made[ours]) != settings[key]:
+            raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {settings[key]}.")
+    if settings["wmt14"]:
         record = Path(folder) / "wmt14.json"
         found = check_fields(record, read_json(record), {"pair": str})
-        if found["pair"] != wanted["wmt14"] or found.get("rehearsal") != rehearsal:
+        if found["pair"] != settings["wmt14"] or found.get("rehearsal") != rehearsal:
             of = "a rehearsal's" if found.get("rehearsal") else "WMT14's"
             raise ReportError(f"{folder} holds {of} {found['pair']}, not what is asked for.")
-
-
-def _settings(path: Path) -> dict[str, str]:
-    """The ``key=value`` lines of a ``settings.args``."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
-def check_same(folder: str, stage: str, staging: str) -> None:
-    """Make sure that a run goes on under the arguments it was started with; its machine may differ.
-
-    Args:
-        folder: the run's, with ``<stage>.args`` and ``<stage>.tokens`` of the time it was started.
-        stage: one of :data:`fairseq_floater.experiments.stages.STAGES`.
-        staging: where the arguments of now are.
-
-    Raises:
-        ReportError: an option has another value, or an update another number of tokens.
-    """
-    before, tokens = Path(folder) / f"{stage}.args", Path(folder) / f"{stage}.tokens"
-    if not before.is_file():
-        return
-    old, new = _arguments(before), _arguments(Path(staging) / f"{stage}.args")
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    changes = [f"{name} was {_value(old, name)} and is {_value(new, name)} now" for name in names]
-    configured = _settings(Path(staging) / "settings.args")["configured_tokens"]
-    if tokens.is_file() and (found := tokens.read_text(encoding="utf-8").strip()) != configured:
-        changes.append(f"tokens-per-update was {found} and is {configured} now")
-    if changes:
-        results = _RESULTS.get(stage)
-        remove = f"remove {results} there" if results else f"remove {folder}"
-        raise ReportError(
-            f"{folder} was started with other arguments of {stage}: {'; '.join(changes)}. "
-            f"Set back what has changed, use another --work, or {remove}."
-        )
-
-
-def _arguments(path: Path) -> dict[str, str]:
-    """Of a file of words, one a line: each option with its values; what comes first is the data."""
-    found: dict[str, list[str]] = {"the data folder": []}
-    name = "the data folder"
-    text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    for word in text.removesuffix("\n").split("\n"):
-        if word.startswith("--"):
-            name = word
-            found.setdefault(name, [])
-        else:
-            found[name].append(word)
-    return {name: " ".join(words) for name, words in found.items() if name not in _OF_THE_MACHINE}
-
-
-def _value(arguments: dict[str, str], name: str) -> str:
-    return (arguments[name] or "given") if name in arguments else "not given"
-
-
-def resume(folder: str, world: int) -> str:
-    """Make sure that ``folder/checkpoints`` can be gone on from by ``world`` processes; says from where.
-
-    fairseq counts its place in an epoch in batches of each process. Within an epoch another number of
-    processes would train parts of it twice, or leave them out.
-
-    Raises:
-        CheckpointError: the last checkpoint lies within an epoch and was saved by another number.
-    """
-    from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
-    from fairseq_floater.checkpoints.resume import repair_last
-
-    sentence = repair_last(Path(folder) / "checkpoints")
-    noted = Path(folder) / "world"
-    before = _processes(noted) if noted.is_file() else world
-    last = Path(folder) / "checkpoints" / "checkpoint_last.pt"
-    if before != world and last.is_file():
-        place = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
-        if place.get("iterations_in_epoch", 0):
-            raise CheckpointError(
-                f"{last} lies within epoch {place.get('epoch')} and was saved by {before} processes: go on "
-                f"with {before}, or put the checkpoint of a whole epoch in its place."
-            )
-    write_text(noted, f"{world}\n")
-    return sentence
-
-
-def _processes(noted: Path) -> int:
-    text = noted.read_text(encoding="utf-8", errors="replace").strip()
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        raise ReportError(f"{noted} must hold a number of processes, but holds {shown(text)}.")
-    return int(text)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m fairseq_floater.experiments.run_folder resume|data|same|validation|field ...`."""
-    command, *words = sys.argv[1:] if argv is None else argv
-    return exit_code(lambda: _run(command, words), Path(words[0]))
-
-
-def _run(command: str, words: list[str]) -> None:
-    if command == "resume":
-        print(resume(words[0], int(words[1])))
-    elif command == "data":
-        check_data(words[0], words[1], rehearsal="--rehearsal" in words[2:])
-    elif command == "same":
-        check_same(*words)
-    elif command == "validation":
-        write_validation(*words)
-    else:
-        print(field(*words))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

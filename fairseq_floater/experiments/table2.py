@@ -7,9 +7,7 @@ in ``WORK/<config>/plain``.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import fnmatch
-import os
 import re
 import sys
 import time
@@ -17,9 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, UserError, sentence
+from fairseq_floater.experiments.commands import (
+    add_run_options,
+    machines_of,
+    preparation_of,
+    run_command,
+    seeds_of,
+)
+from fairseq_floater.experiments.job import Run, floater
+from fairseq_floater.experiments.launch import BusyError, Launcher, use_gpus
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
+from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.run_folder import RunFolder, is_locked
+from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.files import USER_DIR
 
 _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 
@@ -95,34 +106,14 @@ def progress_of(folder: Path) -> Progress:
         return Progress("not begun", "")
     # Whoever trains a donor holds the lock beside it.
     beside = [folder.parent / ".donor.lock"] if folder.name == PLAIN else []
-    if any(_is_locked(lock) for lock in (folder / ".lock", *beside)):
+    if any(is_locked(lock) for lock in (folder / ".lock", *beside)):
         return Progress("running", _last_update(folder))
-    if (folder / "done").is_file():
-        return Progress("done", "")
-    if (folder / "failed").is_file():
-        reason = (folder / "failed").read_text(encoding="utf-8", errors="replace").strip()
-        return Progress("failed", reason)
-    if folder.name == PLAIN and (folder / "trained").is_file():
+    record = RunFolder(folder).read()
+    if record.get("state") in ("done", "failed"):
+        return Progress(record["state"], str(record.get("reason") or ""))
+    if folder.name == PLAIN and record.get("trained"):
         return Progress("trained", "")
     return Progress("broken off", _last_update(folder))
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a protocol.sh holds a lock; shared, so that looking never keeps one from starting."""
-    try:
-        # For writing: file systems that make flock of fcntl's locks (NFS) ask for it.
-        handle = os.open(path, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without locks
-    finally:
-        os.close(handle)  # gives the lock back
-    return False
 
 
 def _last_update(folder: Path) -> str:
@@ -153,34 +144,117 @@ def status_text(work: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> str:
     return "\n".join([*lines, "", total])
 
 
-def _seeds(text: str) -> list[int]:
-    if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise argparse.ArgumentTypeError(f"must be numbers with commas, but is {text!r}")
-    return [int(seed) for seed in text.split(",")]
+class Table2:
+    """Cells and seeds of the table, one after the other: :meth:`run`.
+
+    Args:
+        args: the command line.
+        launcher: starts the commands.
+    """
+
+    def __init__(self, args: argparse.Namespace, launcher: Launcher):
+        self.args, self.launcher = args, launcher
+        self.machines = machines_of(args)
+        if not args.dry_run:
+            launcher.environment |= use_gpus(self.machines)
+        self.failed: list[str] = []
+        self.busy: list[str] = []
+
+    def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+        """Run the cells; what another process is at is left to it, a failure stops no other cell.
+
+        Raises:
+            UserError: a cell failed.
+        """
+        for seed in seeds:
+            for cell in cells:
+                self._run_cell(cell, seed)
+        if self.busy:
+            self.launcher.say(f"Left to others that are at work on them: {', '.join(self.busy)}")
+        if self.failed:
+            names = ", ".join(self.failed)
+            raise UserError(f"Failed: {names} (bash scripts/table2.sh --status says why).")
+        if not self.args.dry_run:
+            self._print_table()
+
+    def _run_cell(self, cell: Cell, seed: int) -> None:
+        if self.args.dry_run:
+            print(f"# {cell.name}", flush=True)
+        self.launcher.say(f"== {cell.name}, seed {seed}")
+        try:
+            Protocol(self._asked(cell, seed), self.launcher).run()
+        except BusyError:
+            self.launcher.screen.systems -= 1
+            self.busy.append(cell.name)
+        except (UserError, OSError) as error:
+            self.launcher.say(f"{cell.name}: {sentence(error)}")
+            self.failed.append(cell.name)
+
+    def _asked(self, cell: Cell, seed: int) -> Run:
+        args, column = self.args, self.args.work / cell.config
+        return Run(
+            Experiment(args.configs / f"{cell.config}.yaml"),
+            cell.run,
+            column / f"seed-{seed}",
+            data=args.work / "data" / f"{cell.source}-{cell.target}",
+            donor=column / PLAIN,
+            seed=None if cell.encoder == PLAIN else seed,
+            machines=self.machines,
+            launch=args.launch,
+            rendezvous=args.rendezvous,
+            preparation=preparation_of(args),
+        )
+
+    def _print_table(self) -> None:
+        """Print the table of what is done, and keep it."""
+        work = self.args.work
+        if not any(work.glob("*/*/scores.*.json")) and not any(work.glob("*/*/*/scores.*.json")):
+            self.launcher.say("Nothing is scored yet: no table.")
+            return
+        part = work / ".table2.md.part"
+        self.launcher.run(table_command(work), name="table", log=work / "table2.log", output=part)
+        part.replace(work / "table2.md")
+        print((work / "table2.md").read_text(encoding="utf-8"), end="")
+
+
+def table_command(work: Path) -> list[str | Path]:
+    """Return the command that prints the table beside the paper's numbers."""
+    return floater("table", work, "--paper", "--json", work / "table2.json")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/table2.sh", allow_abbrev=False)
+    parser.add_argument("--only", default="", metavar="CELLS")
+    parser.add_argument("--donors", action="store_true")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--work", type=Path, default=Path("work/table2"), metavar="DIR")
+    parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
+    for action in ("status", "list", "table"):
+        parser.add_argument(f"--{action}", action="store_true")
+    add_run_options(parser)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> None:
+    seeds = seeds_of(args.seeds)
+    cells = select(args.only, donors=args.donors)
+    launcher = Launcher(dry_run=args.dry_run)
+    if args.status:
+        donors = select(donors=True) if not args.only else []
+        print(status_text(args.work, [*donors, *select(args.only)], seeds))
+    elif args.list:
+        print("\n".join(cell.name for cell in cells))
+    elif args.table:
+        launcher.run(table_command(args.work), name="table")
+    else:
+        launcher.screen.systems = len(cells) * len(seeds)
+        with launcher.signals():
+            Table2(args, launcher).run(cells, seeds)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m fairseq_floater.experiments.table2`: what table2.sh asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_floater.experiments.table2", description=__doc__
-    )
-    parser.add_argument("command", choices=("cells", "status"))
-    parser.add_argument("--only", default="", metavar="CELLS")
-    parser.add_argument("--donors", action="store_true")
-    parser.add_argument("--seeds", type=_seeds, default=[1])
-    parser.add_argument("--work", type=Path, default=Path("work/table2"))
-    args = parser.parse_args(argv)
-    try:
-        if args.command == "cells":
-            for cell in select(args.only, donors=args.donors):
-                print(cell.name, cell.config, cell.encoder, cell.blocks)
-            return 0
-        donors = select(donors=True) if not args.only else []
-        print(status_text(args.work, [*donors, *select(args.only)], args.seeds))
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    """Run `python -m fairseq_floater.experiments.table2`; return the exit code."""
+    return run_command(_parser(), _run, argv)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2, TABLE_6
+from fairseq_floater.experiments.run_folder import RECORD
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import ReportError, markdown_table
-from fairseq_floater.results.runs import Run, read_run
+from fairseq_floater.results.runs import Run, read_run, read_settings
 
 # Where a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
@@ -211,11 +212,13 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     paths = {
         path.parent
         for depth in range(1, _DEEPEST + 1)
-        for name in ("settings.args", "average.json")
+        for name in (RECORD, "settings.args", "average.json")
         for path in folder.glob("*/" * depth + name)
     }
+    # A donor has a record too, but no settings of its own.
+    paths = {p for p in paths if (p / "average.json").exists() or read_settings(p)}
     if not paths:
-        raise ReportError(f"{folder} holds no run (a folder with settings.args or average.json).")
+        raise ReportError(f"{folder} holds no run (a folder with {RECORD} or average.json).")
     for path in sorted(paths):
         name = str(path.relative_to(folder))
         try:
@@ -233,10 +236,10 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
 def _chosen_test(run: Run, test: str | None) -> str:
     """Return the test set to show; raises OutsideError for a run that says too little."""
     if not run.settings:
-        raise OutsideError("has no settings.args")
+        raise OutsideError("has no settings")
     for key in ("arch", "source", "target", "encoder", "blocks"):
         if key not in run.settings:
-            raise OutsideError(f"its settings.args lacks {key}")
+            raise OutsideError(f"its settings lack {key}")
     tests = tuple(run.scores)
     wanted = (test,) if test is not None else TEST_NAMES + tests * (len(tests) == 1)
     for name in wanted:

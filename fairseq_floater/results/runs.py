@@ -1,7 +1,7 @@
 """Read the folders of finished runs: the one reader behind all tables and figures.
 
 A folder holds JSON of the tools, ``average.json``, ``before.json`` (validation before the first
-update) and ``scores.<test>.json``, and ``settings.args``, the choices behind the run.
+update) and ``scores.<test>.json``, and the run's record with its settings, the choices behind it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.evaluation.score import TEST_SET_LINES
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.records import read_json
 
 
@@ -62,23 +63,23 @@ def read_run(folder: Path, name: str) -> Run:
         path.name.removeprefix("scores.").removesuffix(".json"): read_json(path)
         for path in sorted(folder.glob("scores.*.json"))
     }
-    average, before, settings = (
-        folder / file for file in ("average.json", "before.json", "settings.args")
-    )
+    average, before = (folder / file for file in ("average.json", "before.json"))
     return Run(
         name,
-        _read_settings(settings) if settings.exists() else {},
+        read_settings(folder),
         scores,
         read_json(average) if average.exists() else {},
         read_json(before) if before.exists() else None,
     )
 
 
-def _read_settings(path: Path) -> dict[str, str]:
-    """Read ``key=value`` lines; a key that older runs did not write has its only value of then."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    found = dict(line.split("=", 1) for line in lines if "=" in line)
-    return {"scratch": "no", "base": "yes", "options": "", **found}
+def read_settings(folder: Path) -> dict[str, str]:
+    """Return the settings of a run's record, empty where it has none (a donor's folder, say).
+
+    A key that older runs did not write has its only value of then.
+    """
+    found = RunFolder(folder).read()["settings"]
+    return {"scratch": "no", "base": "yes", "options": "", **found} if found else {}
 
 
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:

@@ -68,7 +68,10 @@ def test_the_protocol_leaves_every_result(finished):
     log = (finished / "plain" / "train.log").read_text()
     donor = float(log.rsplit("best_loss ", 1)[1].split()[0])
     assert before["loss"] == pytest.approx(donor, abs=0.05)
-    assert "--finetune-from-model" in (folder / "finetune.args").read_text()
+    record = json.loads((folder / "run.json").read_text())
+    assert "--finetune-from-model" in record["arguments"]["finetune"]
+    assert record["trained"] and record["state"] == "done"
+    assert record["settings"]["name"] == "floater-all-qkv"
 
 
 def test_a_second_run_skips_what_is_whole(finished, config):
@@ -97,9 +100,7 @@ def test_other_settings_do_not_mix_into_a_run(finished, config, change, message)
     settings["optimisation"] |= change
     other = config.with_name("other.yaml")
     other.write_text(yaml.safe_dump(settings))
-    (finished / "floater-all-qkv" / "trained").rename(finished / "floater-all-qkv" / "set aside")
     refused = run("protocol.sh", other, "--encoder", "floater", "--work", finished)
-    (finished / "floater-all-qkv" / "set aside").rename(finished / "floater-all-qkv" / "trained")
     assert refused.returncode == 1
     assert "plain was started with other arguments of donor: " in refused.stderr
     assert message in refused.stderr
@@ -122,7 +123,8 @@ def test_a_finished_run_is_not_taken_for_one_of_other_settings(
     assert "was started with other arguments" in refused.stderr
     kept = run("protocol.sh", config, "--encoder", "floater", "--work", finished)
     assert kept.returncode == 0, kept.stderr
-    assert (finished / "floater-all-qkv" / f"{stage}.args").is_file()
+    record = json.loads((finished / "floater-all-qkv" / "run.json").read_text())
+    assert stage in record["arguments"]
 
 
 @pytest.mark.slow  # test_faults.py kills trainings too

@@ -21,9 +21,10 @@ from toy import ROOT, environment, run
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.paper_numbers import TABLE_2
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
-from fairseq_floater.experiments.table2 import Cell, progress_of, select
+from fairseq_floater.experiments.table2 import Cell, Progress, progress_of, select
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
 PARSERS = {
@@ -68,13 +69,16 @@ def test_progress(tmp_path):
     line = "x | INFO | train_inner | epoch 003:  4 / 9 loss=1, num_updates=1204, lr=1\n"
     (tmp_path / "train.log").write_text(line * 1000)
     assert progress_of(tmp_path).detail == "epoch 3, update 1,204, 0 min ago"
-    (tmp_path / "failed").write_text("plain: the command failed.\n")
-    assert progress_of(tmp_path).detail == "plain: the command failed."
-    (tmp_path / "done").touch()
+    with RunFolder(tmp_path).changing() as record:
+        record |= {"state": "failed", "reason": "plain: the command failed."}
+    assert progress_of(tmp_path) == Progress("failed", "plain: the command failed.")
+    with RunFolder(tmp_path).changing() as record:
+        record |= {"state": "done", "reason": ""}
     assert progress_of(tmp_path).state == "done"
     donor = tmp_path / "plain"
     donor.mkdir()
-    (donor / "trained").touch()
+    with RunFolder(donor).changing() as record:
+        record["trained"] = True
     assert progress_of(donor).state == "trained"
     hold = 'exec 9>"$1"; flock 9; echo held; read -r'
     holder = subprocess.Popen(
@@ -173,10 +177,10 @@ def test_a_dry_run_of_all_24_cells(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--only",), "--only needs a value."),
+        (("--only",), "argument --only: expected one argument"),
         (("--only", "huge-*"), "`--only` must match cells"),
         (("--seeds", "1;2"), "--seeds must be numbers with commas, but is 1;2."),
-        (("--fast",), "unknown option --fast."),
+        (("--fast",), "unrecognized arguments: --fast"),
     ],
 )
 def test_bad_usage(words, message):
@@ -339,8 +343,9 @@ def test_two_nodes_are_one_process_with_twice_the_batches(miniature, tmp_path):
         data = data or ("--data", work / "data")
         folder = work / System("floater", scratch=True).name
         found.append(torch.load(folder / "checkpoints" / "checkpoint1.pt", weights_only=True))
-        assert "tokens_per_update=1000" in (folder / "settings.args").read_text()
-    assert "2 nodes x 1 CPU process" in (folder / "settings.args").read_text()
+        settings = json.loads((folder / "run.json").read_text())["settings"]
+        assert settings["tokens_per_update"] == "1000"
+    assert settings["processes"] == "2 nodes x 1 CPU process"
     assert found[0]["model"].keys() == found[1]["model"].keys()
     for name, tensor in found[0]["model"].items():
         torch.testing.assert_close(found[1]["model"][name], tensor, rtol=0, atol=1e-5)

@@ -182,9 +182,10 @@ def test_any_name_of_a_file_works(place, name, folder):
 
 def as_bash_reads(text):
     """The words that a script makes of lines of `floater args`."""
-    script = 'source "$1"; read_words WORDS; printf "%s\\0" "${WORDS[@]}"'
-    command = ["bash", "-c", script, "bash", str(ROOT / "scripts" / "common.sh")]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+    script = 'mapfile -t words; for word in "${words[@]}"; do printf "%b\\0" "$word"; done'
+    done = subprocess.run(
+        ["bash", "-c", script], input=text.encode(), capture_output=True, check=True
+    )
     return done.stdout.decode().split("\0")[:-1]
 
 

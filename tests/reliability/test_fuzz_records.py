@@ -25,6 +25,7 @@ from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_options import SplitOptions
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.experiments import run_folder
+from fairseq_floater.experiments.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -129,17 +130,16 @@ def test_spoilt_records(place, edits, changes, bytewise, record):
         "corpus.json",
         "tests.json",
     )
-    for name in (*names, "spm/counts.json", "corpus/counts.json", "dict.txt"):
+    for name in (*names, "spm/counts.json", "corpus/counts.json", "dict.txt", "run.json"):
         put(folder / name, data)
-    settings = put(
-        place / "settings.args", SETTINGS + b"bpe=sentencepiece\nvocab=300\nwmt14=en-de\n"
-    )
+    settings = {"source": "en", "target": "de", "bpe": "sentencepiece", "vocab": "300"}
+    settings["wmt14"] = "en-de"
     taken = [
         unrefused(binarised.finish, folder, names=[folder]),
         unrefused(number_words._read_manifest, folder),
         unrefused(wmt14.report, "en-de", folder, names=[folder]),
         unrefused(run_folder.check_data, folder, settings, rehearsal=False, names=[folder]),
-        unrefused(run_folder.field, str(folder / "summary.json"), "b", "c", names=[folder]),
+        unrefused(RunFolder(folder).read, names=[folder]),
     ]
     return any(taken[2:])
 

@@ -125,7 +125,7 @@ def test_seeds_are_averaged_with_their_spread(tmp_path):
         ({"encoder": "rnn", "options": "--rnn-layers 2 --rnn-input vector"}, "is not in Table 6"),
         ({"encoder": "rnn", "blocks": "input"}, "is not in Table 6"),
         ({"encoder": "rnn", "target": "fr"}, "is not in Table 6"),
-        ({"arch": None}, "its settings.args lacks arch"),
+        ({"arch": None}, "its settings lack arch"),
         ({"bleu": None}, "is not scored yet"),
         ({"test": "bin_80_100"}, None),
     ],
@@ -158,7 +158,7 @@ def test_a_run_without_settings_is_listed_too(tmp_path):
     save_run(tmp_path / "good")
     (save_run(tmp_path / "old") / "settings.args").unlink()
     tables = collect_paper_tables(tmp_path)
-    assert tables.outside == [("old", "has no settings.args")]
+    assert tables.outside == [("old", "has no settings")]
     assert len(filled(tables)) == 1
 
 

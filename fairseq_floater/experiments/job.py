@@ -1,0 +1,159 @@
+"""One run at work: what is asked for, where it lies, the locks it holds, and how its commands start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.errors import UserError, one_line, sentence
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.launch import BusyError, Launcher
+from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import PLAIN, System
+
+_LOOKING = 2  # seconds in which `table2.sh --status` has looked at a lock
+_POLL = 0.5  # seconds between two tries of a lock that another run holds
+
+
+def python(module: str, *words: Any) -> list[Any]:
+    """Return a command of this Python."""
+    return [sys.executable, "-m", module, *words]
+
+
+def floater(*words: Any) -> list[Any]:
+    """Return a command of ours."""
+    return python("fairseq_floater", *words)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a person asks for: one system of an experiment.
+
+    Args:
+        experiment: the configuration.
+        system: the encoder, how it enters, and from where it starts.
+        work: where everything goes.
+        raw: parallel text to make data of.
+        data: data that are made; made there where they are WMT14's.
+        donor: its folder; None for ``work/plain``.
+        seed: of training; None for the configuration's.
+        machines: what to train on.
+        launch: starts the words after it once on each of several nodes.
+        rendezvous: host and port of one of them.
+        losses: also compute the loss of every test sentence.
+        preparation: further options of prepare_wmt14.sh.
+    """
+
+    experiment: Experiment
+    system: System
+    work: Path
+    raw: Path | None = None
+    data: Path | None = None
+    donor: Path | None = None
+    seed: int | None = None
+    machines: Machines = ONE_CPU
+    launch: str = ""
+    rendezvous: str = ""
+    losses: bool = False
+    preparation: tuple[str, ...] = ()
+
+
+class Job:
+    """A run in its folder; :class:`fairseq_floater.experiments.protocol.Protocol` has the steps.
+
+    Args:
+        run: what is asked for.
+        launcher: starts the commands.
+    """
+
+    def __init__(self, run: Run, launcher: Launcher):
+        self.asked, self.launcher = run, launcher
+        self.experiment, self.system = run.experiment, run.system
+        self.data = run.data or run.work / "data"
+        self.donor = run.donor or run.work / PLAIN
+        plain = run.system.encoder == PLAIN
+        self.stage = "scratch" if run.system.scratch else "donor" if plain else "finetune"
+        self.settings = dict(line.split("=", 1) for line in self.arguments("settings"))
+        self.name = self.settings["name"]
+        self.title = self.name if run.seed is None else f"{self.name}, seed {run.seed}"
+        self.path = self.donor if self.stage == "donor" else run.work / self.name
+        self.folder = RunFolder(self.path)
+        self.log = self.path / "steps.log"
+        self.locks: list[int] = []
+
+    def arguments(self, stage: str) -> list[str]:
+        return self.experiment.arguments(
+            stage,
+            self.system,
+            data=str(self.data / "bin"),
+            work=str(self.asked.work),
+            machines=self.asked.machines,
+            seed=self.asked.seed,
+            donor=None if self.asked.donor is None else str(self.asked.donor),
+        )
+
+    def say(self, text: str) -> None:
+        self.launcher.say(f"{self.title}: {text}")
+
+    def command(self, words: list[Any], **places: Any) -> None:
+        places = {"name": self.title, "log": self.log, **places}
+        self.launcher.run(words, locks=self.locks, **places)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Hold the run's lock; leave a failure's reason in the record."""
+        try:
+            for folder in (self.path, self.asked.work, self.donor.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            raise UserError(f"The folder {folder} cannot be made.") from None
+        lock = self._lock(self.path / ".lock", seconds=_LOOKING)
+        if lock is None:
+            self.launcher.say(f"Another protocol.sh is at work on {self.path}.")
+            raise BusyError(self.path)
+        self.locks.append(lock)
+        try:
+            with self.folder.changing() as record:
+                for key in ("state", "reason"):
+                    record.pop(key, None)
+            yield
+        except Exception as error:
+            with suppress(OSError, UserError), self.folder.changing() as record:
+                record |= {"state": "failed", "reason": one_line(sentence(error))}
+            raise
+        finally:
+            self.locks.remove(lock)
+            os.close(lock)
+
+    def _lock(self, path: Path, seconds: float) -> int | None:
+        """Return the descriptor of a lock; None where somebody else still holds it after so long."""
+        lock = try_lock(path)
+        while lock is None and seconds > 0:
+            self.launcher.check_stopped(_POLL)
+            seconds -= _POLL
+            lock = try_lock(path)
+        return lock
+
+    @contextmanager
+    def alone(self, path: Path) -> Iterator[None]:
+        """Hold the lock of what several systems share; the first one makes it, the others wait."""
+        if self.launcher.dry_run:
+            yield
+            return
+        lock = self._lock(path, seconds=0)
+        if lock is None:
+            self.say(f"another run is making what this one needs ({path.name}): waiting for it")
+            lock = self._lock(path, seconds=float("inf"))
+        assert lock is not None
+        self.locks.append(lock)
+        try:
+            yield
+        finally:
+            self.locks.remove(lock)
+            os.close(lock)

@@ -1,0 +1,294 @@
+"""Start the commands of an experiment: shown in a dry run, logged, stopped by signals, side by side."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.hardware import Machines, visible_gpus
+from fairseq_floater.experiments.screen import Screen, TrainingLine
+
+_LAST_LINES = 3  # of a failed command's output that are shown
+_POLL = 0.2  # seconds between two looks at a running command
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
+
+
+class CommandError(UserError):
+    """A command of an experiment failed."""
+
+
+class StoppedError(SystemExit):
+    """Told to stop by a signal: the same command goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
+
+
+class BusyError(SystemExit):
+    """Another process is at work on the same run."""
+
+    def __init__(self, place: Path):
+        super().__init__(75)
+        self.place = place
+
+
+def quoted(words: Iterable[str]) -> str:
+    """Return a command as one could type it, on one line whatever its words hold."""
+    return " ".join(map(_quoted_word, words))
+
+
+def _quoted_word(word: str) -> str:
+    if not _CONTROL.search(word):
+        return shlex.quote(word)
+    escaped = word.replace("\\", r"\\").replace("'", r"\'")
+    return "$'" + _CONTROL.sub(lambda m: rf"\u{ord(m[0]):04x}", escaped) + "'"
+
+
+def _word(word: Any) -> str:
+    """Return a word of a command; a path is never taken for an option."""
+    return f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word)
+
+
+class Launcher:
+    """Start commands one after the other, from as many threads as there are jobs.
+
+    Args:
+        dry_run: print the commands instead, on stdout.
+        screen: where messages go.
+        environment: what commands find in their environment besides this process's.
+    """
+
+    def __init__(
+        self,
+        *,
+        dry_run: bool = False,
+        screen: Screen | None = None,
+        environment: dict[str, str] | None = None,
+    ):
+        self.dry_run = dry_run
+        self.screen = screen or Screen()
+        self.environment = {
+            **os.environ,
+            # The scripts that are called use this Python, and do not look again whether it is set up.
+            **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
+            "FLOATER_SAVE_ON_SIGTERM": "1",
+            **(environment or {}),
+        }
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def say(self, text: str) -> None:
+        """Print a message, in a dry run too."""
+        self.screen.say(text)
+
+    def check_stopped(self, seconds: float = 0) -> None:
+        """Wait so long, then raise StoppedError if this process was told to stop."""
+        time.sleep(seconds)
+        if self._stopped:
+            raise StoppedError
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Hand SIGTERM and SIGINT on as SIGTERM to what runs, which may want to save first."""
+        before = {
+            number: signal.signal(number, self._stop)
+            for number in (signal.SIGTERM, signal.SIGINT)
+            if signal.getsignal(number) is not signal.SIG_IGN  # behind nohup, or `&` of a script
+        }
+        try:
+            yield
+        except StoppedError:
+            self.say("Told to stop: run the same command to go on.")
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        for child in list(self._children):
+            child.terminate()
+
+    def run(
+        self,
+        words: Sequence[Any],
+        *,
+        name: str = "",
+        log: Path | None = None,
+        output: Path | None = None,
+        line: TrainingLine | None = None,
+        locks: Sequence[int] = (),
+    ) -> None:
+        """Run a command to its end; in a dry run print it.
+
+        Args:
+            words: the command.
+            name: what it belongs to, for messages.
+            log: takes what it writes, after what is there; None for the screen.
+            output: takes its stdout, in the place of what is there.
+            line: takes the lines that come into ``log``.
+            locks: descriptors of locks that the command holds too.
+
+        Raises:
+            CommandError: it failed.
+            StoppedError: this process was told to stop, and the command has ended.
+        """
+        command = [_word(word) for word in words]
+        if self.dry_run:
+            print(quoted(command), flush=True)
+            return
+        self.check_stopped()
+        with _opened(log, output) as (stdout, stderr):
+            begin = 0
+            if stderr is not None:
+                stderr.write(f"+ {quoted(command)}\n".encode("utf-8", "backslashreplace"))
+                stderr.flush()
+                begin = stderr.tell()
+            child = self._start(command, stdout, stderr, locks)
+            try:
+                code = self._wait(child, log, begin, line)
+            finally:
+                self._children.discard(child)
+        self.check_stopped()
+        if code == 0:
+            return
+        if log is None:
+            raise CommandError(f"{name or command[0]}: the command failed: {quoted(command)}.")
+        for text in _read(log, begin)[0][-_LAST_LINES:]:
+            print(text, file=sys.stderr)
+        raise CommandError(f"{name}: the command failed; see the end of {log}.")
+
+    def _start(
+        self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
+    ) -> subprocess.Popen[bytes]:
+        # Ctrl-C reaches all processes of a terminal; commands are told to stop by SIGTERM alone.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env=self.environment,
+                pass_fds=tuple(locks),
+            )
+            self._children.add(child)
+        except OSError as error:
+            raise CommandError(f"{command[0]} cannot be started: {error.strerror}.") from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if self._stopped:
+            child.terminate()
+        return child
+
+    def _wait(
+        self,
+        child: subprocess.Popen[bytes],
+        log: Path | None,
+        place: int,
+        line: TrainingLine | None,
+    ) -> int:
+        code = None
+        while code is None:
+            with suppress(subprocess.TimeoutExpired):
+                code = child.wait(_POLL)
+            if line is not None and log is not None:
+                lines, place = _read(log, place)
+                for text in lines:
+                    line.read(text)
+        return code
+
+
+@contextmanager
+def _opened(log: Path | None, output: Path | None) -> Iterator[tuple[Any, Any]]:
+    """Open where a command writes, its stdout and its stderr; None is where this process writes."""
+    with ExitStack() as files:
+        stderr = None if log is None else files.enter_context(log.open("ab"))
+        stdout = stderr if output is None else files.enter_context(output.open("wb"))
+        yield stdout, stderr
+
+
+def _read(log: Path, place: int) -> tuple[list[str], int]:
+    """Return the whole lines of a log from a byte on, and where they end."""
+    try:
+        with log.open("rb") as file:
+            file.seek(place)
+            text = file.read()
+    except OSError:
+        return [], place  # the disk is gone: the command will say so
+    end = text.rfind(b"\n") + 1
+    lines = text[:end].decode("utf-8", errors="replace").split("\n")
+    return [line for line in lines if line.strip()], place + end
+
+
+def side_by_side(jobs: int, tasks: Sequence[Callable[[], None]]) -> list[BaseException]:
+    """Run tasks, so many at a time; begin no further one after a failure. Return what they raised."""
+    failures: list[BaseException] = []
+
+    def guarded(task: Callable[[], None]) -> None:
+        if failures:
+            return
+        try:
+            task()
+        except BaseException as error:  # StoppedError too
+            failures.append(error)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(guarded, tasks))
+    return failures
+
+
+def use_gpus(machines: Machines) -> dict[str, str]:
+    """Return the environment in which programs see no more GPUs than are asked for.
+
+    fairseq takes all that it sees, and with --cpu starts a process for each: the tokens of an update
+    would not be those that are recorded.
+
+    Raises:
+        UserError: there are not so many.
+    """
+    there = visible_gpus()
+    wanted = 0 if machines.on_cpu else machines.processes
+    if wanted > len(there):
+        raise UserError(
+            f"--processes {wanted}, but this machine shows {len(there)} GPUs; --cpu is for processes "
+            "without one."
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(there[:wanted])}
+
+
+def torchrun(name: str, machines: Machines, launch: str = "", rendezvous: str = "") -> list[str]:
+    """Return the words that start each process of a training before fairseq-train's own.
+
+    Args:
+        name: of the run.
+        launch: a command that starts the words after it once on each of several nodes.
+        rendezvous: host and free port of one of the nodes.
+    """
+    if not machines.torchrun:
+        return []  # fairseq itself starts a process for each GPU of a node
+    # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
+    # checkpoint.
+    words = [*launch.split(), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
+    words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
+    words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
+    if machines.nodes > 1:
+        words += ["--rdzv_backend", "c10d", "--rdzv_endpoint", rendezvous]
+        words += ["--rdzv_id", f"{name}-{os.getpid()}"]
+    else:
+        words += ["--standalone"]
+    # RANK is each process's own.
+    own = 'exec "$@" --distributed-rank "$RANK"'
+    return [*words, "--no-python", "bash", "-c", own, "fairseq-train"]

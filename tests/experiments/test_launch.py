@@ -1,0 +1,222 @@
+"""Commands as they are started: shown, logged, stopped; GPUs; several at a time; the screen."""
+
+import io
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from toy import environment, run
+
+from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.hardware import Machines, visible_gpus
+from fairseq_floater.experiments.launch import (
+    CommandError,
+    Launcher,
+    StoppedError,
+    quoted,
+    side_by_side,
+    torchrun,
+    use_gpus,
+)
+from fairseq_floater.experiments.screen import Screen, duration
+
+
+@pytest.mark.parametrize("word", ["a b", "it's", "$(x)", "-x", "", "a\nb 'c' \\ d", "\x1b[0m\té"])
+def test_a_shown_command_is_one_line_that_bash_reads_back(word):
+    line = quoted(["printf", "%s", word])
+    assert len(line.splitlines()) == 1
+    assert subprocess.run(["bash", "-c", line], capture_output=True).stdout.decode() == word
+
+
+def test_a_dry_run_prints_and_runs_nothing(tmp_path, capsys):
+    Launcher(dry_run=True).run(["touch", tmp_path / "a b", Path("-x")], log=tmp_path / "log")
+    assert shlex.split(capsys.readouterr().out) == ["touch", f"{tmp_path}/a b", "./-x"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_and_messages_go_where_they_belong(tmp_path):
+    command = ["bash", "-c", "echo result; echo message >&2"]
+    log, output = tmp_path / "log", tmp_path / "output"
+    for _ in range(2):
+        Launcher().run(command, log=log, output=output)
+    assert output.read_text() == "result\n"
+    assert log.read_text() == f"+ {quoted(command)}\nmessage\n" * 2
+
+
+def test_a_failure_shows_the_end_of_the_log_and_names_it(tmp_path, capfd):
+    log = tmp_path / "log"
+    with pytest.raises(CommandError, match=r"plain: the command failed; see the end of .*log\."):
+        Launcher().run(["bash", "-c", "echo the reason; exit 3"], name="plain", log=log)
+    assert "the reason\n" in capfd.readouterr().err
+    with pytest.raises(CommandError, match="no-such-command cannot be started: No such file"):
+        Launcher().run(["no-such-command"])
+
+
+PARENT = """
+import sys
+from fairseq_floater.experiments.launch import Launcher
+launcher = Launcher()
+with launcher.signals():
+    launcher.run(["bash", "-c", sys.argv[1]])
+    launcher.run(["touch", "next"])
+"""
+CHILD = 'trap "touch ended; exit" TERM; touch begun; for i in {1..600}; do sleep 0.1; done'
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_script_stops_what_it_runs(tmp_path, which):
+    """A signal to the script alone: its command ends too, and what follows is not begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, CHILD],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+    process.send_signal(which)
+    assert "Told to stop: run the same command to go on." in process.communicate()[1]
+    assert process.returncode == 143
+    assert (tmp_path / "ended").exists()
+    assert not (tmp_path / "next").exists()
+
+
+def test_side_by_side_nothing_begins_after_a_failure():
+    begun = []
+
+    def task(number):
+        begun.append(number)
+        if number == 1:
+            raise UserError("one")
+
+    [error] = side_by_side(1, [partial(task, number) for number in range(4)])
+    assert str(error) == "one"
+    assert begun == [0, 1]
+    assert side_by_side(2, [partial(task, 0)] * 3) == []
+
+
+def stopped(screen):
+    launcher = Launcher(screen=screen)
+    launcher._stop(signal.SIGTERM, None)
+    return launcher
+
+
+def test_what_is_told_to_stop_begins_nothing(tmp_path):
+    with pytest.raises(StoppedError) as error:
+        stopped(Screen()).run(["touch", tmp_path / "next"])
+    assert error.value.code == 143
+    assert not (tmp_path / "next").exists()
+
+
+# GPUs.
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine whose nvidia-smi shows so many GPUs."""
+
+    def of(number, visible=None):
+        smi = tmp_path / "nvidia-smi"
+        lines = "".join(f"{n}\\n" for n in range(number))
+        smi.write_text(f'#!/bin/sh\nprintf "{lines}"\n')
+        smi.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return of
+
+
+def test_gpus_are_those_that_a_program_sees(machine):
+    for number, visible, count in ((8, None, 8), (8, "3,5", 2), (8, "", 0), (0, None, 0)):
+        machine(number, visible)
+        assert len(visible_gpus()) == count
+
+
+def test_a_run_sees_no_more_gpus_than_it_uses(machine):
+    machine(8)
+    assert use_gpus(Machines(2)) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert use_gpus(Machines(2, cpu=True)) == {"CUDA_VISIBLE_DEVICES": ""}
+    machine(8, "5,3")
+    assert use_gpus(Machines(1)) == {"CUDA_VISIBLE_DEVICES": "5"}
+    machine(8, "0")
+    with pytest.raises(UserError, match="--processes 2, but this machine shows 1 GPUs"):
+        use_gpus(Machines(2))
+
+
+def test_torchrun_starts_what_fairseq_does_not():
+    assert torchrun("plain", Machines(8)) == []
+    words = torchrun("plain", Machines(4, nodes=2), "srun -n 1", "head:29400")
+    assert words[:4] == ["srun", "-n", "1", "env"]
+    assert words[words.index("--nproc_per_node") + 1] == "4"
+    assert words[words.index("--rdzv_endpoint") + 1] == "head:29400"
+    rank = run(["env", "RANK=3", *words[words.index("bash") :], "echo", "a b"], env=environment())
+    assert rank.stdout == "a b --distributed-rank 3\n"
+
+
+# The screen.
+
+LOG = """2026-11-22 | INFO | fairseq_cli.train | num. shared model params: 1 error-free
+2026-11-22 | INFO | train_inner | epoch 001:      2 / 8 loss=8.015, nll_loss=7.9, ppl=3, num_updates=2, lr=1
+2026-11-22 | INFO | train_inner | epoch 001:      4 / 8 loss=7.5, nll_loss=7.9, ppl=3, num_updates=4, lr=1
+2026-11-22 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 6.496 | ppl 9
+2026-11-22 | WARNING | fairseq.trainer | overflow
+"""
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
+    screen = Screen()
+    line = screen.training("plain", Path("w/a"), ["bin", "--max-epoch", "2"])
+    for text in LOG.splitlines():
+        line.read(text)
+    line.close()
+    said = [re.sub(r"^\[[\d:]+\] ", "", text) for text in capsys.readouterr().err.splitlines()]
+    assert said == [
+        "plain: epoch 1, update 2 of 16, loss 8.015",
+        "plain: epoch 1, update 4 of 16, loss 7.5, 0 s left",
+        "plain: epoch 1, validation loss 6.496",
+        "plain: fairseq.trainer | overflow",
+    ]
+
+
+def test_progress_is_one_live_line_on_a_terminal(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = Screen().training(
+        "plain", Path("w/a"), ["bin", "--max-epoch", "2", "--max-update", "10"]
+    )
+    for text in LOG.splitlines():
+        line.read(text)
+    line.close()
+    shown = terminal.getvalue()
+    assert "update 4 of 10, loss 7.5" in shown.split("\r")[-2] or "update 4 of 10" in shown
+    assert "validation loss 6.496\n" in shown
+    assert "loss 7.5\n" not in shown
+
+
+def test_of_several_systems_it_says_which_one_and_how_long_all_take(capsys):
+    screen = Screen(systems=3, jobs=1)
+    first = Path("w/a")
+    with screen.system("a", first):
+        screen._begun[first] -= 100
+        assert screen.note_left(first, 20) == "about 4 min left in all"  # 20 + 2 x 120 seconds
+    with pytest.raises(UserError), screen.system("b", Path("w/b")):
+        raise UserError("failed")
+    said = capsys.readouterr().err
+    assert "a: system 1 of 3" in said and "b: system 2 of 3" in said
+    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems; about 0 s left in all" in said
+    assert "b: done" not in said
+
+
+def test_durations_are_told_as_a_person_would():
+    assert [duration(s) for s in (45, 720, 12_600)] == ["45 s", "12 min", "3.5 h"]

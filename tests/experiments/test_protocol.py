@@ -1,0 +1,169 @@
+"""The order of a run's steps, what is skipped, and what is left behind; nothing is trained."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from toy import ROOT
+
+from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.job import Run
+from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher, StoppedError
+from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import System
+
+CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
+
+
+class FakeLauncher(Launcher):
+    """Make what each command would leave; ``fails`` names the step that fails."""
+
+    def __init__(self, fails=None):
+        super().__init__()
+        self.steps, self.fails = [], fails
+
+    def run(self, words, *, name="", log=None, output=None, line=None, locks=()):
+        words = [str(word) for word in words]
+        self.steps.append(step := _step(words))
+        self.locks = list(locks)
+        if step == self.fails:
+            raise CommandError(f"{name}: the command failed; see the end of {log}.")
+        if step.startswith("train"):
+            Path(words[words.index("--save-dir") + 1]).mkdir(parents=True)
+        elif step == "validate":
+            log.write_text("x | valid on 'valid' subset | loss 3.25 | ppl 9.5\n")
+        elif output is not None:
+            output.write_text("H-0\n")
+        elif step == "prepare_text.sh":
+            tests = Path(words[3]) / "tests.json"
+            tests.parent.mkdir(parents=True, exist_ok=True)
+            tests.write_text('{"test": "test", "test_long": "test1"}')
+        elif "--json" in words:
+            result = {"bleu": {"score": 12.5}}
+            Path(words[words.index("--json") + 1]).write_text(json.dumps(result))
+
+
+def _step(words):
+    """``train floater-all-qkv``, ``warm-start``, ``generate test1``, ``prepare_text.sh``, ..."""
+    if words[0] == "bash":
+        return Path(words[1]).name
+    if words[2] == "fairseq_floater":
+        return words[3]
+    step = words[2].removeprefix("fairseq_cli.")
+    if step == "train":
+        return f"train {Path(words[words.index('--save-dir') + 1]).parent.name}"
+    if step == "generate":
+        step = "losses" if "--score-reference" in words else step
+        return f"{step} {words[words.index('--gen-subset') + 1]}"
+    return step
+
+
+def run(work, launcher, encoder, *, scratch=False, **asked):
+    system = System(encoder, scratch=scratch)
+    Protocol(Run(Experiment(CONFIG), system, work, **asked), launcher).run()
+    return launcher.steps
+
+
+DATA = ["numbers", "prepare_text.sh"]
+AFTER = ["average", "generate test", "score", "generate test1", "score"]
+
+
+def test_the_steps_of_each_kind_of_system(tmp_path):
+    steps = run(tmp_path, FakeLauncher(), "floater")
+    training = ["train plain", "warm-start", "validate", "train floater-all-qkv"]
+    assert steps == [*DATA, *training, *AFTER]
+    # The donor is there.
+    assert run(tmp_path, FakeLauncher(), "plain") == [*DATA, *AFTER]
+    scratch = run(tmp_path / "other", FakeLauncher(), "none", scratch=True)
+    assert scratch == [*DATA, "train none-all-hidden-scratch", *AFTER]
+
+
+def test_a_second_run_skips_what_is_whole(tmp_path):
+    run(tmp_path, FakeLauncher(), "floater")
+    assert run(tmp_path, FakeLauncher(), "floater") == DATA
+    (tmp_path / "floater-all-qkv" / "scores.test_long.json").unlink()
+    assert run(tmp_path, FakeLauncher(), "floater") == [*DATA, "score"]
+    losses = ["losses test", "losses test1"]
+    assert run(tmp_path, FakeLauncher(), "floater", losses=True) == [*DATA, *losses]
+
+
+def test_the_record_says_what_was_run(tmp_path):
+    run(tmp_path, FakeLauncher(), "floater")
+    record = RunFolder(tmp_path / "floater-all-qkv").read()
+    assert set(record["arguments"]) == {"finetune", "generate"}
+    assert record["settings"]["name"] == "floater-all-qkv"
+    assert record["tokens"] == {"finetune": "2000"}
+    assert record["trained"] and record["state"] == "done"
+    donor = RunFolder(tmp_path / "plain").read()
+    assert donor["trained"] and not donor["settings"] and "state" not in donor
+
+
+def test_a_failure_is_in_the_record_until_the_next_run(tmp_path):
+    with pytest.raises(CommandError):
+        run(tmp_path, FakeLauncher(fails="train floater-all-qkv"), "floater")
+    folder = RunFolder(tmp_path / "floater-all-qkv")
+    record = folder.read()
+    assert record["state"] == "failed"
+    assert "the command failed; see the end of" in record["reason"]
+    assert "trained" not in record
+    assert run(tmp_path, FakeLauncher(), "floater")[2:] == ["train floater-all-qkv", *AFTER]
+    record = folder.read()
+    assert record["state"] == "done" and "reason" not in record
+
+
+def test_another_run_at_work_is_left_alone(tmp_path):
+    (tmp_path / "floater-all-qkv").mkdir(parents=True)
+    lock = try_lock(tmp_path / "floater-all-qkv" / ".lock")
+    launcher = FakeLauncher()
+    with pytest.raises(BusyError) as error:
+        run(tmp_path, launcher, "floater")
+    assert error.value.code == 75
+    assert launcher.steps == []
+    os.close(lock)
+    run(tmp_path, launcher, "floater")
+    assert len(launcher.locks) == 1  # the run's, which every command holds as well
+
+
+def test_who_waits_for_a_donor_can_be_told_to_stop(tmp_path):
+    lock = try_lock(tmp_path / ".donor.lock")
+
+    class Waiting(FakeLauncher):
+        def check_stopped(self, seconds=0):
+            self._stop(signal.SIGTERM, None)
+            super().check_stopped(seconds)
+
+    launcher = Waiting()
+    with pytest.raises(StoppedError):
+        run(tmp_path, launcher, "floater")
+    assert "state" not in RunFolder(tmp_path / "floater-all-qkv").read()
+    os.close(lock)
+
+
+def test_a_training_that_saved_and_stopped_is_not_trained(tmp_path):
+    class Stopping(FakeLauncher):
+        def run(self, words, **places):
+            super().run(words, **places)
+            if self.steps[-1].startswith("train"):
+                (tmp_path / "plain" / "checkpoints" / "stopped").touch()
+
+    with pytest.raises(StoppedError):
+        run(tmp_path, Stopping(), "floater")
+    assert "trained" not in RunFolder(tmp_path / "plain").read()
+
+
+def test_a_lost_disk_is_noticed(tmp_path):
+    class Losing(FakeLauncher):
+        def run(self, words, **places):
+            super().run(words, **places)
+            if self.steps[-1] == "train plain":
+                lock = tmp_path / "floater-all-qkv" / ".lock"
+                lock.unlink()
+                lock.touch()
+
+    with pytest.raises(UserError, match="was its disk lost"):
+        run(tmp_path, Losing(), "floater")
+    assert "trained" not in RunFolder(tmp_path / "plain").read()
