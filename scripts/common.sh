@@ -17,20 +17,6 @@ die() {
   exit 1
 }
 
-# usage_error SENTENCE: the command line is wrong.
-usage_error() {
-  printf '%s (see %s --help)\n' "$*" "$0" >&2
-  exit 2
-}
-
-# as_paths NAME...: a folder whose name begins with a dash is given on as ./-name, or it would be an option.
-as_paths() {
-  local name
-  for name in "$@"; do
-    if [[ ${!name} == -* ]]; then printf -v "$name" './%s' "${!name}"; fi
-  done
-}
-
 # A command as one could type it.
 quoted() {
   local words

@@ -41,14 +41,4 @@ example:
 END
 }
 
-for word in "$@"; do
-    case $word in
-        -h | --help)
-            usage
-            exit 0
-            ;;
-        --dry-run) DRY_RUN=1 ;;
-    esac
-done
-ensure_setup
-exec "$PYTHON" -m fairseq_floater.data.prepare all "$@"
+enter fairseq_floater.data.prepare all "$@"
