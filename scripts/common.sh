@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script here begins with; sourced, not run.
+# Functions that the scripts share; sourced, not run.
 set -euo pipefail
 
 ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -13,7 +13,7 @@ whose result is whole is skipped; a killed run goes on where it was.
 
   --encoder E     floater, sinusoidal, learned, rnn, rotation_flow, none; or plain: average and score the donor itself
   --blocks B      all (default) or input
-  --target T      qkv or hidden (default: qkv for floater, hidden for the others)
+  --target T      qkv or hidden (default: qkv for floater and rnn, hidden for the others)
   --scratch       train from random parameters instead of the donor (`budget: scratch`)
   --no-base       without fairseq's sinusoid underneath
   --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)

@@ -159,11 +159,10 @@ class TrainingLine:
             return
         if self._bar is None:
             self._row = self._screen.take_row()
-            shape = "{desc} |{bar:20}| {postfix}"
+            shape = "{bar:20} {desc}"
             self._bar = tqdm(total=total, bar_format=shape, position=self._row, leave=False)
-            self._bar.set_description_str(self._name)
         self._bar.n = done
-        self._bar.set_postfix_str(", ".join(parts))
+        self._bar.set_description_str(f"{self._name}: {', '.join(parts)}")
 
     def close(self) -> None:
         """Remove the live line."""
