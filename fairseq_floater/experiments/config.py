@@ -207,7 +207,7 @@ class ListedSystem(NamedTuple):
 
 
 def s2l_systems(section: dict[str, Any]) -> list[ListedSystem]:
-    """The systems of an `s2l` section; raises UsageError for options that make no run."""
+    """Return the systems of an `s2l` section; raises UsageError for options that make no run."""
     entries = [e if isinstance(e, dict) else {"options": e} for e in section["systems"]]
     runs = [system_from_words(entry["options"]) for entry in entries]
     return [
@@ -232,7 +232,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_word(value: Any) -> bool:
-    """Whether a value is one word of a command line."""
+    """Return whether a value is one word of a command line."""
     if isinstance(value, int):  # or bool
         return -(2**63) <= value < 2**63
     if isinstance(value, float):
@@ -260,7 +260,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def read_config(path: Path) -> Any:
-    """What the file holds, as plain Python values.
+    """Read what the file holds, as plain Python values.
 
     Raises:
         OSError: it cannot be read.

@@ -50,7 +50,7 @@ class Machines:
 
     @property
     def torchrun(self) -> bool:
-        """Whether torchrun starts the processes."""
+        """Return whether torchrun starts the processes."""
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
     def training_options(self) -> list[str]:
@@ -104,5 +104,5 @@ def add_machine_options(parser: argparse.ArgumentParser, processes: int | None =
 
 
 def machines_from_args(args: argparse.Namespace) -> Machines:
-    """The machines of a parsed command line."""
+    """Return the machines of a parsed command line."""
     return Machines(args.processes, args.nodes, args.cpu, not args.no_fp16)

@@ -69,7 +69,7 @@ class Experiment:
         seed: int | None = None,
         donor: str | None = None,
     ) -> list[str]:
-        """The arguments of ``stage`` for ``run``.
+        """Return the arguments of ``stage`` for ``run``.
 
         Args:
             stage: one of :data:`STAGES`.
@@ -177,7 +177,7 @@ class Experiment:
         return str(self.config["data"].get("bpe", "sentencepiece"))
 
     def _to_text(self) -> list[str]:
-        """What makes raw text of a model's subwords: it is scored, never tokens."""
+        """Return the options that make raw text of subwords: text is scored, never tokens."""
         if self.bpe == "sentencepiece":
             return ["--remove-bpe", "sentencepiece"]
         return ["--remove-bpe", "subword_nmt", "--tokenizer", "moses"]
@@ -192,7 +192,7 @@ class Experiment:
             write_text(Path(folder) / f"{stage}.args", one_a_line(words))
 
     def _settings(self, run: System, machines: Machines, seed: int | None) -> list[str]:
-        """What the scripts and tables need to know besides arguments, as ``key=value``."""
+        """Return what runs and tables need to know besides arguments, as ``key=value``."""
         frequency, tokens = self.tokens_per_update(machines.world)
         stage = "scratch" if run.scratch else "donor" if run.encoder == PLAIN else "finetune"
         limits = self.config["budget"].get(stage) or {}
@@ -252,7 +252,7 @@ class Experiment:
 
 
 def _place(path: str | Path) -> str:
-    """A path that no command takes for an option."""
+    """Write a path so that no command takes it for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 

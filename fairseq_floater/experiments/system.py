@@ -59,7 +59,7 @@ class System:
 
     @property
     def name(self) -> str:
-        """The run's folder: ``plain``, ``floater-all-qkv``, ``floater-all-hidden-scratch-nobase``.
+        """Name the run's folder: ``plain``, ``floater-all-qkv``, ``floater-all-hidden-scratch-nobase``.
 
         Further options come last, ``rnn-all-qkv-rnn-layers_2``.
         """
@@ -74,7 +74,7 @@ class System:
 
     @property
     def label(self) -> str:
-        """The run in a few words, for tables of one experiment: ``FLOATER, hidden``; ``sinusoid, warm``.
+        """Describe the run in a few words, for tables of one experiment: ``FLOATER, hidden``; ``sinusoid, warm``.
 
         Untold is what is usual: a sinusoid or learned vectors at the input, flows at all blocks, each
         encoder's own target, from random parameters with nothing underneath.
@@ -102,7 +102,7 @@ class System:
         return [*options, *self.options]
 
     def settings(self) -> list[str]:
-        """The run as ``key=value``, for scripts and for tables of results."""
+        """Return the run as ``key=value``, for scripts and for tables of results."""
         return [
             f"name={self.name}",
             f"encoder={self.encoder}",
@@ -115,7 +115,7 @@ class System:
 
 
 def add_system_options(parser: argparse.ArgumentParser) -> None:
-    """The options that :func:`system_from_args` reads."""
+    """Add the options that :func:`system_from_args` reads."""
     parser.add_argument("--encoder", default="floater", choices=(*DEFAULT_TARGETS, PLAIN))
     parser.add_argument("--blocks", default="all", choices=BLOCKS)
     parser.add_argument("--target", default=None, choices=TARGETS)
@@ -134,7 +134,7 @@ def add_system_options(parser: argparse.ArgumentParser) -> None:
 
 
 def system_from_args(args: argparse.Namespace) -> System:
-    """The run of a parsed command line."""
+    """Return the run of a parsed command line."""
     try:
         options = tuple(shlex.split(args.model_options))
     except ValueError as error:
@@ -144,7 +144,7 @@ def system_from_args(args: argparse.Namespace) -> System:
 
 
 def system_from_words(words: str) -> System:
-    """The run of one line of options, as a configuration lists it; the model's come after ``--``.
+    """Parse the run of one line of options, as a configuration lists it; the model's come after ``--``.
 
     Raises:
         UsageError: unknown options or values.

@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def config(self) -> str:
-        """The configuration's file name without ``.yaml``."""
+        """Return the configuration's file name without ``.yaml``."""
         return f"wmt14_{self.source}_{self.target}_{self.size}"
 
     @property
@@ -61,13 +61,13 @@ class Cell:
         return System(self.encoder, self.blocks)
 
     def folder(self, work: Path, seed: int) -> Path:
-        """Where its run lies."""
+        """Return where its run lies."""
         column = work / self.config
         return column / PLAIN if self.encoder == PLAIN else column / f"seed-{seed}" / self.run.name
 
 
 def select(patterns: str = "", *, donors: bool = False) -> list[Cell]:
-    """The cells whose names match one of the comma-separated patterns (``base-*``); all for none.
+    """Return the cells whose names match one of the comma-separated patterns (``base-*``); all for none.
 
     Column after column, so that the first cells share a donor.
 

@@ -118,12 +118,12 @@ class PaperTables:
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells of both tables."""
+        """Return the cells of both tables."""
         return [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
 
     @property
     def filled(self) -> bool:
-        """Whether any run belongs in a cell."""
+        """Return whether any run belongs in a cell."""
         return any(cell.found for cell in self.cells)
 
     def to_json_dict(self) -> dict[str, Any]:

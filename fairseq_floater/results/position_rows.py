@@ -43,7 +43,7 @@ class Track:
 
     @property
     def known(self) -> Tensor:
-        """The rows up to T: [min(T, N), C]; all of them where T is unknown."""
+        """Return the rows up to T: [min(T, N), C]; all of them where T is unknown."""
         return self.rows[: self.trained]
 
     def measure(self) -> dict[str, Any]:

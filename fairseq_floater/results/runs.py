@@ -30,12 +30,12 @@ class Run:
 
     @property
     def parameters(self) -> int | None:
-        """The position encoder's parameters in all."""
+        """Count the position encoder's parameters in all."""
         return self.average.get("position_parameters")
 
     @property
     def seed(self) -> str | None:
-        """The seed of training."""
+        """Return the seed of training."""
         return self.settings.get("seed")
 
     def metric(self, name: str, test: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Run:
         return self.scores[test].get("bleu" if name == "sacrebleu" else tokenised) or {}
 
     def is_newstest2014(self, test: str) -> bool:
-        """Whether the test set has as many sentences as newstest2014, the paper's."""
+        """Return whether the test set has as many sentences as newstest2014, the paper's."""
         lines = TEST_SET_LINES[self.settings["target"]]["wmt14/full"]
         return bool(self.scores[test].get("sentences", lines) == lines)
 
