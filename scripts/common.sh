@@ -34,11 +34,6 @@ run() {
   stoppable "$@"
 }
 
-# aside COMMAND...: run, for a command whose results are mere progress here.
-aside() {
-  if dry; then run "$@"; else run "$@" >&2; fi
-}
-
 dry() { [[ $DRY_RUN == 1 ]]; }
 
 # put PART FILE: what was written as PART is FILE from now on; on the disk first, so that FILE is never half there.

@@ -74,7 +74,7 @@ class System:
 
     @property
     def label(self) -> str:
-        """Describe the run in a few words, for tables of one experiment: ``FLOATER, hidden``; ``sinusoid, warm``.
+        """Describe the run in a few words, for tables: ``FLOATER, hidden``; ``sinusoid, warm``.
 
         Untold is what is usual: a sinusoid or learned vectors at the input, flows at all blocks, each
         encoder's own target, from random parameters with nothing underneath.
