@@ -133,15 +133,12 @@ def test_a_device_that_never_ends_is_no_configuration():
     assert not accepted("args", "/dev/zero", "donor", names=["`/dev/zero` must hold at most"])
 
 
-def test_a_file_in_the_making_is_private(tmp_path):
+def test_a_file_in_the_making_is_private(tmp_path, monkeypatch):
     """Whatever the umask; the finished file is an ordinary one."""
     modes = []
-    before = os.umask(0)
-    try:
-        path = tmp_path / "out"
-        write_whole(path, lambda temporary: modes.append(temporary.stat().st_mode))
-    finally:
-        os.umask(before)
+    monkeypatch.setattr("fairseq_floater.files._UMASK", 0)
+    path = tmp_path / "out"
+    write_whole(path, lambda temporary: modes.append(temporary.stat().st_mode))
     assert [stat.S_IMODE(mode) for mode in modes] == [0o600]
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
 

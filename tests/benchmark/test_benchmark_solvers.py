@@ -71,7 +71,7 @@ def rows(tmp_path_factory):
     path = save_model(tmp_path_factory.mktemp("model") / "model.pt", "floater", "all", "qkv")
     settings = Settings(rounds=1, solve_length=24, checkpoint=str(path))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(solvers, "ENGINES", (("rk4", 0.02), ("rk4_hermite", 0.2), ("adams", 0.4)))
+        patched.setattr(solvers, "COMPARED", (("rk4", 0.02), ("rk4_hermite", 0.2), ("adams", 0.4)))
         bench = Bench(settings, [], progress=lambda message: None)
         return solvers.solve_rows(bench, dim=16, rows=4)
 

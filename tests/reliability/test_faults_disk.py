@@ -126,17 +126,6 @@ def test_a_mount_that_is_lost(inputs, tmp_path, name):
     assert noticed  # else it was never lost in time
 
 
-def test_no_room_for_temporary_files(inputs, tmp_path):
-    folder = fresh(tmp_path, inputs)
-    with small_disk(folder / "tmp", "4k"):
-        code = ended(start(TOOLS["score"], folder))
-    said = (folder / "messages").read_text()
-    assert code == 1
-    assert said.count("\n") == 1
-    assert FULL in said and str(folder / "tmp") in said
-    finish(TOOLS["score"], folder)
-
-
 # Training.
 
 
