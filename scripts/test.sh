@@ -8,7 +8,7 @@ case ${1:-} in
     cat <<'EOF'
 usage: bash scripts/test.sh [PYTEST OPTIONS]
 
-Runs every test but those marked slow (under ten minutes on two cores).
+Runs every test but those marked slow (about ten minutes on two cores).
 example: bash scripts/test.sh -k contract
          bash scripts/test.sh -m slow
 EOF
