@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.records import read_json as read_json
 
 # Asking sets it, which must not meet the threads that run systems side by side.
 _UMASK = os.umask(0)

@@ -15,7 +15,8 @@ from typing import IO, Any
 
 from fairseq_floater.data.parallel_text import TextDataError, say
 from fairseq_floater.data.subwords import SEGMENTATIONS
-from fairseq_floater.files import file_hash, put_folder, read_json, write_text
+from fairseq_floater.files import file_hash, put_folder, write_text
+from fairseq_floater.records import read_json
 
 MANIFEST = "prepare.json"
 

@@ -29,7 +29,8 @@ import num2words
 from tqdm import tqdm
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.files import file_hash, naming, read_json, write_text
+from fairseq_floater.files import file_hash, naming, write_text
+from fairseq_floater.records import read_json
 
 LANGUAGES = ("de", "en", "fr")
 MANIFEST = "numbers.json"

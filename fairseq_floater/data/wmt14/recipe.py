@@ -16,7 +16,8 @@ from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe
 from fairseq_floater.errors import exit_code
-from fairseq_floater.files import read_json, write_text
+from fairseq_floater.files import write_text
+from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
 VALID = ("held-out", "newstest2013")

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.s2l.bins import Bins, S2LError
 from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST, Pair
-from fairseq_floater.files import read_json
+from fairseq_floater.records import read_json
 from fairseq_floater.version import __version__
 
 
