@@ -81,10 +81,10 @@ ensure_setup() {
   export PYTHONSAFEPATH=1
 }
 
-# enter MODULE WORDS...: prints the help, or becomes the command of Python that does the work.
-enter() {
+# read_flags WORDS...: prints the help and ends, or notes that this is a dry run.
+read_flags() {
   local word
-  for word in "${@:2}"; do
+  for word in "$@"; do
     case $word in
     -h | --help)
       usage
@@ -93,6 +93,11 @@ enter() {
     --dry-run) DRY_RUN=1 ;;
     esac
   done
+}
+
+# enter MODULE WORDS...: prints the help, or becomes the command of Python that does the work.
+enter() {
+  read_flags "${@:2}"
   ensure_setup
   exec "$PYTHON" -m "$@"
 }

@@ -100,16 +100,10 @@ fetch() {
         "$file.sha256), but has others; try another --mirror."
 }
 
+read_flags "$@"
 words=()
 for word in "$@"; do
-    case $word in
-    -h | --help)
-        usage
-        exit 0
-        ;;
-    --dry-run) DRY_RUN=1 ;;
-    *) words+=("$word") ;;
-    esac
+    if [[ $word != --dry-run ]]; then words+=("$word"); fi
 done
 ensure_setup
 
