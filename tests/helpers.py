@@ -12,6 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.signal import PositionSignal
 
 TINY = "floater_transformer_tiny"
@@ -69,7 +70,7 @@ def signals(model):
         (stack, name, module)
         for stack in (model.encoder, model.decoder)
         for name, module in stack.named_children()
-        if isinstance(module, PositionSignal)
+        if isinstance(module, PositionEncoder)
     ]
 
 
@@ -99,14 +100,16 @@ def position_parameters(model):
 def randomise_positions(model, seed=1):
     """Fill what encoders learn with values about as large as the token embeddings.
 
-    Square weights stay small, so that a flow of 700 tokens stays finite.
+    A signal's square weights stay small, so that a flow of 700 tokens stays finite.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in position_modules(model):
-            is_signal = isinstance(module, PositionSignal)
             for parameter in module.parameters():
-                std = 0.5 if not is_signal else 1.0 if parameter.dim() == 1 else 0.03
+                of_stack = isinstance(module, PositionEncoder)
+                std = 1.0 if of_stack and parameter.dim() == 1 else 0.5
+                if isinstance(module, PositionSignal) and parameter.dim() > 1:
+                    std = 0.03
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
     return model
 

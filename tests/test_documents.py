@@ -62,9 +62,9 @@ def test_the_example_of_a_new_encoder_runs():
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     scope = {}
     exec(compile(code, "line.py", "exec"), scope)  # our own document, not input
-    from fairseq_floater.position_encoders.signal import SignalSpec
+    from fairseq_floater.position_encoders.base import EncoderSpec
 
-    spec = SignalSpec(
+    spec = EncoderSpec(
         dim=8,
         streams=("q", "k", "v"),
         every_block=True,

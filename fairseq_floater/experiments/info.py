@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, complete, encoder_options
+from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
     HIDDEN_STREAMS,
     SELF_STREAMS,
     SOURCE_STREAMS,
-    SignalSpec,
 )
 from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
@@ -96,18 +96,18 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
     """
     args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
     complete(args)
-    channels, depth = SIZES[ARCHITECTURES[arch]]
+    channels, depth, heads = SIZES[ARCHITECTURES[arch]]
     # What `transformer/encoder.py` attaches to encoder and decoder.
     attached: list[tuple[str, str, tuple[str, ...]]] = [
         ("encoder", "positions", SELF_STREAMS),
         ("decoder", "positions", SELF_STREAMS + CROSS_QUERY_STREAMS),
         ("decoder", "source_positions", SOURCE_STREAMS),
     ]
-    if args.position_target == "hidden":
+    if args.position_target != "qkv":
         attached = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
     found: dict[str, int] = {}
     for stack, attribute, streams in attached:
-        spec = SignalSpec(
+        spec = EncoderSpec(
             dim=channels,
             streams=streams,
             every_block=blocks == "all",
@@ -117,6 +117,8 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
             padding_idx=1,
             base_at_input=True,
             options=encoder_options(args),
+            heads=heads,
+            blocks=depth,
         )
         signal = POSITION_ENCODERS[encoder](spec)
         modules: dict[str, nn.Module] = {f"{stack}.{attribute}": signal}

@@ -30,7 +30,11 @@ def _names(encoders: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-_QKV = (name for name, target in DEFAULT_TARGETS.items() if target == "qkv")
+_QKV, _INSIDE = (
+    [name for name, default in DEFAULT_TARGETS.items() if default == target]
+    for target in ("qkv", "attention")
+)
+BASES = ("auto", "keep", "drop")
 SHARED_OPTIONS = (
     Option(
         "--position-encoder",
@@ -44,9 +48,17 @@ SHARED_OPTIONS = (
         "--position-target",
         None,
         "how positions enter: added to a block's input (hidden) or to q, k, v (qkv); "
-        f"default: qkv for {_names(_QKV)}, hidden for the others",
+        f"default: qkv for {_names(_QKV)}, hidden for the other signals; {_names(_INSIDE)} act inside "
+        "attention and take no target",
         str,
         TARGETS,
+    ),
+    Option(
+        "--position-base",
+        "auto",
+        "fairseq's own sinusoid underneath: keep, drop, or as the encoder's paper has it (auto)",
+        str,
+        BASES,
     ),
     Option(
         "--position-stretch",
@@ -59,8 +71,9 @@ SHARED_OPTIONS = (
 
 
 def all_options() -> tuple[Option, ...]:
-    """Return the shared options, then each encoder's own."""
-    return SHARED_OPTIONS + tuple(o for cls in POSITION_ENCODERS.values() for o in cls.options)
+    """Return the shared options, then each encoder's own; some encoders have one in common."""
+    own = (o for encoder in POSITION_ENCODERS.values() for o in encoder.options)
+    return SHARED_OPTIONS + tuple(dict.fromkeys(own))
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +100,15 @@ def complete(args: Any) -> type[PositionEncoder]:
     encoder = POSITION_ENCODERS[args.position_encoder]
     if args.position_target is None:
         args.position_target = encoder.targets[0]
+    if args.position_target not in encoder.targets:
+        raise ValueError(
+            f"`--position-target` must be {' or '.join(encoder.targets)} with --position-encoder "
+            f"{encoder.name}, but is {args.position_target} instead."
+        )
+    if args.position_base == "keep" and getattr(args, "no_token_positional_embeddings", False):
+        raise ValueError(
+            "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops it."
+        )
     encoder.check_options(encoder_options(args), args.position_target)
     _check_stretch(args, encoder)
     return encoder
@@ -101,11 +123,18 @@ def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
             f"`--position-stretch` needs positions between two tokens ({able}), but "
             f"--position-encoder is {encoder.name} instead."
         )
-    if encoder.keeps_base and not getattr(args, "no_token_positional_embeddings", False):
+    if has_base(args):
         raise ValueError(
-            "`--position-stretch` must come with `--no-token-positional-embeddings`: fairseq's own "
-            "sinusoid underneath would stay unstretched."
+            "`--position-stretch` must come with `--no-token-positional-embeddings` (or "
+            "`--position-base drop`): fairseq's own sinusoid underneath would stay unstretched."
         )
+
+
+def has_base(args: Any) -> bool:
+    """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options."""
+    if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
+        return False
+    return args.position_base == "keep" or POSITION_ENCODERS[args.position_encoder].keeps_base
 
 
 def encoder_options(args: Any) -> dict[str, Any]:

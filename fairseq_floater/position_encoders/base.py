@@ -35,6 +35,9 @@ class EncoderSpec:
         padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
         base_at_input: whether fairseq's own ``embed_positions`` is there underneath.
         options: the encoder's own options by ``dest``.
+        streams: what a signal is added to, see ``signal.py``.
+        heads: of self-attention.
+        blocks: how many the stack has.
     """
 
     dim: int
@@ -45,6 +48,19 @@ class EncoderSpec:
     padding_idx: int
     base_at_input: bool
     options: dict[str, Any] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
+    heads: int = 1
+    blocks: int = 1
+
+    @property
+    def head_dim(self) -> int:
+        """Return D = C / H."""
+        return self.dim // self.heads
+
+    @property
+    def causal(self) -> bool:
+        """Return whether no key comes after its query, as in a decoder."""
+        return self.side == "target"
 
 
 class BlockPositions(nn.Module):
@@ -79,6 +95,10 @@ class PositionEncoder(nn.Module, ABC):
     inductive: ClassVar[bool]
     data_driven: ClassVar[bool]
     parameter_efficient: ClassVar[bool]
+    #: Only the distance of two tokens counts, not where they stand.
+    relative: bool = False
+    #: A table of rows is computed, and kept in evaluation.
+    tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which ``--position-stretch`` needs.
     continuous: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
@@ -90,6 +110,9 @@ class PositionEncoder(nn.Module, ABC):
     def __init__(self, spec: EncoderSpec):
         super().__init__()
         self.spec = spec
+        # Carries the device: an encoder without parameters must still follow `.to()`.
+        self.anchor: Tensor
+        self.register_buffer("anchor", torch.empty(0), persistent=False)
         self._kept: dict[torch.dtype, Tensor] = {}
         self._kept_for = torch.empty(0)  # the parameters' sums when it was computed
         #: size of the last table, see :func:`check_rows`
@@ -104,6 +127,11 @@ class PositionEncoder(nn.Module, ABC):
         """Return one phrase for the log at start."""
         return ""
 
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
+        """Return the option beyond whose value distances look alike, and that value; None without one."""
+        return None
+
     def receives(self, block_index: int) -> bool:
         """Return whether this block gets positions from the encoder."""
         return self.spec.every_block or block_index == 0
@@ -116,6 +144,18 @@ class PositionEncoder(nn.Module, ABC):
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
         """Compute the table in float32 from the parts of the blocks: [N, ...]."""
 
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        """Compute rows at token positions 0, 1/r, 2/r, ...: float32 [N, ...].
+
+        ``continuous`` encoders have them.
+
+        Args:
+            num_rows: N.
+            rows_per_token: r.
+            blocks: the parts of the blocks that receive positions.
+        """
+        raise NotImplementedError(f"{self.name} has no positions between two tokens.")
+
     def statistics(self) -> dict[str, Any]:
         """Return numbers for the training log, by name, counted since the last call."""
         return {}
@@ -125,18 +165,27 @@ class PositionEncoder(nn.Module, ABC):
         """Return the longest input in tokens, end symbol included."""
         return UNLIMITED_POSITIONS
 
-    def forward(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def forward(
+        self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, rows_per_token: int = 1
+    ) -> Tensor:
         """Return the table [N, ...] in ``dtype``, computed or kept.
 
         Args:
-            num_positions: N.
+            num_positions: N, unless :attr:`table_length` sets it.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
+            rows_per_token: more than 1 while training on stretched positions only: the N rows are
+                that much closer, and nothing is kept.
 
         Raises:
             ValueError: more positions than the encoder has.
             PositionRangeError: a row is too large for a model of ``dtype``.
         """
+        num_positions = self.table_length or num_positions
+        if rows_per_token > 1:
+            return self._cast(
+                lambda: self.compute_between(num_positions, rows_per_token, blocks), blocks, dtype
+            )
         self._check_length(num_positions)
         if self.training or torch.is_grad_enabled():
             self.drop_kept_table()
@@ -147,6 +196,11 @@ class PositionEncoder(nn.Module, ABC):
         if kept is None or len(kept) < num_positions:
             kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
         return kept[:num_positions]
+
+    @property
+    def table_length(self) -> int | None:
+        """Return N where it does not grow with the input (a table of buckets, say), else None."""
+        return None
 
     def drop_kept_table(self) -> None:
         """Compute the table anew at the next call."""
@@ -167,6 +221,8 @@ class PositionEncoder(nn.Module, ABC):
         return torch.stack(sums) if sums else torch.empty(0)
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        if self.table_length:
+            return self._computed(num_positions, blocks, dtype)
         room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
         try:
             return self._computed(min(room, self.max_positions), blocks, dtype)

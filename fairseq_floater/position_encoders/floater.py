@@ -23,8 +23,9 @@ from fairseq_floater.ode import (
     checked_step_size,
 )
 from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.signal import PositionSignal
 
 SOLVER_OPTIONS = (
     Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
@@ -52,7 +53,7 @@ HIDDEN_INITIAL_VALUE_STD = 0.1
 class InitialValues(RescaledModule):
     """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
 
-    def __init__(self, block_index: int, spec: SignalSpec):
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(spec.options["floater_lr_scale"])
         self.block_index = block_index
         scale = spec.options["floater_init_scale"]
@@ -133,7 +134,7 @@ class FloaterPositions(PositionSignal):
         interval = options["floater_update_interval"]
         return f"{describe_solver(options)}, update interval {interval}"
 
-    def __init__(self, spec: SignalSpec):
+    def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         options = spec.options
         self.dynamics = PositionDynamics(

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
+from fairseq_floater.position_encoders.signal import PositionSignal
 
 
-class LearnedRows(nn.Module):
+class LearnedRows(BlockPositions):
     """Hold the rows of one block: ``weight`` [max positions, S, C], as fairseq initialises its own."""
 
-    def __init__(self, block_index: int, spec: SignalSpec):
-        super().__init__()
-        self.block_index = block_index
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index)
         weight = torch.empty(spec.max_positions, len(spec.streams), spec.dim)
         self.weight = nn.Parameter(nn.init.normal_(weight, std=spec.dim**-0.5))
 

@@ -27,11 +27,14 @@ ENCODERS = {
     "learned": Entry("learned.LearnedPositions", "hidden"),
     "rnn": Entry("rnn.RecurrentPositions", "qkv"),
     "rotation_flow": Entry("rotation_flow.RotationFlowPositions", "hidden"),
+    "rope": Entry("rope.RopePositions", "attention"),
+    "t5": Entry("t5.T5Positions", "attention"),
+    "alibi": Entry("alibi.AlibiPositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 BLOCKS = ("all", "input")
-TARGETS = ("qkv", "hidden")
+TARGETS = ("qkv", "hidden", "attention")
 
 
 class _Classes(Mapping[str, "type[PositionEncoder]"]):

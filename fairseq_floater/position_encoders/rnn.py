@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec, StartingPoints
+from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
 INPUTS = ("scalar", "vector")
@@ -57,7 +58,7 @@ class RecurrentPositions(PositionSignal):
     def describe(cls, options: dict[str, Any], target: str) -> str:
         return f"layers {options['rnn_layers']}, input {options['rnn_input']}"
 
-    def __init__(self, spec: SignalSpec):
+    def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         self.is_vector = spec.options["rnn_input"] == "vector"
         self.input_size = spec.dim if self.is_vector else 1

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec, StartingPoints
+from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
 DELTA = 0.1
@@ -51,7 +52,7 @@ class RotationFlowPositions(PositionSignal):
     def describe(cls, options: dict[str, Any], target: str) -> str:
         return f"frequencies up to {options['rotation_frequency']} radians a token at the start"
 
-    def __init__(self, spec: SignalSpec):
+    def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         # For entries of deviation s the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
         largest = spec.options["rotation_frequency"] / DELTA

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.base import BlockPositions
-from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
+from fairseq_floater.position_encoders.signal import PositionSignal
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
@@ -69,12 +69,6 @@ class SinusoidalPositions(PositionSignal):
     data_driven = False
     parameter_efficient = True
     continuous = True
-
-    def __init__(self, spec: SignalSpec):
-        super().__init__(spec)
-        # Carries the device: a signal without parameters must still follow `.to()`.
-        self.anchor: Tensor
-        self.register_buffer("anchor", torch.empty(0), persistent=False)
 
     def receives(self, block_index: int) -> bool:
         spec = self.spec

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -70,3 +71,73 @@ class Stretch:
         """
         rows = (positions * self.factors * ROWS_PER_TOKEN).round().long()
         return rows, math.ceil((num_positions - 1) * self.highest * ROWS_PER_TOKEN) + 2
+
+
+class At(NamedTuple):
+    """Say where queries and keys stand, in units of a token divided by ``rows_per_token``.
+
+    Attributes:
+        queries: [B or 1, T], int64.
+        keys: [B or 1, S], int64; while decoding they include all tokens before the query.
+        num_rows: N, more than any position.
+        rows_per_token: 1, but for stretched training.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    num_rows: int
+    rows_per_token: int = 1
+
+    @property
+    def distances(self) -> Tensor:
+        """Return d = i - j, [B or 1, T, S]: positive where the key comes first."""
+        return self.queries[:, :, None] - self.keys[:, None, :]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Describe the tokens of one batch on one side.
+
+    Attributes:
+        is_padding: [B, T] bool.
+        has_padding: anywhere.
+        padding_at_ends: no token stands between two padded slots of a sentence.
+        padding_behind: all of it follows its sentence, so that a causal mask hides it.
+        last_only: only the last token asks for positions, as in a step of decoding.
+        stretch: of each sentence, or None.
+    """
+
+    is_padding: Tensor
+    has_padding: bool
+    padding_at_ends: bool
+    padding_behind: bool
+    last_only: bool = False
+    stretch: Stretch | None = None
+
+    @classmethod
+    def read(
+        cls, is_padding: Tensor, last_only: bool = False, stretch: Stretch | None = None
+    ) -> Tokens:
+        """Look where the padding of ``is_padding`` [B, T] stands; reads the device once or twice."""
+        if not bool(is_padding.any()):
+            return cls(is_padding, False, True, True, last_only, stretch)
+        changes = (is_padding[:, 1:] ^ is_padding[:, :-1]).sum(1).max()
+        changes, in_front = torch.stack([changes, is_padding[:, 0].any().long()]).tolist()
+        at_ends = changes <= 1
+        return cls(is_padding, True, at_ends, at_ends and not in_front, last_only, stretch)
+
+    def at(self, slots_do: bool) -> At:
+        """Number the tokens; with ``slots_do``, by their slots where padding stands at the ends.
+
+        Without padding one row of numbers serves all sentences.
+        """
+        if not self.has_padding or (slots_do and self.padding_at_ends):
+            keys = torch.arange(self.is_padding.size(1), device=self.is_padding.device)[None]
+        else:
+            keys = token_positions(self.is_padding)
+        num_rows, rows_per_token = self.is_padding.size(1), 1
+        if self.stretch is not None:
+            keys, num_rows = self.stretch.rows(keys, num_rows)
+            rows_per_token = ROWS_PER_TOKEN
+        queries = keys[:, -1:] if self.last_only else keys
+        return At(queries, keys, num_rows, rows_per_token)

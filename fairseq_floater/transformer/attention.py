@@ -1,65 +1,43 @@
-"""Give attention's queries, keys and values position biases (equations 12 and 13).
+"""Attend with positions: fairseq's attention, with the hooks of position encoders in its middle.
 
 fairseq's attention hands its projections to torch's fused function, which has no room for a bias
 that differs from token to token. This is the same attention with separate
 projections; caches, masks, beam sharing and returned weights follow fairseq's `MultiheadAttention`.
 
-Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D,
-N rows of a table of positions.
+Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairseq_floater.position_encoders.transforms import gather_rows
+from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables, first_copies
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
-class PositionBias(NamedTuple):
-    """Add to each token's projection row ``positions`` [T, B or 1] of ``table`` [N, C]."""
-
-    table: Tensor
-    positions: Tensor
-
-    def one_per_sentence(self, beam_size: int) -> PositionBias:
-        """Keep the first of each sentence's copies, B of B * beam_size."""
-        return PositionBias(self.table, _one_per_sentence(self.positions, 1, beam_size))
-
-    def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
-        """Append the biases of ``other``'s tokens, for keys that are joined in time."""
-        positions = [self.positions, other.positions + len(self.table)]
-        return PositionBias(
-            torch.cat([self.table, other.table]),
-            torch.cat([p.expand(-1, batch) for p in positions]),
-        )
-
-
 class PositionBiasedAttention(MultiheadAttention):
-    """Extend fairseq's attention by ``q_bias``, ``k_bias`` and ``v_bias``.
+    """Extend fairseq's attention by the hooks of :class:`AttentionHooks`.
 
-    They are added after the projection and, for the query, before it is scaled: b_q stands beside
-    W_q x in the paper. Keys that come from the cache already hold theirs.
+    Keys and values are projected and turned before they are cached, biases are computed for all of them.
 
     Raises:
-        ValueError: xformers attention, bias_kv or zero_attn, which have no place for biases.
+        ValueError: xformers attention, bias_kv or zero_attn, which have no place for positions.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         if kwargs.get("xformers_att_config"):
             raise ValueError(
-                "xformers attention has no place for position biases; drop --*-xformers-att-config "
-                "or use --position-target hidden."
+                "xformers attention has no place for positions; drop --*-xformers-att-config."
             )
         super().__init__(*args, **kwargs)
         if self.bias_k is not None or self.add_zero_attn:
-            raise ValueError("add_bias_kv and add_zero_attn do not go with position biases.")
+            raise ValueError("add_bias_kv and add_zero_attn do not go with positions.")
         # `--retain-dropout-modules MultiheadAttention` means this class as well.
         self.dropout_module.module_name = "MultiheadAttention"
 
@@ -75,9 +53,8 @@ class PositionBiasedAttention(MultiheadAttention):
         attn_mask: Tensor | None = None,
         before_softmax: bool = False,
         need_head_weights: bool = False,
-        q_bias: PositionBias | None = None,
-        k_bias: PositionBias | None = None,
-        v_bias: PositionBias | None = None,
+        hooks: AttentionHooks = NEUTRAL,
+        tables: Tables = (),
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend, as fairseq's class does, with positions.
@@ -86,7 +63,8 @@ class PositionBiasedAttention(MultiheadAttention):
         (``need_head_weights``: [H, B, T, S]).
 
         Args:
-            q_bias: positions of the queries; ``k_bias`` and ``v_bias`` alike. Others as in fairseq.
+            attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
+            hooks: where positions enter; ``tables`` are what they were prepared with.
             beam_size: how many times in a row the keys hold each sentence; the cache keeps it once.
         """
         need_weights = need_weights or need_head_weights
@@ -94,15 +72,12 @@ class PositionBiasedAttention(MultiheadAttention):
         if saved and "prev_key" in saved and static_kv:
             key = value = None
         if saved is not None and key is not None and beam_size > 1:
-            key, value = (_one_per_sentence(x, 1, beam_size) for x in (key, value))
-            key_padding_mask = _one_per_sentence(key_padding_mask, 0, beam_size)
-            k_bias, v_bias = (
-                bias and bias.one_per_sentence(beam_size) for bias in (k_bias, v_bias)
-            )
+            key, value = (first_copies(x, 1, beam_size) for x in (key, value))
+            key_padding_mask = first_copies(key_padding_mask, 0, beam_size)
+            hooks = hooks.one_per_sentence(beam_size)
             self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
-        q = self._heads(_projected(self.q_proj, query, q_bias))  # [B, H, T, D]
-        k = None if key is None else self._heads(_projected(self.k_proj, key, k_bias))
-        v = None if value is None else self._heads(_projected(self.v_proj, value, v_bias))
+        q = self._heads(hooks.project("q", self.q_proj, query))  # [B, H, T, D]
+        k, v = self._keys_and_values(key, value, hooks, tables)
         if saved is not None:
             k, v, key_padding_mask = self._joined(saved, k, v, key_padding_mask, static_kv)
             self._set_input_buffer(
@@ -110,17 +85,26 @@ class PositionBiasedAttention(MultiheadAttention):
                 {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask},
             )
         assert k is not None and v is not None
-        if incremental_state is None and not (static_kv or need_weights or before_softmax):
-            return self._fused(q, k, v, key_padding_mask, attn_mask), None
-        scores = self._scores(q, k, key_padding_mask, attn_mask)  # [B * H, T, S]
+        bias = hooks.bias(q, k, tables)
+        if bias is not None:
+            attn_mask = bias if attn_mask is None else attn_mask + bias
+        q = hooks.turn(q, "q", tables)
+        scale = hooks.scaling(self.head_dim)
+        explicit = static_kv or need_weights or before_softmax or hooks.needs_weights
+        if incremental_state is None and not explicit:
+            return self._fused(q, k, v, key_padding_mask, attn_mask, scale), None
+        scores = self._scores(q * scale, k, key_padding_mask, attn_mask)  # [B, H, T, S]
         if before_softmax:
-            return scores, v.flatten(0, 1)
+            return scores.flatten(0, 1), v.flatten(0, 1)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
         probabilities = self.dropout_module(weights.type_as(scores))
-        output = self._merge(self._weighted(probabilities, v, q.size(0)))
+        attended = self._weighted(probabilities, v)
+        if hooks.needs_weights:
+            attended = attended + hooks.values(probabilities, tables)
+        output = self._merge(attended)
         if not need_weights:
             return output, None
-        per_head = weights.view(q.size(0), self.num_heads, q.size(2), -1).transpose(1, 0)
+        per_head = weights.transpose(1, 0)
         return output, per_head if need_head_weights else per_head.mean(dim=0)
 
     def reorder_incremental_state(
@@ -147,6 +131,16 @@ class PositionBiasedAttention(MultiheadAttention):
     def _heads(self, x: Tensor) -> Tensor:
         """Split into heads: [T, B, C] -> [B, H, T, D]."""
         return x.view(x.size(0), -1, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+
+    def _keys_and_values(
+        self, key: Tensor | None, value: Tensor | None, hooks: AttentionHooks, tables: Tables
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Project new keys and values [S, B, C] and turn them: [B, H, S, D]; None stays None."""
+        if key is None or value is None:
+            return None, None
+        k = self._heads(hooks.project("k", self.k_proj, key))
+        v = self._heads(hooks.project("v", self.v_proj, value))
+        return hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
 
     def _merge(self, x: Tensor) -> Tensor:
         """Join the heads and project: [B, H, T, D] -> [T, B, C]."""
@@ -178,72 +172,57 @@ class PositionBiasedAttention(MultiheadAttention):
         return k, v, mask
 
     def _fused(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, attn_mask: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        padding: Tensor | None,
+        attn_mask: Tensor | None,
+        scale: float,
     ) -> Tensor:
-        mask = None if attn_mask is None else attn_mask.to(q.dtype)  # [T, S], additive
         if padding is not None:
-            at_padding = torch.zeros_like(padding, dtype=q.dtype)
-            at_padding = at_padding.masked_fill_(padding.bool(), float("-inf"))[:, None, None]
-            mask = at_padding if mask is None else mask + at_padding
+            hidden = additive_mask(padding, q.dtype)
+            attn_mask = hidden if attn_mask is None else attn_mask + hidden
         drops = self.training or self.dropout_module.apply_during_inference
-        dropout_p = self.dropout_module.p if drops else 0.0
         return self._merge(
-            F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+            F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=None if attn_mask is None else attn_mask.to(q.dtype),
+                dropout_p=self.dropout_module.p if drops else 0.0,
+                scale=scale,
+            )
         )
 
     def _scores(
         self, q: Tensor, k: Tensor, padding: Tensor | None, attn_mask: Tensor | None
     ) -> Tensor:
-        """Score before the softmax: [B * H, T, S]; ``k`` may be one a sentence, [B / beam, H, S, D]."""
-        batch, heads, queries, _ = q.shape
-        sentences, keys = k.size(0), k.size(2)
-        q = q * self.scaling
-        if sentences == batch:
+        """Score before the softmax: [B, H, T, S]; ``k`` may be one a sentence, [B / beam, H, S, D]."""
+        sentences = k.size(0)
+        if sentences == q.size(0):
             scores = q @ k.transpose(2, 3)
         else:
-            q = q.reshape(sentences, -1, heads, queries, self.head_dim)
-            scores = torch.einsum("bxhtd,bhsd->bxhts", q, k).flatten(0, 1)
+            per_beam = q.unflatten(0, (sentences, -1))
+            scores = torch.einsum("bxhtd,bhsd->bxhts", per_beam, k).flatten(0, 1)
         if attn_mask is not None:
             scores = scores + attn_mask
         if padding is not None:
-            scores = scores.view(sentences, -1, heads, queries, keys).masked_fill(
-                padding.bool()[:, None, None, None], float("-inf")
-            )
-        return scores.reshape(batch * heads, queries, keys)
+            hidden = padding.bool()[:, None, None, None]
+            scores = scores.unflatten(0, (sentences, -1)).masked_fill(hidden, float("-inf"))
+            scores = scores.flatten(0, 1)
+        return scores
 
-    def _weighted(self, probabilities: Tensor, v: Tensor, batch: int) -> Tensor:
-        """Apply weights [B * H, T, S] to values [B or B / beam, H, S, D] -> [B, H, T, D]."""
-        sentences, (queries, keys) = v.size(0), probabilities.shape[1:]
-        probabilities = probabilities.view(batch, self.num_heads, queries, keys)
-        if sentences == batch:
+    def _weighted(self, probabilities: Tensor, v: Tensor) -> Tensor:
+        """Apply weights [B, H, T, S] to values [B or B / beam, H, S, D] -> [B, H, T, D]."""
+        sentences = v.size(0)
+        if sentences == probabilities.size(0):
             return probabilities @ v
-        probabilities = probabilities.view(sentences, -1, self.num_heads, queries, keys)
-        return torch.einsum("bxhts,bhsd->bxhtd", probabilities, v).flatten(0, 1)
+        per_beam = probabilities.unflatten(0, (sentences, -1))
+        return torch.einsum("bxhts,bhsd->bxhtd", per_beam, v).flatten(0, 1)
 
 
-def _projected(projection: nn.Module, x: Tensor, bias: PositionBias | None) -> Tensor:
-    """Project ``x`` [T, B, C] and add its tokens' rows."""
-    if bias is None:
-        projected: Tensor = projection(x)
-        return projected
-    hooked = projection._forward_pre_hooks or projection._forward_hooks
-    if type(projection) is not nn.Linear or projection.bias is None or hooked:
-        return projection(x) + gather_rows(bias.table, bias.positions)
-    # The rows take the place of the projection's own bias in its product: no pass over the tokens
-    # more than without positions. That bias is added to whichever is fewer: to the table, so that its
-    # gradient is a sum over rows and not over tokens, or in a decoding step to the rows it reads.
-    if bias.positions.numel() < len(bias.table):
-        rows = gather_rows(bias.table, bias.positions) + projection.bias
-    else:
-        rows = gather_rows(bias.table + projection.bias, bias.positions)
-    rows = rows.expand(*x.shape[:2], -1).reshape(-1, projection.out_features)
-    flat = torch.addmm(rows, x.flatten(0, 1), projection.weight.T)
-    return flat.view(*x.shape[:2], -1)
-
-
-def _one_per_sentence(x: Any, batch_dim: int, beam_size: int) -> Any:
-    """Keep the first of each sentence's copies along ``batch_dim`` of a tensor; None stays None."""
-    if x is None or x.size(batch_dim) == 1:  # the same for all
-        return x
-    index = torch.arange(0, x.size(batch_dim), beam_size, device=x.device)
-    return x.index_select(batch_dim, index)
+def additive_mask(padding: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask that hides padding [B, S] from every query: [B, 1, 1, S], 0 or -inf."""
+    zeros = torch.zeros_like(padding, dtype=dtype)
+    return zeros.masked_fill_(padding.bool(), float("-inf"))[:, None, None]

@@ -1,8 +1,9 @@
-"""Hand positions from encoder and decoder blocks to their attention (target ``qkv``).
+"""Hand positions from encoder and decoder blocks to their attention.
 
 Construction, parameters and names are fairseq's; only `forward` is our own, because
-fairseq's has no argument through which positions could travel. They travel as plain tensors, a
-table of rows and the row of each token, so that activation checkpointing sees them.
+fairseq's has no argument through which positions could travel. They travel as plain tensors, so
+that activation checkpointing sees them; what they mean is between the encoder that prepared
+them and the block's own part of it, ``positions``.
 
 Letters: T tokens, B sentences, C channels, N rows of the table, S streams (see `position_encoders`).
 """
@@ -19,11 +20,16 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from fairseq_floater.transformer.attention import (
-    IncrementalState,
+from fairseq_floater.position_encoders.hooks import (
+    AttentionHooks,
     PositionBias,
-    PositionBiasedAttention,
+    ProjectionBiases,
+    Tables,
 )
+from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+
+QKV = ("q", "k", "v")
 
 
 class _BlockMixin(nn.Module):
@@ -42,6 +48,8 @@ class _BlockMixin(nn.Module):
     residual_connection: Any
     self_attn: Any
     encoder_attn: Any
+    #: The block's own part of the position encoder, set by the stack.
+    positions: nn.Module | None
 
     def _attention(
         self, embed_dim: int, cfg: Any, side: Any, **kwargs: Any
@@ -63,14 +71,15 @@ class _BlockMixin(nn.Module):
     def _prepared(self, x: Tensor, norm: LayerNorm) -> Tensor:
         return norm(x) if self.normalize_before else x
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
+    def _feed_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the block's output and, before its residual, that of the second layer."""
         hidden = self.activation_fn(self.fc1(self._prepared(x, self.final_layer_norm)))
         output = self.fc2(self.activation_dropout_module(hidden))
-        return self._residual(x, output, self.final_layer_norm)
+        return self._residual(x, output, self.final_layer_norm), output
 
 
 class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
-    """Extend fairseq's encoder layer: ``position_table`` [N, 3, C] biases q, k and v."""
+    """Extend fairseq's encoder layer by positions in its self-attention."""
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
         return self._attention(
@@ -85,32 +94,41 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
         self,
         x: Tensor,
         encoder_padding_mask: Tensor | None,
-        position_table: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Run the block: x [T, B, C], encoder_padding_mask [B, T], positions [T, B or 1] -> [T, B, C]."""
+        attn_mask: Tensor | None = None,
+        *tables: Tensor,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Run the block.
+
+        Shapes: x [T, B, C] -> [T, B, C] (and the feed-forward's output where ``return_fc`` is set).
+
+        Args:
+            x: the stream.
+            encoder_padding_mask: [B, T], or None where ``attn_mask`` hides the padding.
+            attn_mask: added to the logits, anything that broadcasts to [B, H, T, T].
+            tables: what the position encoder prepared for this block.
+        """
         normed = self._prepared(x, self.self_attn_layer_norm)
-        q_bias, k_bias, v_bias = stream_biases(position_table, positions, 3)
         attended, _ = self.self_attn(
             query=normed,
             key=normed,
             value=normed,
             key_padding_mask=encoder_padding_mask,
             need_weights=False,
-            q_bias=q_bias,
-            k_bias=k_bias,
-            v_bias=v_bias,
+            attn_mask=attn_mask,
+            hooks=_hooks(self.positions, _biases(self.positions, tables, QKV)),
+            tables=tables,
         )
         x = self._residual(x, attended, self.self_attn_layer_norm)
-        return self._feed_forward(x)
+        x, fc_result = self._feed_forward(x)
+        return (x, fc_result) if self.return_fc else x
 
 
 class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     """Extend fairseq's decoder layer by positions of both sides.
 
-    ``position_table`` [N, 4, C] biases self-attention's q, k, v and cross-attention's q by target
-    position; ``source_table`` [N', 2, C] biases cross-attention's k and v by source position. With
-    `--cross-self-attention` the source's share of the joint keys takes the source biases.
+    Of a signal's table [N, 4, C] three streams bias self-attention's q, k, v and one cross-attention's
+    q, by target position; ``source_table`` [N', 2, C] biases cross-attention's k and v by source
+    position. With `--cross-self-attention` the source's share of the joint keys takes the source biases.
     """
 
     def build_self_attention(
@@ -145,27 +163,39 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         incremental_state: IncrementalState | None = None,
         self_attn_mask: Tensor | None = None,
         self_attn_padding_mask: Tensor | None = None,
+        *tables: Tensor,
         need_attn: bool = False,
         need_head_weights: bool = False,
-        position_table: Tensor | None = None,
-        positions: Tensor | None = None,
         source_table: Tensor | None = None,
         source_positions: Tensor | None = None,
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run the block, as fairseq's does, with positions.
 
-        Shapes: x [T, B, C]; encoder_out [S, B, C]; positions [T, B or 1]; source_positions
-        [S, B or 1] -> output [T, B, C], attention weights or None, None (as fairseq's).
-        ``beam_size``: copies of each sentence in a row, of which cross-attention's cache needs one.
+        Shapes: x [T, B, C]; encoder_out [S, B, C]; source_positions [S, B or 1] -> output [T, B, C],
+        attention weights or None, None (as fairseq's).
+
+        Args:
+            self_attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
+            tables: what the encoder of target positions prepared for this block.
+            source_table: a signal's rows of source positions.
+            source_positions: the row of each source token.
+            beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
-        q_bias, k_bias, v_bias, cross_q_bias = stream_biases(position_table, positions, 4)
+        biases = _biases(self.positions, tables, (*QKV, "cross_q"))
+        source = (
+            ()
+            if source_table is None or source_positions is None
+            else (source_table, source_positions)
+        )
+        source_biases = _biases(None, source, ("k", "v"))
+        cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query), dim=0)
-            source_k, source_v = stream_biases(source_table, source_positions, 2)
-            k_bias, v_bias = _join(source_k, k_bias, x), _join(source_v, v_bias, x)
+            for stream, of_source in source_biases.items():
+                biases[stream] = of_source.followed_by(biases[stream], batch=x.size(1))
             self_attn_mask, self_attn_padding_mask = _widen_masks(
                 encoder_out, encoder_padding_mask, self_attn_mask, self_attn_padding_mask
             )
@@ -177,35 +207,33 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             incremental_state=incremental_state,
             need_weights=False,
             attn_mask=self_attn_mask,
-            q_bias=q_bias,
-            k_bias=k_bias,
-            v_bias=v_bias,
+            hooks=_hooks(self.positions, biases),
+            tables=tables,
         )
         x = self._residual(x, attended, self.self_attn_layer_norm)
 
         if self.encoder_attn is not None and encoder_out is not None:
             # The cache of an earlier step holds the source's keys and values, biases included.
-            if _holds_keys(self.encoder_attn, incremental_state):
-                source_table = None
+            cross = {} if _holds_keys(self.encoder_attn, incremental_state) else source_biases
+            if cross_q is not None:
+                cross = {**cross, "q": cross_q}
             x, weights = self._attend_to_source(
                 x,
                 encoder_out,
-                cross_q_bias,
-                stream_biases(source_table, source_positions, 2),
+                ProjectionBiases(cross),
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,
                 need_weights=need_attn or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
                 beam_size=beam_size,
             )
-        return self._feed_forward(x), weights, None
+        return self._feed_forward(x)[0], weights, None
 
     def _attend_to_source(
         self,
         x: Tensor,
         encoder_out: Tensor,
-        q_bias: PositionBias | None,
-        source_biases: list[PositionBias | None],
+        hooks: AttentionHooks,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Apply cross-attention and its residual: x [T, B, C], encoder_out [S, B, C] -> [T, B, C].
@@ -213,8 +241,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         Args:
             x: the block's stream.
             encoder_out: the encoder's output.
-            q_bias: positions of the queries.
-            source_biases: positions of keys and of values.
+            hooks: where positions enter.
             options: for the attention.
         """
         attended, weights = self.encoder_attn(
@@ -222,25 +249,31 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             key=encoder_out,
             value=encoder_out,
             static_kv=True,
-            q_bias=q_bias,
-            k_bias=source_biases[0],
-            v_bias=source_biases[1],
+            hooks=hooks,
             **options,
         )
         return self._residual(x, attended, self.encoder_attn_layer_norm), weights
 
 
-def stream_biases(
-    table: Tensor | None, positions: Tensor | None, num_streams: int
-) -> list[PositionBias | None]:
-    """Return the bias of each stream, from table [N, S, C] and positions [T, B or 1], or None.
+def _hooks(part: nn.Module | None, biases: dict[str, PositionBias]) -> AttentionHooks:
+    """Return how positions enter self-attention: by the block's part, or by a signal's ``biases``."""
+    return part if isinstance(part, AttentionPart) else ProjectionBiases(biases)
 
-    A stream that the table lacks (cross-attention's q without cross-attention) is None.
+
+def _biases(
+    part: nn.Module | None, tables: Tables, streams: tuple[str, ...]
+) -> dict[str, PositionBias]:
+    """Return the bias of each stream that a signal's table [N, S, C] has, by name.
+
+    Args:
+        part: of the block; one that acts inside attention has no streams.
+        tables: the table and the row of each token, [T, B or 1], or nothing.
+        streams: names, in the table's order.
     """
-    if table is None or positions is None:
-        return [None] * num_streams
-    present = [PositionBias(stream, positions) for stream in table.unbind(1)]
-    return [*present, *[None] * (num_streams - len(present))]
+    if isinstance(part, AttentionPart) or not tables:
+        return {}
+    table, positions = tables
+    return {name: PositionBias(rows, positions) for name, rows in zip(streams, table.unbind(1))}
 
 
 def _holds_keys(
@@ -255,15 +288,6 @@ def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> 
     return isinstance(attention, PositionBiasedAttention) and _holds_keys(
         attention, incremental_state
     )
-
-
-def _join(
-    source: PositionBias | None, target: PositionBias | None, x: Tensor
-) -> PositionBias | None:
-    """Join the biases, source before target; both are None where the block takes no positions."""
-    if source is None or target is None:
-        return None
-    return source.followed_by(target, batch=x.size(1))
 
 
 def _widen_masks(

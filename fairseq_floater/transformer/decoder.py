@@ -12,30 +12,35 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq.models.transformer import TransformerDecoderBase
-from fairseq.modules import transformer_layer
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.in_attention import ATTENTION
 from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
+    HIDDEN,
     HIDDEN_STREAMS,
+    QKV,
     SELF_STREAMS,
     SOURCE_STREAMS,
     PositionSignal,
 )
-from fairseq_floater.position_encoders.transforms import Stretch, token_positions
+from fairseq_floater.position_encoders.transforms import Stretch, Tokens
 from fairseq_floater.transformer.attention import IncrementalState
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     STRETCH,
-    BlockRows,
+    Prepared,
     all_blocks,
-    attach_signal,
-    batch_positions,
+    attach_encoder,
     longest_input,
+    prepare,
     with_base,
     wrapped,
 )
+
+#: How a block takes the tensors of source positions.
+SOURCE_ARGUMENTS = ("source_table", "source_positions")
 
 
 class _Source(NamedTuple):
@@ -81,22 +86,23 @@ class FloaterDecoder(TransformerDecoderBase):
             with_base(cfg), dictionary, embed_tokens, no_encoder_attn, output_projection
         )
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
-        self.hidden = cfg.position_target == "hidden"
         streams: tuple[str, ...] = HIDDEN_STREAMS
-        if not self.hidden:
+        if cfg.position_target != HIDDEN:
             streams = SELF_STREAMS + (() if no_encoder_attn else CROSS_QUERY_STREAMS)
-        shared = {"dim": cfg.decoder.embed_dim, "layers_to_keep": cfg.decoder.layers_to_keep}
-        attach_signal(self, "positions", cfg, streams=streams, side="target", **shared)
+        attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=cfg.decoder)
         self.source_positions: PositionSignal | None = None
-        if not self.hidden and (cfg.cross_self_attention or not no_encoder_attn):
-            attach_signal(
-                self, "source_positions", cfg, streams=SOURCE_STREAMS, side="source", **shared
+        if cfg.position_target == QKV and (cfg.cross_self_attention or not no_encoder_attn):
+            attach_encoder(
+                self,
+                "source_positions",
+                cfg,
+                streams=SOURCE_STREAMS,
+                side="source",
+                shape=cfg.decoder,
             )
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
-        if cfg.position_target == "qkv":
-            return wrapped(PositionBiasedDecoderBlock(cfg, no_encoder_attn), cfg)
-        return wrapped(transformer_layer.TransformerDecoderLayerBase(cfg, no_encoder_attn), cfg)
+        return wrapped(PositionBiasedDecoderBlock(cfg, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
         self,
@@ -114,37 +120,31 @@ class FloaterDecoder(TransformerDecoderBase):
         Step by step, only the last token is computed; its position counts all tokens before it.
         """
         source = _Source.read(encoder_out)
-        padding_mask = prev_output_tokens.eq(self.padding_idx)
-        if incremental_state is not None:
-            positions = token_positions(padding_mask)[:, -1:]
-            padding_mask = padding_mask[:, -1:]
-        has_pads = bool(padding_mask.any())
-        if incremental_state is None:
-            positions = batch_positions(padding_mask, has_pads)
+        one_step = incremental_state is not None
+        tokens = Tokens.read(prev_output_tokens.eq(self.padding_idx), one_step, source.stretch)
+        causal = not (one_step or full_context_alignment)
+        if full_context_alignment and self.cfg.position_target == ATTENTION:
+            raise ValueError(
+                "full_context_alignment must be off with --position-encoder "
+                f"{self.positions.name}: in a decoder it knows no distance to a later token."
+            )
         embedded = self._embed(prev_output_tokens, incremental_state)
-        rows = BlockRows.compute(
-            self,
-            "positions",
-            positions,
-            prev_output_tokens.size(1),
-            embedded.dtype,
-            source.stretch,
-            begins=not incremental_state,
-        )
-        source_rows = self._source_rows(source, incremental_state, embedded.dtype)
-        x = embedded.transpose(0, 1)  # [T, B, C]
-        if self.hidden:
-            x = rows.add_to(x, all_blocks(self)[0])
+        positions = prepare(self, "positions", tokens, embedded.dtype, begins=not incremental_state)
+        source_positions = self._prepared_source(source, incremental_state, embedded.dtype)
+        x = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0])  # [T, B, C]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
+        padding_mask = tokens.is_padding[:, -1:] if one_step else tokens.is_padding
+        # A causal mask hides what stands behind a sentence.
+        shows = tokens.has_padding and not (causal and tokens.padding_behind)
         x, attn, inner_states = self._through_blocks(
             self.dropout_module(x),
             source,
-            rows,
-            source_rows,
+            positions,
+            source_positions,
             incremental_state,
-            causal=incremental_state is None and not full_context_alignment,
-            padding_mask=padding_mask if self.cross_self_attention or has_pads else None,
+            mask=self.buffered_future_mask(x) if causal else None,
+            padding_mask=padding_mask if self.cross_self_attention or shows else None,
             alignment_layer=self.num_layers - 1 if alignment_layer is None else alignment_layer,
         )
         if attn is not None:  # [H, B, T, S] -> mean over the heads asked for
@@ -160,11 +160,11 @@ class FloaterDecoder(TransformerDecoderBase):
         self,
         x: Tensor,
         source: _Source,
-        rows: BlockRows,
-        source_rows: BlockRows | None,
+        positions: Prepared,
+        source_positions: Prepared,
         incremental_state: IncrementalState | None,
         *,
-        causal: bool,
+        mask: Tensor | None,
         padding_mask: Tensor | None,
         alignment_layer: int,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
@@ -178,24 +178,20 @@ class FloaterDecoder(TransformerDecoderBase):
         attn: Tensor | None = None
         inner_states = [x]
         for idx, layer in enumerate(self.layers):
-            kwargs: dict[str, Any] = {}
-            if not self.hidden:
-                kwargs = {**rows.arguments(layer), "beam_size": source.beam_size}
-                if source_rows is not None:
-                    kwargs["source_table"] = source_rows.table(layer)
-                    kwargs["source_positions"] = source_rows.positions
-            elif layer is not first:
-                x = rows.add_to(x, layer)
+            if layer is not first:
+                x = positions.enter(x, layer)
             x, layer_attn, _ = layer(
                 x,
                 source.states,
                 source.padding_mask,
                 incremental_state,
-                self_attn_mask=self.buffered_future_mask(x) if causal else None,
-                self_attn_padding_mask=padding_mask,
+                positions.mask(layer, mask),
+                padding_mask,
+                *positions.tables(layer),
                 need_attn=idx == alignment_layer,
                 need_head_weights=idx == alignment_layer,
-                **kwargs,
+                beam_size=source.beam_size,
+                **dict(zip(SOURCE_ARGUMENTS, source_positions.tables(layer))),
             )
             inner_states.append(x)
             if layer_attn is not None and idx == alignment_layer:
@@ -217,25 +213,18 @@ class FloaterDecoder(TransformerDecoderBase):
             x = self.project_in_dim(x)
         return x if base is None else x + base
 
-    def _source_rows(
+    def _prepared_source(
         self, source: _Source, incremental_state: IncrementalState | None, dtype: torch.dtype
-    ) -> BlockRows | None:
-        """Compute the rows of source positions, unless the blocks' caches hold them already."""
+    ) -> Prepared:
+        """Prepare source positions for cross-attention, unless the blocks' caches hold them already."""
         states, mask = source.states, source.padding_mask
         if self.source_positions is None or states is None:
-            return None
+            return Prepared()
         if source_is_cached(all_blocks(self)[0], incremental_state):
-            return None
+            return Prepared()
         if mask is None:
             mask = states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
-        return BlockRows.compute(
-            self,
-            "source_positions",
-            token_positions(mask),
-            states.size(0),
-            dtype,
-            source.stretch,
-        )
+        return prepare(self, "source_positions", Tokens.read(mask, stretch=source.stretch), dtype)
 
     def max_positions(self) -> int:
         return longest_input(self, self.positions, self.cfg.decoder.learned_pos)

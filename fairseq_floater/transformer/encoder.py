@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerEncoderBase
-from fairseq.modules import transformer_layer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater.position_encoders.options import stretch_range
-from fairseq_floater.position_encoders.signal import HIDDEN_STREAMS, SELF_STREAMS
-from fairseq_floater.position_encoders.transforms import Stretch
+from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS, SELF_STREAMS
+from fairseq_floater.position_encoders.transforms import Stretch, Tokens
+from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     STRETCH,
-    BlockRows,
+    Prepared,
     all_blocks,
-    attach_signal,
-    batch_positions,
+    attach_encoder,
     longest_input,
+    prepare,
     with_base,
     wrapped,
 )
@@ -41,23 +41,12 @@ class FloaterEncoder(TransformerEncoderBase):
     ):
         super().__init__(with_base(cfg), dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
-        self.hidden = cfg.position_target == "hidden"
         self.stretch_range = stretch_range(cfg.position_stretch)
-        attach_signal(
-            self,
-            "positions",
-            cfg,
-            streams=HIDDEN_STREAMS if self.hidden else SELF_STREAMS,
-            side="source",
-            dim=cfg.encoder.embed_dim,
-            layers_to_keep=cfg.encoder.layers_to_keep,
-        )
+        streams = HIDDEN_STREAMS if cfg.position_target == HIDDEN else SELF_STREAMS
+        attach_encoder(self, "positions", cfg, streams=streams, side="source", shape=cfg.encoder)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        if cfg.position_target == "qkv":
-            return wrapped(PositionBiasedEncoderBlock(cfg, return_fc=self.return_fc), cfg)
-        layer = transformer_layer.TransformerEncoderLayerBase(cfg, return_fc=self.return_fc)
-        return wrapped(layer, cfg)
+        return wrapped(PositionBiasedEncoderBlock(cfg, return_fc=self.return_fc), cfg)
 
     def forward_scriptable(
         self,
@@ -68,23 +57,20 @@ class FloaterEncoder(TransformerEncoderBase):
     ) -> dict[str, list[Any]]:
         """Compute src_tokens [B, S] -> ``encoder_out`` [S, B, C] and the rest of fairseq's dict."""
         padding_mask = src_tokens.eq(self.padding_idx)
-        has_pads = bool(padding_mask.any())
         embedded, embedding = self.embed(src_tokens, token_embeddings)
         stretch = None
         if self.training and self.stretch_range is not None:
             stretch = Stretch.drawn(self.stretch_range, len(src_tokens), src_tokens.device)
-        positions = batch_positions(padding_mask, has_pads)
-        rows = BlockRows.compute(
-            self, "positions", positions, src_tokens.size(1), embedded.dtype, stretch
-        )
-        if self.hidden:
-            first = all_blocks(self)[0]
-            embedded = rows.add_to(embedded.transpose(0, 1), first).transpose(0, 1)
+        tokens = Tokens.read(padding_mask, stretch=stretch)
+        positions = prepare(self, "positions", tokens, embedded.dtype)
+        embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)
         x = self._finished_embedding(embedded)
-        if has_pads:
+        mask = None
+        if tokens.has_padding:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
+            mask = additive_mask(padding_mask, x.dtype)
         x, states, fc_results = self._through_blocks(
-            x.transpose(0, 1), padding_mask if has_pads else None, rows, return_all_hiddens
+            x.transpose(0, 1), mask, positions, return_all_hiddens
         )
         lengths = (~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
         return {
@@ -100,7 +86,7 @@ class FloaterEncoder(TransformerEncoderBase):
         }
 
     def _through_blocks(
-        self, x: Tensor, padding_mask: Tensor | None, rows: BlockRows, return_all_hiddens: bool
+        self, x: Tensor, mask: Tensor | None, positions: Prepared, return_all_hiddens: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
         """Pass ``x`` [S, B, C] through the blocks.
 
@@ -112,10 +98,9 @@ class FloaterEncoder(TransformerEncoderBase):
         states: list[Tensor] = [x] if return_all_hiddens else []
         fc_results: list[Tensor | None] = []
         for layer in self.layers:
-            positions = {} if self.hidden else rows.arguments(layer)
-            if self.hidden and layer is not first:
-                x = rows.add_to(x, layer)
-            x = layer(x, encoder_padding_mask=padding_mask, **positions)
+            if layer is not first:
+                x = positions.enter(x, layer)
+            x = layer(x, None, positions.mask(layer, mask), *positions.tables(layer))
             x, fc_result = x if isinstance(x, tuple) else (x, None)
             if return_all_hiddens:
                 states.append(x)

@@ -1,9 +1,9 @@
-"""Connect a stack of blocks and its position signals: who owns what, and which block gets which rows.
+"""Connect a stack of blocks and its position encoder: who owns what, and which block gets what.
 
-The stack owns the signal (FLOATER's dynamics); each block owns its part of it (FLOATER's p(0)) as
+The stack owns the encoder (FLOATER's dynamics); each block owns its part of it (FLOATER's p(0)) as
 ``layers.N.<attribute>``, so that layerdrop and ``--*-layers-to-keep`` keep block and part together.
 
-Letters: N rows of the table, S streams, C channels, B sentences, T tokens.
+Letters: N rows of the table, S streams, C channels, H heads, B sentences, T tokens.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from fairseq.logging import metrics
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
-from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
-from fairseq_floater.position_encoders.signal import PositionSignal, SignalSpec
-from fairseq_floater.position_encoders.transforms import (
-    ROWS_PER_TOKEN,
-    Stretch,
-    gather_rows,
-    token_positions,
-)
+from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options, has_base
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.signal import HIDDEN
+from fairseq_floater.position_encoders.transforms import Tokens, gather_rows
 
 # Where the encoder's output tells the decoder of `--position-stretch`.
 STRETCH = "position_stretch"
@@ -33,15 +30,14 @@ STRETCH = "position_stretch"
 BEAM = "beam_size"
 
 
-def attach_signal(
+def attach_encoder(
     stack: Any,
     attribute: str,
     cfg: Any,
     *,
     streams: tuple[str, ...],
     side: str,
-    dim: int,
-    layers_to_keep: str | None,
+    shape: Any,
 ) -> None:
     """Build ``cfg``'s encoder as ``stack.<attribute>`` and each block's part as ``block.<attribute>``.
 
@@ -52,19 +48,23 @@ def attach_signal(
         stack: encoder or decoder, built but for its positions.
         attribute: under which stack and blocks hold encoder and parts.
         cfg: the model's options, complete.
-        streams: what the positions are added to.
+        streams: what a signal is added to.
         side: ``source`` or ``target``: whose tokens are counted.
-        dim: C.
-        layers_to_keep: fairseq's option; blocks keep the index they were trained under.
+        shape: ``cfg.encoder`` or ``cfg.decoder``: width, heads, and ``layers_to_keep``, fairseq's
+            option; blocks keep the index they were trained under.
 
     Raises:
         ValueError: pruning would remove the only block that receives positions.
     """
+    layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
-    spec = SignalSpec(
-        dim=dim,
+    encoder_class = POSITION_ENCODERS[cfg.position_encoder]
+    spec = EncoderSpec(
         streams=streams,
+        heads=shape.attention_heads,
+        blocks=len(blocks),
+        dim=shape.embed_dim,
         every_block=cfg.position_blocks == "all",
         target=cfg.position_target,
         side=side,
@@ -74,15 +74,16 @@ def attach_signal(
         options=encoder_options(cfg),
     )
     with torch.random.fork_rng(devices=[]):
-        signal = POSITION_ENCODERS[cfg.position_encoder](spec)
+        encoder = encoder_class(spec)
         for index, block in zip(indices, blocks):
-            setattr(block, attribute, signal.build_block(index) if signal.receives(index) else None)
-    if signal.receives(0) and not spec.every_block and 0 not in indices:
+            part = encoder.build_block(index) if encoder.receives(index) else None
+            setattr(block, attribute, part)
+    if encoder.receives(0) and not spec.every_block and 0 not in indices:
         raise ValueError(
             "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must keep layer 0 with "
             f"`--position-blocks input`, but are {layers_to_keep!r}: only layer 0 has positions."
         )
-    setattr(stack, attribute, signal)
+    setattr(stack, attribute, encoder)
 
 
 def _kept_indices(layers_to_keep: str) -> list[int]:
@@ -107,76 +108,105 @@ def all_blocks(stack: Any) -> list[nn.Module]:
     return list(stack.layers.children())
 
 
-class BlockRows:
-    """Hold the rows of one signal for one batch, block by block.
+class Prepared:
+    """Hold what an encoder prepared for the blocks of a stack in one forward pass.
+
+    Subclasses say it for each kind of encoder; here a block gets nothing.
+    """
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        """Let positions enter the input ``x`` [T, B, C] of ``block``."""
+        return x
+
+    def tables(self, block: nn.Module) -> Tables:
+        """Return the tensors that ``block`` is called with."""
+        return ()
+
+    def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
+        """Return ``mask``, which is added to the logits of self-attention, as ``block`` needs it."""
+        return mask
+
+
+class PreparedSignal(Prepared):
+    """Hold the rows of a signal.
 
     Attributes:
         positions: [T, B or 1], the row of each token, time first as blocks hold their tokens.
     """
 
-    def __init__(self, positions: Tensor, tables: dict[int, Tensor]):
+    def __init__(self, positions: Tensor, rows: dict[int, Tensor], hidden: bool):
         self.positions = positions
+        self._rows = rows  # [N, S, C] by id of the block
+        self._hidden = hidden
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        rows = self._rows.get(id(block)) if self._hidden else None
+        return x if rows is None else x + gather_rows(rows[:, 0], self.positions)
+
+    def tables(self, block: nn.Module) -> Tables:
+        rows = None if self._hidden else self._rows.get(id(block))
+        return () if rows is None else (rows, self.positions)
+
+
+class PreparedAttention(Prepared):
+    """Hold the tables of positions inside attention, and the bias that the blocks share."""
+
+    def __init__(self, tables: dict[int, Tables], bias: Tensor | None):
         self._tables = tables  # by id of the block
+        self._bias = bias
+        self._merged: Tensor | None = None  # one mask for all blocks of a pass
 
-    @classmethod
-    def compute(
-        cls,
-        stack: Any,
-        attribute: str,
-        positions: Tensor,
-        num_positions: int,
-        dtype: torch.dtype,
-        stretch: Stretch | None = None,
-        begins: bool = True,
-    ) -> BlockRows:
-        """Compute the table of the signal ``stack.<attribute>``.
+    def tables(self, block: nn.Module) -> Tables:
+        return self._tables.get(id(block), ())
 
-        Args:
-            stack: encoder or decoder; the table covers the blocks that hold a part of the signal.
-            attribute: under which stack and blocks hold signal and parts.
-            positions: [B or 1, T], the row of each token.
-            num_positions: rows that are enough for ``positions``.
-            dtype: of the model.
-            stretch: of each sentence, or None.
-            begins: whether a batch begins with this call; in a later step of its decoding none does.
-        """
-        signal: PositionSignal = getattr(stack, attribute)
-        owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
-        parts = [getattr(block, attribute) for block in owners]
-        if num_positions > signal.max_positions:  # a limit counts tokens, not padding
-            num_positions = int(positions.max()) + 1
-        rows_per_token = 1
-        if stretch is not None:
-            positions, num_positions = stretch.rows(positions, num_positions)
-            rows_per_token = ROWS_PER_TOKEN
-        if begins:
-            signal.begin_batch(parts)
-        # One backward pass joins what flows into all blocks' tables.
-        tables = signal(num_positions, parts, dtype, rows_per_token).unbind(2) if parts else ()
-        statistics = signal.statistics()  # taken in evaluation too, and dropped
-        if signal.training:
-            _log(statistics)
-        by_block = {id(block): table for block, table in zip(owners, tables)}
-        return cls(positions.T.contiguous(), by_block)
+    def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
+        if self._bias is None or id(block) not in self._tables:
+            return mask
+        if self._merged is None:
+            self._merged = self._bias if mask is None else self._bias + mask
+        return self._merged
 
-    def table(self, block: nn.Module) -> Tensor | None:
-        """Return the table of ``block``, [N, S, C], or None where it receives no positions."""
-        return self._tables.get(id(block))
 
-    def arguments(self, block: nn.Module) -> dict[str, Tensor | None]:
-        """Return what target ``qkv`` passes to ``block``."""
-        return {"position_table": self.table(block), "positions": self.positions}
+def prepare(
+    stack: Any, attribute: str, tokens: Tokens, dtype: torch.dtype, begins: bool = True
+) -> Prepared:
+    """Let the encoder ``stack.<attribute>`` prepare one forward pass.
 
-    def add_to(self, x: Tensor, block: nn.Module) -> Tensor:
-        """Add the rows of ``block`` to its input ``x`` [T, B, C], as target ``hidden`` does."""
-        table = self.table(block)
-        return x if table is None else x + gather_rows(table[:, 0], self.positions)
+    Args:
+        stack: encoder or decoder.
+        attribute: under which stack and blocks hold encoder and parts.
+        tokens: whose positions are needed.
+        dtype: of the model.
+        begins: whether a batch begins with this call; in a later step of its decoding none does.
+    """
+    encoder: PositionEncoder = getattr(stack, attribute)
+    owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
+    parts = [getattr(block, attribute) for block in owners]
+    if not parts:
+        return Prepared()
+    if begins:
+        encoder.begin_batch(parts)
+    if isinstance(encoder, AttentionPositions):
+        at = tokens.at(encoder.relative)
+        bias = encoder.logit_bias(at, parts, dtype)
+        prepared = encoder.prepare(at, parts, dtype)
+        return PreparedAttention({id(b): t for b, t in zip(owners, prepared)}, bias)
+    at = tokens.at(slots_do=False)
+    num_rows = at.num_rows
+    if num_rows > encoder.max_positions:  # a limit counts tokens, not padding
+        num_rows = int(at.queries.max()) + 1
+    # One backward pass joins what flows into all blocks' rows.
+    rows = encoder(num_rows, parts, dtype, at.rows_per_token).unbind(2)
+    statistics = encoder.statistics()  # taken in evaluation too, and dropped
+    if encoder.training:
+        _log(statistics)
+    by_block = {id(block): table for block, table in zip(owners, rows)}
+    return PreparedSignal(at.queries.T.contiguous(), by_block, encoder.spec.target == HIDDEN)
 
 
 def with_base(cfg: Any) -> Any:
-    """Switch fairseq's sinusoid off in ``cfg`` for encoders that replace it."""
-    if not POSITION_ENCODERS[cfg.position_encoder].keeps_base:
-        cfg.no_token_positional_embeddings = True
+    """Switch fairseq's sinusoid off in ``cfg`` where positions replace it."""
+    cfg.no_token_positional_embeddings = not has_base(cfg)
     return cfg
 
 
@@ -191,13 +221,8 @@ def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
     return wrapped
 
 
-def batch_positions(padding_mask: Tensor, has_pads: bool) -> Tensor:
-    """Return positions [B, T], or [1, T] where no padding moves a token: one row for all sentences."""
-    return token_positions(padding_mask if has_pads else padding_mask[:1])
-
-
-def longest_input(stack: Any, signal: PositionSignal, learned_base: bool) -> int:
+def longest_input(stack: Any, encoder: PositionEncoder, learned_base: bool) -> int:
     """Return the longest input: the encoder's own limit and, underneath, that of a *learned* base."""
     if stack.embed_positions is None or not learned_base:
-        return signal.max_positions
-    return min(signal.max_positions, stack.embed_positions.max_positions, UNLIMITED_POSITIONS)
+        return encoder.max_positions
+    return min(encoder.max_positions, stack.embed_positions.max_positions, UNLIMITED_POSITIONS)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
-from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
@@ -104,12 +104,14 @@ class FloaterTransformerModel(TransformerModel):
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
         """Log how large positions are: fairseq's NanDetector calls this where gradients are not finite."""
-        signals = [module for module in self.modules() if isinstance(module, PositionSignal)]
+        encoders = [module for module in self.modules() if isinstance(module, PositionEncoder)]
         logger.error(
             "Gradients are not finite. The tables of positions of the last batch had the norms %s "
             "(all rows together; float16: the largest entry). If these are large: %s",
-            ", ".join(f"{s.size:.3g} ({'/'.join(s.spec.streams)}, {s.spec.side})" for s in signals),
-            signals[0].range_advice,
+            ", ".join(
+                f"{e.size:.3g} ({'/'.join(e.spec.streams)}, {e.spec.side})" for e in encoders
+            ),
+            encoders[0].range_advice,
         )
         handle: RemovableHandle = super().register_backward_hook(hook)
         return handle
@@ -139,11 +141,16 @@ def _refuse_unsupported(args: Any) -> None:
         )
     for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
         value = getattr(args, name, None)
-        if value and args.position_target == "qkv":
+        if value:
             raise ValueError(
-                f"`--{name.replace('_', '-')}` must not be set with `--position-target qkv` (only "
-                f"hidden works), but is {value!r} instead: xformers has no place for biases."
+                f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
+                "has no place for positions."
             )
+    if getattr(args, "cross_self_attention", False) and args.position_target == "attention":
+        raise ValueError(
+            "`--cross-self-attention` must be off with `--position-encoder "
+            f"{args.position_encoder}`: source and target tokens have no distance from each other."
+        )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         raise ValueError(
             "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "

@@ -41,7 +41,9 @@ from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.row_range import PositionRangeError
 from fairseq_floater.position_encoders.signal import PositionSignal
 
-TABLES = [c for c in CASES if c[0] != "none" and c != ("sinusoidal", "input", "hidden")]
+TABLES = [
+    c for c in CASES if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
+]
 
 
 def _cases(cases):
@@ -51,6 +53,7 @@ def _cases(cases):
 
 
 every_table = _cases(TABLES)
+every_signal = _cases([c for c in TABLES if c[2] in ("qkv", "hidden")])
 every_endless_table = _cases([c for c in TABLES if POSITION_ENCODERS[c[0]].inductive])
 
 
@@ -97,7 +100,7 @@ def test_the_order_of_source_tokens_matters_exactly_where_there_are_positions(
         assert change > 0.01
 
 
-@every_table
+@every_signal
 def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target, monkeypatch):
     model = visible(encoder, blocks, target)
     batch = source_batch(), target_batch()
@@ -159,13 +162,17 @@ def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
     for stack, name, signal in signals(model):
         for n in (1, 5, 16):
             short, long = (signal.compute(m, parts(stack, name)) for m in (n, 2 * n))
-            torch.testing.assert_close(short, long[:n], rtol=1e-6, atol=1e-6)
+            assert len(short) == (signal.table_length or n)
+            torch.testing.assert_close(short, long[: len(short)], rtol=1e-6, atol=1e-6)
     small = tables(model, 9)
-    for before, long, after in zip(small, tables(model, 130), tables(model, 9)):
-        assert len(before) == len(after) == 9
-        assert len(long) == 130
-        assert difference(before, long[:9]) <= 1e-6
-        assert difference(after, long[:9]) == 0
+    lengths = [signal.table_length for _, _, signal in signals(model)]
+    for length, before, long, after in zip(
+        lengths, small, tables(model, 130), tables(model, 9), strict=True
+    ):
+        assert len(before) == len(after) == (length or 9)
+        assert len(long) == (length or 130)
+        assert difference(before, long[: len(before)]) <= 1e-6
+        assert difference(after, long[: len(after)]) == 0
 
 
 @every_case
@@ -208,11 +215,12 @@ def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch
     expected = 0 if (encoder, blocks, target) not in TABLES else 3 if target == "qkv" else 2
     assert len(calls) == expected
     log_probs(model, sentence(100), shifted(sentence(100)))  # longer than what was kept
-    assert len(calls) == 2 * expected
+    grown = sum(signal.table_length is None for _, _, signal in signals(model)) if expected else 0
+    assert len(calls) == expected + grown
     model.train()
     for _ in range(2):  # training keeps nothing, even where no gradients are wanted
         log_probs(model, source_batch(), target_batch())
-    assert len(calls) == 4 * expected
+    assert len(calls) == 3 * expected + grown
 
 
 DROPS = {
@@ -366,7 +374,7 @@ def test_a_position_out_of_range_is_an_error(encoder, target):
         tables(model, dtype=torch.float16)
 
 
-@every_table
+@every_signal
 @pytest.mark.parametrize("products", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_row_that_the_model_would_overflow_at_is_an_error(
     encoder, blocks, target, products, monkeypatch

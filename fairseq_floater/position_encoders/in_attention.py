@@ -1,0 +1,121 @@
+"""Define the second kind of position encoder: positions that act inside self-attention.
+
+They turn queries and keys, or add to the logits and to what is read with them, by the distance of
+two tokens or by where each stands. They add nothing to cross-attention, as in T5, Shaw and RoPE.
+
+Letters: T queries, S keys, B sentences, H heads, D head width, N rows of a table; d = i - j is the
+signed distance from key j to query i.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.hooks import AttentionHooks, Tables
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.transforms import At, gather_rows
+
+ATTENTION = "attention"
+BIAS_DIRECTION = Option(
+    "--bias-direction",
+    "offset",
+    "what tells a key behind the query from one before it, in an encoder: half a token less of "
+    "distance (offset); nothing (mirror); every other head sees one side only (heads)",
+    str,
+    ("offset", "mirror", "heads"),
+)
+# Hides a key and still leaves a number to the rows of padding, which may see no other; fits float16.
+HIDING_BIAS = -3e4
+
+
+class AttentionPart(BlockPositions, AttentionHooks):
+    """Hold one block's part, and answer its attention."""
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index)
+        self.spec = spec
+
+
+class AttentionPositions(PositionEncoder):
+    """Prepare once a forward pass what the blocks' attentions need of the positions."""
+
+    targets = (ATTENTION,)
+    keeps_base = False
+    # Where padding stands at the ends, slots serve as positions.
+    relative = True
+
+    def build_block(self, block_index: int) -> AttentionPart:
+        return AttentionPart(block_index, self.spec)
+
+    @abstractmethod
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        """Return the tensors of each block, as its part's hooks expect them.
+
+        Args:
+            at: where queries and keys stand.
+            blocks: the parts of the blocks that receive positions.
+            dtype: of the model.
+        """
+
+    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+        """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
+        return None
+
+
+class DistanceBias(AttentionPositions):
+    """Add to the logits a number for each head and distance, the same in all blocks.
+
+    Subclasses say which for real-valued distances. The table of distances is kept in evaluation.
+    """
+
+    inductive = True
+    continuous = True
+
+    @abstractmethod
+    def biases(self, distances: Tensor) -> Tensor:
+        """Return the biases at signed real ``distances`` [N]: float32 [N, H]."""
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        distances = torch.arange(num_rows, device=self.anchor.device) / rows_per_token
+        sides = [distances, -distances][: 1 if self.spec.causal else 2]
+        return torch.stack([self.biases(side) for side in sides], dim=1)  # [N, sides, H]
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        return [()] * len(blocks)
+
+    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token).flatten(0, 1)
+        return gather_rows(table, self.signed_rows(at.distances)).permute(0, 3, 1, 2)
+
+    def signed_rows(self, distances: Tensor) -> Tensor:
+        """Return the rows of ``distances`` in a table [N * sides, ...], of any shape."""
+        if self.spec.causal:
+            return distances.clamp(min=0)  # a key that comes later is masked out
+        return 2 * distances.abs() + (distances < 0)
+
+
+def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderSpec) -> Tensor:
+    """Apply a ``bias`` of absolute distances [N] -> [N, H] to signed ones, as ``--bias-direction`` says.
+
+    Returns:
+        [N, H]; keys behind the query have distances below 0, of which a decoder has none.
+    """
+    direction = "mirror" if spec.causal else spec.options["bias_direction"]
+    behind = distances < 0
+    if direction == "offset":
+        return bias(distances.abs() - 0.5 * behind)
+    found = bias(distances.abs())
+    if direction == "heads":
+        odd = torch.arange(found.size(1), device=found.device) % 2 == 1
+        hidden = torch.where(odd, (distances > 0)[:, None], behind[:, None])
+        found = found.masked_fill(hidden, HIDING_BIAS)
+    return found

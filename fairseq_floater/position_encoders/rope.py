@@ -1,0 +1,115 @@
+"""Turn queries and keys by an angle for each position (RoPE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.transforms import At, gather_rows
+
+
+def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs of channels (2c, 2c + 1) of ``x`` [..., R]; cos and sin [..., R / 2]."""
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+
+
+class RopePart(AttentionPart):
+    """Turn q and k, and with ``--rope-values`` v, of one block."""
+
+    def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
+        if stream == "v" and not self.spec.options["rope_values"]:
+            return x
+        cos, sin = tables
+        turned, rest = x.tensor_split([2 * cos.size(-1)], dim=-1)
+        turned = turn_pairs(turned, cos, sin)
+        return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
+
+
+class RopePositions(AttentionPositions):
+    """Turn the pair c of q_i and k_j by i w_c and j w_c: their product sees i - j alone.
+
+    w_c = base^(-2c/R), over the first R = D ``--rope-partial`` channels of a head. Past the trained
+    length come angles that were never met. Neighbouring channels form a pair, as in RoFormer (Llama
+    pairs halves: another function of the same weights). Angles are computed in float64.
+
+    Shapes: table [N, 2, R / 2], cos and sin. Parameters: none; ``--rope-learned``: w, R / 2 a stack.
+    """
+
+    name = "rope"
+    title = "RoPE"
+    formula = "q_i, k_j turned by i w, j w"
+    source = "Su et al. 2021"
+    inductive = True
+    data_driven = False
+    parameter_efficient = True
+    continuous = True
+    options = (
+        Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float),
+        Option("--rope-partial", 1.0, "share of each head's channels that is turned", float),
+        Option("--rope-values", False, "turn values too: the output sees absolute positions", bool),
+        Option("--rope-learned", False, "learn the frequencies w", bool),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        if not 1 < options["rope_base"] < float("inf"):
+            raise ValueError(
+                f"`--rope-base` must be more than 1, but is {options['rope_base']} instead."
+            )
+        if not 0 < options["rope_partial"] <= 1:
+            raise ValueError(
+                f"`--rope-partial` must be in (0, 1], but is {options['rope_partial']} instead."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        turned = "q, k, v" if options["rope_values"] else "q, k"
+        learned = ", learned" if options["rope_learned"] else ""
+        return f"{turned} turned, base {options['rope_base']:g}, partial {options['rope_partial']:g}{learned}"
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        pairs = int(spec.head_dim * spec.options["rope_partial"]) // 2
+        if spec.head_dim % 2 or not pairs:
+            raise ValueError(
+                "--position-encoder rope needs an even number of channels a head, of which "
+                f"--rope-partial leaves a pair, but a head has {spec.head_dim} and --rope-partial is "
+                f"{spec.options['rope_partial']}."
+            )
+        self.relative = not spec.options["rope_values"]
+        self.pairs = pairs
+        self.frequencies: nn.Parameter | None = None
+        if spec.options["rope_learned"]:
+            self.frequencies = nn.Parameter(self._initial_frequencies().float())
+
+    def _initial_frequencies(self) -> Tensor:
+        exponents = torch.arange(self.pairs, dtype=torch.float64, device=self.anchor.device)
+        frequencies: Tensor = self.spec.options["rope_base"] ** (-exponents / self.pairs)
+        return frequencies
+
+    def build_block(self, block_index: int) -> RopePart:
+        return RopePart(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        learned = self.frequencies
+        # Fixed ones are no buffer, which `.half()` would round.
+        frequencies = self._initial_frequencies() if learned is None else learned.double()
+        places = torch.arange(num_rows, dtype=torch.float64, device=frequencies.device)
+        angles = places[:, None] / rows_per_token * frequencies
+        return torch.stack([angles.cos(), angles.sin()], dim=1).float()
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token)
+        rows = gather_rows(table.flatten(1), at.queries)[:, None]  # [B or 1, 1, T, R]
+        return [rows.chunk(2, dim=-1)] * len(blocks)

@@ -1,0 +1,86 @@
+"""Learn a bias of the logits for each bucket of distances (T5)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.in_attention import DistanceBias
+from fairseq_floater.position_encoders.options import Option
+
+
+def log_buckets(distances: Tensor, count: int, furthest: float) -> Tensor:
+    """Return the bucket 0 .. count - 1 of each absolute distance: int64, of any shape.
+
+    Below count / 2 each distance has its own; from there on buckets widen with the logarithm up to
+    ``furthest``, and the last holds all that is further. A distance between two whole ones
+    (``--position-stretch``) goes to the nearer.
+
+    Args:
+        distances: at least 0, real.
+        count: of buckets.
+        furthest: distance at which the last bucket begins, more than count / 2.
+    """
+    exact = count // 2
+    beyond = torch.log(distances.clamp(min=exact) / exact) / math.log(furthest / exact)
+    wide = exact + (beyond * (count - exact)).long()
+    return torch.where(distances < exact, distances.round().long(), wide).clamp(max=count - 1)
+
+
+class T5Positions(DistanceBias):
+    """Add beta_h[bucket(d)] to the logits, one table for all blocks of a stack.
+
+    The decoder spends all buckets on d >= 0, the encoder half of them on each side. Past
+    ``--t5-max-distance`` the bias is constant; buckets that no training sentence reaches stay at
+    zero, where they start, so for short-to-long work the maximum must lie below the trained length.
+    Unlike T5, logits keep their 1 / sqrt(D).
+
+    Parameters: buckets * H a stack.
+    """
+
+    name = "t5"
+    title = "T5 bias"
+    formula = "logits + beta_h[bucket(i - j)]"
+    source = "Raffel et al. 2020"
+    data_driven = True
+    parameter_efficient = True
+    options = (
+        Option("--t5-buckets", 32, "buckets of distances, of both sides together", int),
+        Option("--t5-max-distance", 128, "distance from which on all share a bucket", int),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        buckets, furthest = options["t5_buckets"], options["t5_max_distance"]
+        if buckets < 4 or buckets % 4:
+            raise ValueError(
+                f"`--t5-buckets` must be a multiple of 4, but is {buckets} instead: half of each "
+                "side's are for single distances."
+            )
+        if furthest <= buckets // 2:
+            raise ValueError(
+                f"`--t5-max-distance` must be more than {buckets // 2}, half of --t5-buckets, but is "
+                f"{furthest} instead."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"{options['t5_buckets']} buckets up to distance {options['t5_max_distance']}"
+
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
+        return "--t5-max-distance", options["t5_max_distance"]
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.weight = nn.Parameter(torch.zeros(spec.options["t5_buckets"], spec.heads))
+
+    def biases(self, distances: Tensor) -> Tensor:
+        count = len(self.weight) if self.spec.causal else len(self.weight) // 2
+        furthest = self.spec.options["t5_max_distance"]
+        buckets = log_buckets(distances.abs(), count, furthest)
+        return self.weight.float()[buckets + count * (distances < 0)]

@@ -1,0 +1,151 @@
+"""What holds beyond the common contract for positions inside attention, and for direction in all."""
+
+import dataclasses
+
+import pytest
+import torch
+from helpers import (
+    CASES,
+    PAD,
+    TOLERANCE,
+    build,
+    difference,
+    every_case,
+    log_probs,
+    loss_of,
+    sentence,
+    shifted,
+    signals,
+    source_batch,
+    target_batch,
+    visible,
+)
+
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.transforms import Tokens
+
+INSIDE = [c for c in CASES if c[2] == "attention"]
+every_inside = pytest.mark.parametrize(
+    ("encoder", "blocks", "target"), INSIDE, ids=["-".join(c) for c in INSIDE]
+)
+
+
+def is_relative(model):
+    return all(encoder.relative for _, _, encoder in signals(model))
+
+
+@every_inside
+def test_only_relative_encoders_ignore_a_shift_of_all_positions(
+    encoder, blocks, target, monkeypatch
+):
+    model = visible(encoder, blocks, target)
+    batch = source_batch(), target_batch()
+    before = log_probs(model, *batch)
+    at = Tokens.at
+
+    def further(tokens, slots_do):
+        places = at(tokens, slots_do)
+        return places._replace(
+            queries=places.queries + 5, keys=places.keys + 5, num_rows=places.num_rows + 5
+        )
+
+    monkeypatch.setattr(Tokens, "at", further)
+    change = difference(log_probs(model, *batch), before)
+    assert change <= TOLERANCE if is_relative(model) else change > 1e-3
+
+
+@every_inside
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_slots_serve_as_positions_where_padding_stands_at_the_ends(
+    encoder, blocks, target, left, monkeypatch
+):
+    model = visible(encoder, blocks, target)
+    batch = source_batch(left), target_batch(left)
+    by_slots = log_probs(model, *batch)
+    read = Tokens.read
+    monkeypatch.setattr(
+        Tokens,
+        "read",
+        lambda *args, **kwargs: dataclasses.replace(read(*args, **kwargs), padding_at_ends=False),
+    )
+    real = batch[1].ne(PAD)
+    assert difference(log_probs(model, *batch)[real], by_slots[real]) <= TOLERANCE
+
+
+@every_case
+def test_a_reversed_source_does_not_get_the_reversed_encoding(encoder, blocks, target):
+    """A bias of |i - j| would; the end symbol is reversed with the words, so that it cannot help."""
+    model = visible(encoder, blocks, target, position_base="auto")
+    source = sentence(12)
+    with torch.no_grad():
+        forward, backward = (
+            model.encoder(tokens, src_lengths=torch.tensor([12]))["encoder_out"][0]
+            for tokens in (source, source.flip(1))
+        )
+    change = difference(forward, backward.flip(0))
+    assert change <= TOLERANCE if encoder == "none" else change > 0.01
+
+
+@every_inside
+def test_nothing_positional_is_added_to_cross_attention(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    source = source_batch()
+    with torch.no_grad():
+        encoder_out = model.encoder(source, src_lengths=source.ne(PAD).sum(1))
+        order = torch.randperm(source.size(1))
+        shuffled = {
+            **encoder_out,
+            "encoder_out": [encoder_out["encoder_out"][0][order]],
+            "encoder_padding_mask": [encoder_out["encoder_padding_mask"][0][:, order]],
+        }
+        one, other = (model.decoder(target_batch(), out)[0] for out in (encoder_out, shuffled))
+    assert difference(one, other) <= TOLERANCE
+
+
+@every_inside
+def test_the_fused_attention_is_taken_where_no_hook_needs_the_weights(
+    encoder, blocks, target, monkeypatch
+):
+    model = build(encoder, blocks, target, dropout=0.0).train()
+    counted, softmax = [], torch.softmax
+
+    def counting(*args, **kwargs):
+        counted.append(1)
+        return softmax(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "softmax", counting)
+    loss_of(model).backward()
+    explicit = sum(
+        block.positions is not None and block.positions.needs_weights
+        for stack in (model.encoder, model.decoder)
+        for block in stack.layers
+    )
+    # Cross-attention is explicit, as fairseq's own.
+    assert len(counted) == explicit + len(model.decoder.layers)
+
+
+@every_inside
+def test_another_target_is_refused(encoder, blocks, target):
+    with pytest.raises(ValueError, match=f"`--position-target` must be attention .*{encoder}"):
+        build(encoder, blocks, "hidden")
+
+
+@every_inside
+def test_cross_self_attention_is_refused(encoder, blocks, target):
+    with pytest.raises(ValueError, match="`--cross-self-attention` must be off"):
+        build(encoder, blocks, target, cross_self_attention=True)
+
+
+@every_inside
+def test_a_decoder_without_its_causal_mask_is_refused(encoder, blocks, target):
+    model = build(encoder, blocks, target).eval()
+    with pytest.raises(ValueError, match="full_context_alignment must be off"):
+        model.decoder(
+            shifted(sentence(4)),
+            encoder_out=model.encoder(sentence(5), torch.tensor([5])),
+            full_context_alignment=True,
+        )
+
+
+def test_every_encoder_is_of_a_kind_that_is_tested():
+    assert {c[0] for c in CASES} == set(POSITION_ENCODERS)
