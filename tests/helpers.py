@@ -28,6 +28,10 @@ CASES = [
 every_case = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), CASES, ids=["-".join(case) for case in CASES]
 )
+SIGNALS = [case for case in CASES if case[2] in ("qkv", "hidden")]
+every_signal_case = pytest.mark.parametrize(
+    ("encoder", "blocks", "target"), SIGNALS, ids=["-".join(case) for case in SIGNALS]
+)
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
 TOLERANCE = 2e-5  # of log-probabilities, where two ways must agree
 

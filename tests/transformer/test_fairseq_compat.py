@@ -19,6 +19,7 @@ from helpers import (
     dictionary,
     difference,
     every_case,
+    every_signal_case,
     every_target,
     generated,
     gradients,
@@ -104,7 +105,7 @@ def test_training_with_dropout_is_fairseqs(case):
     assert all(difference(gradient[name], expected[name]) <= 1e-6 for name in expected)
 
 
-@every_case
+@every_signal_case
 def test_positions_enter_where_the_equations_say(encoder, blocks, target):
     """The same by hooks on fairseq's Transformer: on block inputs, or on q, k, v (12 and 13)."""
     model = visible(encoder, blocks, target)
@@ -270,6 +271,8 @@ def test_kept_blocks_keep_their_positions(encoder, blocks, target):
     donor.train().eval()  # forgets the tables of three blocks
     batch = source_batch(), target_batch()
     assert difference(log_probs(pruned, *batch), log_probs(donor, *batch)) == 0
+    if target == "attention":  # their tables are of no block, or the state dict's own
+        return
     for expected, actual in zip(whole, tables(pruned), strict=True):
         # Products of two rows and of three may be summed in another order.
         kept = expected[:, :, [0, 2] if blocks == "all" else [0]]
