@@ -8,8 +8,8 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.evaluation import metrics
-from fairseq_floater.evaluation.hypotheses import ScoringError, read_hypotheses, read_references
-from fairseq_floater.evaluation.lines import TextFile
+from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
+from fairseq_floater.evaluation.lines import ScoringError, TextFile
 from fairseq_floater.evaluation.metrics import sentence_counts
 from fairseq_floater.evaluation.score import score
 
