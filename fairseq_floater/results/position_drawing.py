@@ -20,12 +20,7 @@ _LOGARITHMIC_FROM = 20.0
 _HIGHEST_COMPONENT = 3.0
 # A similarity matrix of more rows shows every second, third, ... of them.
 _MOST_SIMILARITY_ROWS = 600
-_PANELS = (
-    "position matrix",
-    "norm of a row",
-    "principal components (share)",
-    "cosine similarity",
-)
+_PANELS = ("position matrix", "norm of a row", "principal components (share)", "cosine similarity")
 
 
 def draw(
@@ -45,7 +40,11 @@ def draw(
     from matplotlib.figure import Figure
 
     suffix = checked_format(output)
-    legend = ["black line: T; dashed, on grey: past it"] if any(map(_has_past, tracks)) else []
+    legend = (
+        ["black line: T; dashed, on grey: past it"]
+        if any(track.has_past for track in tracks)
+        else []
+    )
     lines = [*heading[:1], *legend, *heading[1:]]
     with rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}):
         height = 0.9 + 0.15 * len(lines) + 1.85 * len(tracks)
@@ -94,10 +93,6 @@ def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[flo
     return coordinates, (variance / variance.sum().clamp(min=1e-30))[:count].tolist()
 
 
-def _has_past(track: Track) -> bool:
-    return track.trained is not None and track.trained < len(track.rows)
-
-
 def _draw_matrix(axes: Any, track: Track, order: str) -> None:
     """Draw rows as colours, red above zero, which span the rows up to T without their extremes."""
     order, permutation = dimension_order(track.known, order)
@@ -109,7 +104,7 @@ def _draw_matrix(axes: Any, track: Track, order: str) -> None:
     axes.figure.colorbar(image, ax=axes, extend="both", pad=0.02)
     axes.set_ylabel(f"{track.name}\nposition")
     axes.set_xlabel("dimension" if order == "none" else f"dimension, by {order}")
-    if _has_past(track):
+    if track.has_past:
         axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
 
 
@@ -140,7 +135,7 @@ def _draw_curve(axes: Any, track: Track, values: Tensor, colour: str, **options:
     """Draw ``values`` [N] over positions, past T dashed and on grey."""
     end = len(track.known)
     axes.plot(values[:end], color=colour, **options)
-    if _has_past(track):
+    if track.has_past:
         past = range(end - 1, len(values))
         axes.plot(past, values[end - 1 :], color=colour, linestyle=(0, (2, 1)))
         axes.axvline(end - 0.5, color="black", linewidth=1.0)
@@ -158,6 +153,6 @@ def _draw_similarity(axes: Any, track: Track) -> None:
     )
     axes.figure.colorbar(image, ax=axes, pad=0.02)
     axes.set_xlabel("position")
-    if _has_past(track):
+    if track.has_past:
         for line in (axes.axhline, axes.axvline):
             line(len(track.known) - 0.5, color="black", linewidth=1.0)

@@ -48,7 +48,7 @@ def named(figure):
 @helpers.every_target
 def test_the_rows_are_those_that_the_blocks_receive(tmp_path, encoder, target, undrawn):
     path = save_model(tmp_path / "model.pt", encoder, "all", target)
-    figure = draw(path, trained_length=4, blocks="all")
+    figure = draw(path, trained_length=4, blocks=["all"])
     model = helpers.build(encoder, "all", target)
     model.load_state_dict(torch.load(path, weights_only=True)["model"])
     found = {key: table for key, table in named(figure).items() if key[2] != "base"}
@@ -119,7 +119,7 @@ def test_it_warns_of_growth_and_of_rows_that_become_one(tmp_path, size, turn, wo
 
 
 def test_rows_that_tell_nothing_apart_are_noted(tmp_path):
-    figure = draw(save_model(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks="all")
+    figure = draw(save_model(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks=["all"])
     [note] = figure.notes
     # Block 1 has the sinusoid from fairseq's base; its own term is the same for every position.
     assert note.startswith("encoder, block 1, hidden: all rows are the same")
@@ -186,13 +186,8 @@ def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undraw
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"stack": "both of them"},
-            "`--stack` must be one of both, encoder, decoder, but is 'both ",
-        ),
         ({"streams": ["q"]}, "`--streams` must be one of base, hidden, but is 'q' instead"),
         ({"blocks": [3]}, "`--blocks` must be one of 1, 2, all, but is '3' instead"),
-        ({"order": "alphabet"}, "`--order` must be one of .*, but is 'alphabet' instead"),
         ({"length": 1}, "`--length` must be at least 2, but is 1 instead"),
         ({"trained_length": 0}, "`--trained-length` must be at least 2, but is 0 instead"),
         ({"output": "x.jpg"}, r"x\.jpg` must end in one of png, svg, pdf\."),
