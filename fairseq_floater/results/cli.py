@@ -14,7 +14,6 @@ from fairseq_floater.verbs import VERBS, add_verb, positive
 def plot(verbs: Any) -> None:
     """Add the verb plot with its one part."""
     # Brings torch, which takes seconds; the other verb of this door does without.
-    from fairseq_floater.results.position_drawing import ORDERS
     from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
 
     summary = VERBS["plot"].summary
@@ -37,8 +36,6 @@ def plot(verbs: Any) -> None:
     text = "longest training sentence, marked"
     add("--trained-length", type=positive, metavar="N", help=text)
     add("--data", metavar="DIR", help="binarised data that tell the trained length")
-    text = "of the dimensions, to be read (auto)"
-    add("--order", default="auto", choices=ORDERS, help=text)
 
 
 def table(verbs: Any) -> None:

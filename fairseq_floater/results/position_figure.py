@@ -87,7 +87,6 @@ def plot_positions(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
-    order: str = "auto",
 ) -> PositionFigure:
     """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
@@ -99,7 +98,6 @@ def plot_positions(
         length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
         trained_length: T of both stacks.
         data: binarised data whose longest training sentences are T, if ``trained_length`` is not given.
-        order: of the dimensions, one of :data:`ORDERS`, each table for itself.
 
     Raises:
         CheckpointError: unreadable, no Transformer, or without any position table.
@@ -123,7 +121,7 @@ def plot_positions(
         figure.tables.append(track.measure())
         _judge(track, figure.tables[-1], figure)
     heading = [figure.title, *figure.notes]
-    draw(tracks, figure.output, heading=heading, signature=figure.signature, order=order)
+    draw(tracks, figure.output, heading=heading, signature=figure.signature)
     return figure
 
 

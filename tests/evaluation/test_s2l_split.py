@@ -344,14 +344,6 @@ def test_the_input_is_never_replaced(raw, tmp_path):
     assert (tmp_path / "out" / "notes").read_text() == "mine"
 
 
-def test_an_output_that_lost_a_file_is_made_again(raw, tmp_path):
-    out = tmp_path / "out"
-    split(raw, out, options())
-    (out / "train.de").unlink()
-    split(raw, out, options())
-    assert (out / "train.de").is_file()
-
-
 def test_lines_that_vanish_in_tokens_are_empty(tmp_path):
     write_numbers(tmp_path / "raw", train=300, valid=30, test=20, test_long=40)
     for lang in ("en", "de"):

@@ -286,9 +286,5 @@ def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
             f"{out_dir} was made of other text or with other options; choose another OUT_DIR or "
             "add --force."
         )
-    langs = [made_from["options"][side] for side in ("source", "target")]
-    names = [f"{name}.{lang}" for name in ("train", "valid", TEST) for lang in langs]
-    is_whole = all((out_dir / name).is_file() for name in [*names, f"{TEST}.tsv"])
-    if is_whole:
-        say(f"{out_dir} is there already: skipped.")
-    return is_whole
+    say(f"{out_dir} is there already: skipped.")
+    return True
