@@ -118,21 +118,21 @@ def test_it_warns_of_growth_and_of_rows_that_become_one(tmp_path, size, turn, wo
     assert not draw(path, stack="encoder", length=48).warnings
 
 
-def test_rows_that_tell_nothing_apart_are_noted(tmp_path):
+def test_rows_that_tell_nothing_apart_are_noted(tmp_path, undrawn):
     figure = draw(save_model(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks=["all"])
     [note] = figure.notes
     # Block 1 has the sinusoid from fairseq's base; its own term is the same for every position.
     assert note.startswith("encoder, block 1, hidden: all rows are the same")
 
 
-def test_a_learned_table_ends_and_the_figure_says_so(tmp_path):
+def test_a_learned_table_ends_and_the_figure_says_so(tmp_path, undrawn):
     figure = draw(save_model(tmp_path / "m.pt", "learned"), stack="encoder", trained_length=400)
     assert figure.tables[0]["positions"] == 1024
     assert figure.tables[0]["norms"]["3T"] is None
     assert "encoder, hidden: the table ends after 1024 of 1200 positions" in figure.notes
 
 
-def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path):
+def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path, undrawn):
     def grow(parameters):
         for name, tensor in parameters.items():
             if "encoder.positions.dynamics" in name and tensor.dim() == 2:
@@ -229,7 +229,7 @@ def test_checkpoints_that_cannot_be_drawn(tmp_path):
         draw(other)
 
 
-def test_learned_positions_of_a_plain_transformer(tmp_path):
+def test_learned_positions_of_a_plain_transformer(tmp_path, undrawn):
     path = save_donor(tmp_path / "m.pt", encoder_learned_pos=True, encoder_normalize_before=True)
     figure = draw(path, stack="encoder", length=6)
     weight = torch.load(path, weights_only=True)["model"]["encoder.embed_positions.weight"]
@@ -260,7 +260,7 @@ def test_past_the_trained_length_curves_are_dashed(tmp_path):
     assert output.read_text().count("stroke-dasharray") == 4  # the norm and three components
 
 
-def test_the_result_is_json_and_a_table(tmp_path):
+def test_the_result_is_json_and_a_table(tmp_path, undrawn):
     figure = draw(save_model(tmp_path / "model.pt"), stack="encoder", trained_length=4)
     back = json.loads(json.dumps(dataclasses.asdict(figure)))
     assert back["tables"][0]["norms"].keys() == {"T/2", "T", "2T", "3T"}
