@@ -1,4 +1,4 @@
-"""Reading what is scored: fairseq-generate's hypotheses in corpus order, and raw references."""
+"""Read what is scored: fairseq-generate's hypotheses in corpus order, and raw references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
-from fairseq_floater.evaluation.lines import ScoringError as ScoringError
 
 FORMATS = ("auto", "generate", "plain")
 # The marks that a segmentation leaves in the text, by its name in fairseq's `--remove-bpe`.
@@ -61,11 +60,6 @@ def read_hypotheses(
         ScoringError: unreadable, no hypotheses, a sentence twice or missing (ids must be 0..n-1),
             pieces of words left in the text.
     """
-    if format not in FORMATS:
-        raise scoring_error(f"`format` must be one of {', '.join(FORMATS)}", f"is {format!r}")
-    if remove_bpe is not None and remove_bpe not in BPE_MARKS:
-        known = ", ".join(BPE_MARKS)
-        raise scoring_error(f"`remove_bpe` must be one of {known}", f"is {remove_bpe!r}")
     file = path if isinstance(path, TextFile) else TextFile(path)
     lines = file.lines
     if format != "plain":
@@ -117,22 +111,24 @@ def _best_hypotheses(
     _refuse_broken_off(file, tagged)
     # Count the other lines too, so that a file that broke off is noticed.
     size = 1 + max(line.sentence for line in tagged if line.tag != "P")
-    if len(found) < size:
-        missing = (str(i) for i in range(size) if i not in found)
-        names = ", ".join(itertools.islice(missing, 5)) + ", ..." * (size - len(found) > 5)
+    if lacking := size - len(found):
+        missing = itertools.islice((str(i) for i in range(size) if i not in found), 5)
+        names = ", ".join(missing) + ", ..." * (lacking > 5)
         rule = f"`{file.path}` must hold a hypothesis of each sentence from 0 to {size - 1}"
-        raise scoring_error(rule, f"lacks {size - len(found)} ({names})", f"; {DROPPED_HINT}")
+        raise scoring_error(rule, f"lacks {lacking} ({names})", f"; {DROPPED_HINT}")
     return [found[i] for i in range(size)]
 
 
 def _wanted_tag(file: TextFile, tags: set[str], remove_bpe: str | None) -> str:
-    if not tags & {"D", "H"}:
+    if "D" in tags:
+        return "D"
+    if "H" not in tags:
         raise scoring_error(f"`{file.path}` must hold hypotheses (D or H lines)", "holds none")
-    if "D" not in tags and remove_bpe is None:
+    if remove_bpe is None:
         kinds = " or ".join(BPE_MARKS)
         hint = f"; say with `remove_bpe` ({kinds}) which pieces of words they hold."
         raise scoring_error(f"`{file.path}` must hold D lines", "holds only H lines", hint)
-    return "D" if "D" in tags else "H"
+    return "H"
 
 
 def _split_score(file: TextFile, number: int, text: str) -> tuple[float, str]:
@@ -146,33 +142,25 @@ def _split_score(file: TextFile, number: int, text: str) -> tuple[float, str]:
 
 
 def _refuse_broken_off(file: TextFile, tagged: Sequence[TaggedLine]) -> None:
-    """Raise ScoringError where the output ends before fairseq-generate would have ended it.
-
-    fairseq-generate prints the lines of a sentence together, and its score after the last sentence.
-    """
-    last = tagged[-1]
-    if last.number < len(file.lines):
+    """Raise ScoringError where the output ends in the middle of what fairseq-generate prints."""
+    last = tagged[-1].number
+    if last < len(file.lines):
         return
-    tags = {line.tag for line in tagged}
-    by_sentence = itertools.groupby(reversed(tagged), key=lambda line: line.sentence)
-    tag_sets = ({line.tag for line in lines} for _, lines in by_sentence)
-    lacking, tags_before = tags - next(tag_sets), next(tag_sets, set())
-    if lacking and tags_before == tags:  # else the lines were sorted
-        found = f"sentence {last.sentence} lacks its {', '.join(sorted(lacking))} line"
-    elif len(tags) > 1 and not file.ends_in_newline:
-        found = "that line has no end"
-    elif _LOG in file.lines[0]:
+    if _LOG in file.lines[0]:
         found = "fairseq's closing lines are not there"
+    elif not file.ends_in_newline and len({line.tag for line in tagged}) > 1:
+        found = "that line has no end"
     else:
         return
     hint = "; was fairseq-generate stopped, or the disk full? Generate it again."
-    rule = f"`{file.path}` must be whole"
-    raise scoring_error(rule, f"breaks off at line {last.number} ({found})", hint)
+    raise scoring_error(
+        f"`{file.path}` must be whole", f"breaks off at line {last} ({found})", hint
+    )
 
 
 def _segmentations(lines: Sequence[str]) -> list[str]:
     """Return the kinds of :data:`BPE_MARKS` that the lines are in pieces of."""
-    filled = sum(not line.isspace() and line != "" for line in lines)
+    filled = sum(line.strip() != "" for line in lines)
     return [
         kind
         for kind, mark in BPE_MARKS.items()

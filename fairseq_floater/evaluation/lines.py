@@ -1,4 +1,4 @@
-"""Reading text strictly: UTF-8, one sentence a line, every fault named by file and line."""
+"""Read text strictly: UTF-8, one sentence a line, every fault named by file and line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FilePath = str | os.PathLike[str]
 
 
 class ScoringError(UserError):
-    """Raised for input that cannot be scored honestly; the message is one sentence for a person."""
+    """Input that cannot be scored honestly; the message is one sentence for a person."""
 
 
 def scoring_error(rule: str, found: str, hint: str = "") -> ScoringError:
@@ -49,23 +49,19 @@ class TextFile:
                 # Limit what is read: a line without an end could fill the memory.
                 while more := file.readline(LONGEST_LINE + 1):
                     data = more
-                    self.lines.append(self._decoded(data).removesuffix("\n").removesuffix("\r"))
+                    self.lines.append(self._decode(data).removesuffix("\n").removesuffix("\r"))
         except OSError as error:
             rule = f"`{path}` must be a readable file"
             raise scoring_error(rule, f"gives {error.strerror!r}") from None
         self.ends_in_newline = data.endswith(b"\n")
 
-    def _decoded(self, data: bytes) -> str:
+    def _decode(self, data: bytes) -> str:
         number = len(self.lines) + 1
         if len(data) > LONGEST_LINE:
             rule = f"`{self.path}` must have lines of at most {LONGEST_LINE:,} bytes"
             raise scoring_error(rule, f"line {number} is longer")
-        if number == 1:
-            data = data.removeprefix(codecs.BOM_UTF8)
         try:
-            return data.decode("utf-8")
+            return (data.removeprefix(codecs.BOM_UTF8) if number == 1 else data).decode("utf-8")
         except UnicodeDecodeError as error:
-            found = f"line {number} holds the byte 0x{data[error.start]:02x}"
-            # This reason occurs at the end of a file alone: elsewhere a line's end follows.
-            hint = "; was it cut off?" if error.reason == "unexpected end of data" else ""
-            raise scoring_error(f"`{self.path}` must be UTF-8", found, hint) from None
+            found = f"line {number} holds the byte 0x{error.object[error.start]:02x}"
+            raise scoring_error(f"`{self.path}` must be UTF-8", found) from None

@@ -22,14 +22,8 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.errors import shown
-from fairseq_floater.evaluation.hypotheses import BPE_MARKS as BPE_MARKS
-from fairseq_floater.evaluation.hypotheses import DROPPED_HINT
-from fairseq_floater.evaluation.hypotheses import FORMATS as FORMATS
-from fairseq_floater.evaluation.hypotheses import ScoringError as ScoringError
-from fairseq_floater.evaluation.hypotheses import read_hypotheses as read_hypotheses
-from fairseq_floater.evaluation.hypotheses import read_references as read_references
+from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
 from fairseq_floater.evaluation.lines import FilePath, scoring_error
-from fairseq_floater.evaluation.metrics import TOKENIZERS as TOKENIZERS
 from fairseq_floater.evaluation.metrics import (
     Metric,
     bleu_metric,
@@ -114,19 +108,19 @@ def score(
     Args:
         hypotheses, references: N lines each.
         target_language: a code such as ``de`` or ``pt_BR``; its first part chooses the Moses rules.
-        tokenize: the tokenizer of ``bleu``, one of :data:`TOKENIZERS`.
+        tokenize: the tokenizer of ``bleu``, one of sacreBLEU's.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
         bootstrap: resamples for two intervals; 0 for none.
-        seed: of the resampling, as the variable SACREBLEU_SEED is sacreBLEU's.
+        seed: of the resampling.
         hypotheses_name, references_name: how errors and the report call the two.
 
     Raises:
         ScoringError: an option or the number of lines is wrong, or no reference has any text.
     """
-    _check_language(target_language)
-    language = target_language.partition("_")[0]
-    _check_options(language, compound_split, test_set, bootstrap, seed)
+    language = _checked_language(target_language)
+    _check_options(language, compound_split, test_set)
+    check_bootstrap(bootstrap, seed)
     _check_corpus(hypotheses, references, hypotheses_name, references_name)
     _check_test_set(test_set, language, len(references), references_name)
     _warn_of_tokenised(hypotheses)
@@ -135,12 +129,15 @@ def score(
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
-    has_split = language == "de" and compound_split is not False
-    tokenised, split = _moses_bleu(hypotheses, references, language, labels, has_split)
+    tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
+    split = None
+    if language == "de" and compound_split is not False:
+        parts = [split_compounds(lines) for lines in tokens]
+        split = _moses_bleu("BLEU, compounds split", parts, language, labels, "yes")
     return ScoreReport(
         Metric.from_score("BLEU", bleu, bleu_score, labels),
         Metric.from_score("chrF2", chrf, chrf_score, labels),
-        tokenised,
+        _moses_bleu("BLEU, tokenised", tokens, language, labels, "no"),
         split,
         sentences=len(references),
         empty_hypotheses=sum(not line.strip() for line in hypotheses),
@@ -156,60 +153,41 @@ def score(
 
 
 def _moses_bleu(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    language: str,
-    labels: dict[str, str],
-    has_split: bool,
-) -> tuple[Metric, Metric | None]:
-    """Return BLEU of Moses tokens, and of those with compounds split where that is asked for."""
+    name: str, texts: Sequence[Sequence[str]], language: str, labels: dict[str, str], split: str
+) -> Metric:
+    """Return BLEU of hypotheses and references that are Moses tokens already."""
+    bleu = BLEU(tokenize="none", force=True)
+    found = corpus_score(bleu, texts[0], texts[1])
     version = importlib.metadata.version("sacremoses")
-    labels = {**labels, "moses": language, "sacremoses": version}
-
-    def measure(name: str, texts: Sequence[Sequence[str]], split: str) -> Metric:
-        bleu = BLEU(tokenize="none", force=True)
-        found = corpus_score(bleu, texts[0], texts[1])
-        return Metric.from_score(name, bleu, found, labels | {"split": split})
-
-    tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
-    tokenised = measure("BLEU, tokenised", tokens, "no")
-    if not has_split:
-        return tokenised, None
-    parts = [split_compounds(lines) for lines in tokens]
-    return tokenised, measure("BLEU, compounds split", parts, "yes")
+    labels = {**labels, "moses": language, "sacremoses": version, "split": split}
+    return Metric.from_score(name, bleu, found, labels)
 
 
 def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
     count = sum(line.endswith(" .") for line in hypotheses)
     if count >= _MANY_TOKENISED:
         logger.warning(
-            "%d hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
-            "sacreBLEU tokenises it itself.",
-            count,
+            f"{count} hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
+            "sacreBLEU tokenises it itself."
         )
 
 
 def self_check(
-    references: Sequence[str],
-    target_language: str,
-    *,
-    tokenize: str = "13a",
-    name: str = "references",
+    references: Sequence[str], language: str, *, tokenize: str = "13a", name: str = "references"
 ) -> None:
-    """Check that the references score 100.00 sacreBLEU against themselves.
+    """Check that raw references score 100.00 sacreBLEU against themselves.
 
     Args:
         references: raw lines.
-        target_language: their language.
-        tokenize: one of :data:`TOKENIZERS`.
+        language: of the references.
+        tokenize: the tokenizer, one of sacreBLEU's.
         name: how errors call the references.
 
     Raises:
         ScoringError: they do not; says so where no line has the four tokens that BLEU counts.
     """
     _check_corpus(references, references, name, name)
-    _check_language(target_language)
-    found = corpus_score(bleu_metric(tokenize, target_language), references, references)
+    found = corpus_score(bleu_metric(tokenize, _checked_language(language)), references, references)
     # A perfect score is 100.00000000000004 in floating point.
     if f"{found.score:.2f}" != "100.00":
         hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * (found.totals[-1] == 0)
@@ -249,32 +227,29 @@ def run(
     return score(hypotheses, references, target_language=target_language, **options)
 
 
-def _check_options(
-    language: str, compound_split: bool | None, test_set: str | None, bootstrap: int, seed: int
-) -> None:
+def _checked_language(code: str) -> str:
+    """Return the language of a code with or without a country."""
+    if not LANGUAGE.fullmatch(code):
+        raise scoring_error("`target_language` must be a code such as de", f"is {shown(code)}")
+    return code.partition("_")[0]
+
+
+def _check_options(language: str, compound_split: bool | None, test_set: str | None) -> None:
     if compound_split and language != "de":
         # French data comes with its hyphens split: once more would lift the score twice.
         rule = "`target_language` must be de for a compound split"
         raise scoring_error(rule, f"is {language!r}")
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
-        raise scoring_error(
-            "`test_set` must be of letters, digits and . / + - _", f"is {test_set!r}"
-        )
-    check_bootstrap(bootstrap, seed)
-
-
-def _check_language(language: str) -> None:
-    if not LANGUAGE.fullmatch(language):
-        raise scoring_error("`target_language` must be a code such as de", f"is {shown(language)}")
+        rule = "`test_set` must be of letters, digits and . / + - _"
+        raise scoring_error(rule, f"is {test_set!r}")
 
 
 def _check_corpus(
     hypotheses: Sequence[str], references: Sequence[str], hypotheses_name: str, name: str
 ) -> None:
     if not any(line.strip() for line in references):
-        raise scoring_error(
-            f"`{name}` must hold text", f"has {len(references)} lines, all of them empty"
-        )
+        found = f"has {len(references)} lines, all of them empty"
+        raise scoring_error(f"`{name}` must hold text", found)
     if len(hypotheses) != len(references):
         hint = f"; if they are fairseq's, {DROPPED_HINT}" * (len(hypotheses) < len(references))
         rule = f"`{hypotheses_name}` must have as many sentences as `{name}`, {len(references)}"
@@ -286,6 +261,5 @@ def _check_test_set(test_set: str | None, language: str, lines: int, name: str) 
     expected = known.get(test_set or "", lines)
     if lines != expected:
         hint = "; " + ", ".join(f"{label} has {size}" for label, size in known.items()) + "."
-        raise scoring_error(
-            f"`{name}` must have {expected} lines as {test_set}", f"has {lines}", hint
-        )
+        rule = f"`{name}` must have {expected} lines as {test_set}"
+        raise scoring_error(rule, f"has {lines}", hint)

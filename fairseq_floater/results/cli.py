@@ -2,100 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.records import ReportError
-from fairseq_floater.results import table as report
+from fairseq_floater.results.table import collect, plot_scores
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
 
 def plot(verbs: Any) -> None:
-    parser = verbs.add_parser(
-        "plot",
-        help=VERBS["plot"].summary,
-        description="Figures of models.",
-    )
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    _plot_positions(parts)
-
-
-def _plot_positions(parts: Any) -> None:
-    # Brings torch, which takes seconds; the other verbs of this door do without.
-    from fairseq_floater.results.position_drawing import ORDERS
+    """Add the verb plot with its one part."""
+    # Brings torch, which takes seconds; the other verb of this door does without.
     from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
 
+    summary = VERBS["plot"].summary
+    parser = verbs.add_parser("plot", help=summary, description="Figures of models.")
     parser = add_verb(
-        parts,
+        parser.add_subparsers(dest="part", required=True, metavar="PART"),
         "positions",
         "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
         plot_positions,
         summary="Figure 3: a model's position tables, also past the trained length",
     )
-    parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="of the plugin or of fairseq's own"
-    )
-    parser.add_argument("output", metavar="OUT", help="png, svg or pdf")
-    parser.add_argument("--stack", default="both", choices=STACK_CHOICES)
-    parser.add_argument(
-        "--streams", nargs="+", metavar="NAME", help="hidden, q, cross_k, base, ... (all)"
-    )
-    parser.add_argument(
-        "--blocks", nargs="+", metavar="N", help="numbers from 1, or all (the first)"
-    )
-    parser.add_argument(
-        "--length",
-        type=positive,
-        metavar="N",
-        help="positions (3 times the trained length, or 128)",
-    )
-    parser.add_argument(
-        "--trained-length", type=positive, metavar="N", help="longest training sentence, marked"
-    )
-    parser.add_argument("--data", metavar="DIR", help="binarised data that tell the trained length")
-    parser.add_argument(
-        "--order", default="auto", choices=ORDERS, help="of the dimensions, to be read (auto)"
-    )
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="of the plugin or of fairseq's own")
+    add("output", metavar="OUT", help="png, svg or pdf")
+    add("--stack", default="both", choices=STACK_CHOICES)
+    add("--streams", nargs="+", metavar="NAME", help="hidden, q, cross_k, base, ... (all)")
+    add("--blocks", nargs="+", metavar="N", help="numbers from 1, or all (the first)")
+    text = "positions (3 times the trained length, or 128)"
+    add("--length", type=positive, metavar="N", help=text)
+    text = "longest training sentence, marked"
+    add("--trained-length", type=positive, metavar="N", help=text)
+    add("--data", metavar="DIR", help="binarised data that tell the trained length")
 
 
 def table(verbs: Any) -> None:
-    def run(results: str, *, figure: str | None, paper: bool, test: str | None) -> Any:
-        if paper and figure is not None:
-            raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
-        # These bring torch, which scoring and our own table do without.
-        from fairseq_floater.results.paper import collect_paper_tables
-        from fairseq_floater.results.scores_figure import plot_scores
-
-        tables = collect_paper_tables(results, test=test)
-        if paper:
-            return tables
-        try:
-            scores = report.collect(results)
-        except ReportError:
-            if figure is not None or not tables.filled:
-                raise
-            return tables  # the runs lie deeper, in several experiments
-        if figure is not None:
-            plot_scores(scores, figure)
-        # Show the paper's numbers unasked where a run answers to one.
-        return report.Joined([scores, tables]) if tables.filled else scores
-
+    """Add the verb table."""
     parser = add_verb(
         verbs,
         "table",
         "floater table work/demo --figure scores.png\n"
         "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours",
-        run,
+        _table,
     )
-    parser.add_argument("results", metavar="RESULTS_DIR")
-    parser.add_argument("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
-    parser.add_argument(
-        "--paper",
-        action="store_true",
-        help="Tables 2 and 6 alone, from every run up to three folders deep",
-    )
-    parser.add_argument(
-        "--test",
-        metavar="NAME",
-        help="with --paper: the test set (newstest2014, test, or the only one)",
-    )
+    add = parser.add_argument
+    add("results", metavar="RESULTS_DIR")
+    add("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
+    text = "Tables 2 and 6 alone, from every run up to three folders deep"
+    add("--paper", action="store_true", help=text)
+    text = "with --paper: the test set (newstest2014, test, or the only one)"
+    add("--test", metavar="NAME", help=text)
+
+
+@dataclass
+class Joined:
+    """Several results printed one after the other."""
+
+    parts: list[Any]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return the keys of all parts; a later part's win."""
+        return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
+
+    def format_text(self) -> str:
+        """Return the parts' texts with an empty line between them."""
+        return "\n\n".join(part.format_text() for part in self.parts)
+
+
+def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -> Any:
+    if paper and figure is not None:
+        raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
+    # Brings torch, which scoring and our own table do without.
+    from fairseq_floater.results.paper import collect_paper_tables
+
+    tables = collect_paper_tables(results, test=test)
+    if paper:
+        return tables
+    is_filled = any(cell.found for cell in tables.cells)
+    try:
+        scores = collect(results)
+    except ReportError:
+        if figure is not None or not is_filled:
+            raise
+        return tables  # the runs lie deeper, in several experiments
+    if figure is not None:
+        plot_scores(scores, figure)
+    # Show the paper's numbers unasked where a run answers to one.
+    return Joined([scores, tables]) if is_filled else scores

@@ -43,13 +43,10 @@ class Scored(NamedTuple):
         """Return ``sacrebleu`` or ``tokenised``."""
         return self.run.metric(name, self.test).get("score")
 
-    @property
-    def is_papers_test(self) -> bool:
-        return self.run.is_newstest2014(self.test)
-
     def cells(self) -> list[str]:
         """Return a line of the table of runs."""
-        run, scores = self.run, map(self.score, _METRICS)
+        run = self.run
+        scores = [self.score(name) for name in _METRICS]
         seconds = run.average.get("training_seconds")
         tokens, hardware = (run.settings.get(key) for key in ("tokens_per_update", "processes"))
         update = "-" if tokens is None else f"{int(tokens):,}"
@@ -71,14 +68,10 @@ class Cell:
     paper: float
     found: list[Scored] = field(default_factory=list)
 
-    def add(self, new: Scored, outside: list[tuple[str, str]]) -> None:
-        """Add a run; runs of a cell are seeds of one system, and a seed's second run goes outside."""
-        seed = new.run.seed
-        same = next((known.run.name for known in self.found if known.run.seed == seed), None)
-        if same is None:
-            self.found.append(new)
-        elif (entry := (new.run.name, f"seed {seed} of its cell is {same}")) not in outside:
-            outside.append(entry)
+    @property
+    def is_papers_test(self) -> bool:
+        """Return whether every run was scored on as many sentences as the paper's test set has."""
+        return all(run.is_newstest2014(test) for run, test in self.found)
 
     def ours(self, name: str) -> dict[str, Any] | None:
         """Return mean, standard deviation over seeds (None for one run) and number of runs."""
@@ -94,16 +87,16 @@ class Cell:
         if ours is None:
             return f"{self.paper} / -"
         spread = "" if ours["spread"] is None else f" ± {ours['spread']:.2f} (n = {ours['runs']})"
-        star = "" if all(one.is_papers_test for one in self.found) else " *"
-        return f"{self.paper} / {ours['mean']:.2f}{spread}{star}"
+        return f"{self.paper} / {ours['mean']:.2f}{spread}{'' if self.is_papers_test else ' *'}"
 
     def to_json_dict(self) -> dict[str, Any]:
+        """Return the paper's number and ours as plain JSON values."""
         return {
             "paper": self.paper,
             **{name: self.ours(name) for name in _METRICS},
-            "runs": [one.run.name for one in self.found],
-            "seeds": [one.run.seed for one in self.found],
-            "papers_test_set": all(o.is_papers_test for o in self.found) if self.found else None,
+            "runs": [run.name for run, _ in self.found],
+            "seeds": [run.seed for run, _ in self.found],
+            "papers_test_set": self.is_papers_test if self.found else None,
         }
 
 
@@ -121,12 +114,8 @@ class PaperTables:
         """Return the cells of both tables."""
         return [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
 
-    @property
-    def filled(self) -> bool:
-        """Return whether any run belongs in a cell."""
-        return any(cell.found for cell in self.cells)
-
     def to_json_dict(self) -> dict[str, Any]:
+        """Return every cell as plain JSON values."""
         return {
             "folder": self.folder,
             "table_2": [
@@ -138,7 +127,7 @@ class PaperTables:
             "table_6": [
                 {"encoder": encoder, "layers": layers, "input": input}
                 | {"paper_parameters": TABLE_6[encoder, layers, input][1] * 1000}
-                | {"parameters": [one.run.parameters for one in cell.found]}
+                | {"parameters": [run.parameters for run, _ in cell.found]}
                 | cell.to_json_dict()
                 for (encoder, layers, input), cell in self.table_6.items()
             ],
@@ -161,9 +150,8 @@ class PaperTables:
             lines.append(
                 "Starred: of another test set than newstest2014, not comparable with the paper."
             )
-        metrics = {name: [run.metric(name, test) for run, test in found] for name in _METRICS}
-        signatures = {f"{n}: {m['signature']}" for n, known in metrics.items() for m in known if m}
-        lines += sorted(signatures)
+        metrics = [(name, run.metric(name, test)) for name in _METRICS for run, test in found]
+        lines += sorted({f"{name}: {metric['signature']}" for name, metric in metrics if metric})
         if found:
             table = markdown_table(_RUN_HEADS, [one.cells() for one in found])
             lines += ["", "What they are of", "", *table]
@@ -184,8 +172,7 @@ class PaperTables:
         rows = []
         for (encoder, layers, input), cell in self.table_6.items():
             label = encoder if layers is None else f"{encoder}, layers {layers}, {input} input"
-            known = (one.run.parameters for one in cell.found)
-            counts = sorted({count for count in known if count is not None})
+            counts = sorted({run.parameters for run, _ in cell.found if run.parameters is not None})
             ours = ", ".join(f"{count:,}" for count in counts) or "-"
             paper = f"{TABLE_6[encoder, layers, input][1]:,.1f}K"
             rows.append([label, *(cell.format(name) for name in _METRICS), f"{paper} / {ours}"])
@@ -203,7 +190,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
         ReportError: no run there, or a result that cannot be read.
     """
     folder = Path(folder)
-    found = PaperTables(
+    tables = PaperTables(
         str(folder),
         {row: [Cell(number) for number in numbers] for row, numbers in TABLE_2.items()},
         {row: Cell(bleu) for row, (bleu, _) in TABLE_6.items()},
@@ -220,17 +207,20 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     if not paths:
         raise ReportError(f"{folder} holds no run (a folder with {RECORD} or average.json).")
     for path in sorted(paths):
-        name = str(path.relative_to(folder))
+        run = read_run(path, str(path.relative_to(folder)))
         try:
-            run = read_run(path, name)
             scored = Scored(run, _chosen_test(run, test))
-            cells = _cells(run, found)
+            cells = _cells(run, tables)
+            # The runs of a cell are seeds of one system.
+            known = {other.run.seed: other.run.name for cell in cells for other in cell.found}
+            if run.seed in known:
+                raise OutsideError(f"seed {run.seed} of its cell is {known[run.seed]}")
         except OutsideError as reason:
-            found.outside.append((name, str(reason)))
+            tables.outside.append((run.name, str(reason)))
             continue
         for cell in cells:
-            cell.add(scored, found.outside)
-    return found
+            cell.found.append(scored)
+    return tables
 
 
 def _chosen_test(run: Run, test: str | None) -> str:
@@ -241,44 +231,41 @@ def _chosen_test(run: Run, test: str | None) -> str:
         if key not in run.settings:
             raise OutsideError(f"its settings lack {key}")
     tests = tuple(run.scores)
+    if not tests:
+        raise OutsideError("is not scored yet")
     wanted = (test,) if test is not None else TEST_NAMES + tests * (len(tests) == 1)
     for name in wanted:
         if name in tests:
             return name
-    if not tests:
-        raise OutsideError("is not scored yet")
     raise OutsideError(f"has {', '.join(sorted(tests))}, not {test or ' or '.join(TEST_NAMES)}")
 
 
 def _cells(run: Run, tables: PaperTables) -> list[Cell]:
     """Return the cells that ``run`` answers to; raises OutsideError where there are none."""
     settings = run.settings
-    encoder, blocks = settings["encoder"], settings["blocks"]
-    column = (_size(settings["arch"]), settings["source"], settings["target"])
+    encoder, blocks, options = (settings[key] for key in ("encoder", "blocks", "options"))
+    shape = settings["arch"].removeprefix("floater_")
+    size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
+    column = (size, settings["source"], settings["target"])
     if column not in COLUMNS:
         pair = f"{settings['source']}-{settings['target']}"
         raise OutsideError(f"{settings['arch']}, {pair} is no column of Table 2")
     _check_protocol(settings)
     if encoder == "rnn":
-        row = (encoder, *_rnn_shape(settings["options"]))
+        row = (encoder, *_rnn_shape(options))
         if row in tables.table_6 and blocks == "all" and column == COLUMNS[0]:
             return [tables.table_6[row]]
         raise OutsideError(
             f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"
         )
-    if settings["options"]:
-        raise OutsideError(f"has further options, {settings['options']}")
+    if options:
+        raise OutsideError(f"has further options, {options}")
     if (blocks, encoder) not in TABLE_2:
         raise OutsideError(f"{encoder} is no row of the paper's tables")
     cells = [tables.table_2[blocks, encoder][COLUMNS.index(column)]]
     if (blocks, encoder, column) == ("all", "floater", COLUMNS[0]):
         cells.append(tables.table_6["floater", None, None])
     return cells
-
-
-def _size(arch: str) -> str | None:
-    shape = arch.removeprefix("floater_")
-    return "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
 
 
 def _check_protocol(settings: dict[str, str]) -> None:

@@ -13,24 +13,16 @@ from fairseq_floater.figures import COLOURS, checked_format, quieten_matplotlib
 from fairseq_floater.files import write_whole
 from fairseq_floater.results.position_rows import Track
 
-ORDERS = ("auto", "speed", "direction", "none")
 # Where norms past T are so many times those up to T, only a logarithmic scale shows both.
 _LOGARITHMIC_FROM = 20.0
 # Components past T leave the frame where they are so many times as large as up to T.
 _HIGHEST_COMPONENT = 3.0
 # A similarity matrix of more rows shows every second, third, ... of them.
 _MOST_SIMILARITY_ROWS = 600
-_PANELS = (
-    "position matrix",
-    "norm of a row",
-    "principal components (share)",
-    "cosine similarity",
-)
+_PANELS = ("position matrix", "norm of a row", "principal components (share)", "cosine similarity")
 
 
-def draw(
-    tracks: Sequence[Track], output: str, *, heading: Sequence[str], signature: str, order: str
-) -> None:
+def draw(tracks: Sequence[Track], output: str, *, heading: Sequence[str], signature: str) -> None:
     """Draw one row of four panels a table into ``output``, for a page's width in print.
 
     Args:
@@ -38,21 +30,24 @@ def draw(
         output: png, svg or pdf by its ending.
         heading: lines above the panels.
         signature: a small line below them.
-        order: of the dimensions, one of :data:`ORDERS`.
     """
     quieten_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     suffix = checked_format(output)
-    legend = ["black line: T; dashed, on grey: past it"] if any(map(_has_past, tracks)) else []
+    legend = (
+        ["black line: T; dashed, on grey: past it"]
+        if any(track.has_past for track in tracks)
+        else []
+    )
     lines = [*heading[:1], *legend, *heading[1:]]
     with rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}):
         height = 0.9 + 0.15 * len(lines) + 1.85 * len(tracks)
         canvas = Figure(figsize=(10.0, height), layout="constrained")
         grid = canvas.subplots(len(tracks), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1))
         for axes, track in zip(grid, tracks):
-            _draw_matrix(axes[0], track, order)
+            _draw_matrix(axes[0], track)
             _draw_norms(axes[1], track)
             _draw_components(axes[2], track)
             _draw_similarity(axes[3], track)
@@ -63,22 +58,18 @@ def draw(
         write_whole(output, lambda path: canvas.savefig(path, dpi=200, format=suffix))
 
 
-def dimension_order(rows: Tensor, order: str) -> tuple[str, Tensor]:
-    """Return the order in force, and the indices [C] by which it sorts the dimensions of ``rows`` [N, C].
+def dimension_order(rows: Tensor) -> tuple[str, Tensor]:
+    """Return an order that makes ``rows`` [N, C] readable, and the dimensions' indices [C] in it.
 
-    The paper permutes its matrices to be read, too. ``speed``: by the mean square step, fast ones
-    first (a sinusoid's frequencies); ``direction``: by the share in the first principal component,
-    from one way to the other; ``auto``: direction where that component is more than half of the
-    variance (a trajectory that goes one way), else speed (one that turns).
+    The paper permutes its matrices to be read, too. ``direction``, where the first principal component
+    is more than half of the variance (a trajectory that goes one way): by the share in it, from one way
+    to the other. Else ``speed`` (a trajectory that turns): by the mean square step, fast ones first, as
+    a sinusoid's frequencies.
     """
-    if order == "none":
-        return order, torch.arange(rows.size(1))
     _, sizes, directions = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
-    if order == "auto":
-        order = "direction" if sizes[0] ** 2 > sizes.square().sum() / 2 else "speed"
-    if order == "direction":
-        return order, directions[0].argsort()
-    return order, rows.diff(dim=0).square().mean(dim=0).argsort(descending=True)
+    if sizes[0] ** 2 > sizes.square().sum() / 2:
+        return "direction", directions[0].argsort()
+    return "speed", rows.diff(dim=0).square().mean(dim=0).argsort(descending=True)
 
 
 def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[float]]:
@@ -94,13 +85,9 @@ def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[flo
     return coordinates, (variance / variance.sum().clamp(min=1e-30))[:count].tolist()
 
 
-def _has_past(track: Track) -> bool:
-    return track.trained is not None and track.trained < len(track.rows)
-
-
-def _draw_matrix(axes: Any, track: Track, order: str) -> None:
+def _draw_matrix(axes: Any, track: Track) -> None:
     """Draw rows as colours, red above zero, which span the rows up to T without their extremes."""
-    order, permutation = dimension_order(track.known, order)
+    order, permutation = dimension_order(track.known)
     sizes = track.known.abs().flatten().sort().values
     limit = float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
     image = axes.imshow(
@@ -108,8 +95,8 @@ def _draw_matrix(axes: Any, track: Track, order: str) -> None:
     )
     axes.figure.colorbar(image, ax=axes, extend="both", pad=0.02)
     axes.set_ylabel(f"{track.name}\nposition")
-    axes.set_xlabel("dimension" if order == "none" else f"dimension, by {order}")
-    if _has_past(track):
+    axes.set_xlabel(f"dimension, by {order}")
+    if track.has_past:
         axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
 
 
@@ -140,7 +127,7 @@ def _draw_curve(axes: Any, track: Track, values: Tensor, colour: str, **options:
     """Draw ``values`` [N] over positions, past T dashed and on grey."""
     end = len(track.known)
     axes.plot(values[:end], color=colour, **options)
-    if _has_past(track):
+    if track.has_past:
         past = range(end - 1, len(values))
         axes.plot(past, values[end - 1 :], color=colour, linestyle=(0, (2, 1)))
         axes.axvline(end - 0.5, color="black", linewidth=1.0)
@@ -158,6 +145,6 @@ def _draw_similarity(axes: Any, track: Track) -> None:
     )
     axes.figure.colorbar(image, ax=axes, pad=0.02)
     axes.set_xlabel("position")
-    if _has_past(track):
+    if track.has_past:
         for line in (axes.axhline, axes.axvline):
             line(len(track.known) - 0.5, color="black", linewidth=1.0)

@@ -19,7 +19,7 @@ from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
 from fairseq_floater.records import markdown_table
-from fairseq_floater.results.position_drawing import ORDERS, draw
+from fairseq_floater.results.position_drawing import draw
 from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
 from fairseq_floater.transformer.translation import FloaterTransformerModel
 from fairseq_floater.version import __version__
@@ -47,12 +47,14 @@ class PositionFigure:
 
     @property
     def title(self) -> str:
+        """Return the model and its trained length in words."""
         known = [f"{n} {side}" for side, n in self.trained_lengths.items() if n]
         lengths = f"{' and '.join(known)} tokens" if known else "unknown"
         return f"{self.model}; trained length T: {lengths}"
 
     @property
     def signature(self) -> str:
+        """Return what the figure was made of and with."""
         words = [Path(self.checkpoint).name, f"fairseq_floater {__version__}", self.encoder]
         return " · ".join(filter(None, [*words, self.details]))
 
@@ -62,27 +64,17 @@ class PositionFigure:
         heads = ["table", "positions", f"norm at {unit}/2", unit, f"2{unit}", f"3{unit}"]
         for part in (f"up to {unit}", f"past {unit}"):
             heads += [f"nearest neighbours {part}: distance", "cosine"]
-        lines = [
-            f"{self.output}: {self.title}",
-            "",
-            *markdown_table(heads, map(_cells, self.tables)),
-            "",
-            *(f"note: {n}" for n in self.notes),
-            *(f"warning: {w}" for w in self.warnings),
-        ]
+        rows = []
+        for table in self.tables:
+            numbers = [*table["norms"].values()]
+            for near in (table["up_to_T"] or {}, table["past_T"] or {}):
+                numbers += [near.get("distance"), near.get("cosine")]
+            cells = ["-" if number is None else f"{number:.4g}" for number in numbers]
+            name = f"{table['stack']}, block {table['block']}, {table['stream']}"
+            rows.append([name, str(table["positions"]), *cells])
+        lines = [f"{self.output}: {self.title}", "", *markdown_table(heads, rows), ""]
+        lines += [f"note: {n}" for n in self.notes] + [f"warning: {w}" for w in self.warnings]
         return "\n".join(lines).rstrip()
-
-
-def _cells(table: dict[str, Any]) -> list[str]:
-    cells = [f"{table['stack']}, block {table['block']}, {table['stream']}"]
-    cells += [str(table["positions"]), *map(_cell, table["norms"].values())]
-    for near in (table["up_to_T"] or {}, table["past_T"] or {}):
-        cells += [_cell(near.get("distance")), _cell(near.get("cosine"))]
-    return cells
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def plot_positions(
@@ -95,7 +87,6 @@ def plot_positions(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
-    order: str = "auto",
 ) -> PositionFigure:
     """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
@@ -103,22 +94,19 @@ def plot_positions(
         checkpoint: of this plugin's models or of a plain fairseq Transformer.
         stack: one of :data:`STACK_CHOICES`.
         streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``; default: all.
-        blocks: numbers from 1, or ``all``; default: the first.
+        blocks: numbers from 1, or ``["all"]``; default: the first.
         length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
         trained_length: T of both stacks.
         data: binarised data whose longest training sentences are T, if ``trained_length`` is not given.
-        order: of the dimensions, one of :data:`ORDERS`, each table for itself.
 
     Raises:
         CheckpointError: unreadable, no Transformer, or without any position table.
         ValueError: an unknown choice, a length below 2, data without training sentences.
     """
-    blocks = [blocks] if isinstance(blocks, str) else blocks
     checked_format(output)
-    _check("--stack", [stack], STACK_CHOICES)
-    _check("--order", [order], ORDERS)
-    _check_length("--length", length)
-    _check_length("--trained-length", trained_length)
+    for name, number in (("--length", length), ("--trained-length", trained_length)):
+        if number is not None and number < 2:
+            raise ValueError(f"`{name}` must be at least 2, but is {number} instead.")
     state = load_checkpoint(checkpoint)
     args = model_args(state, checkpoint)
     model = build_model(state, args, checkpoint)
@@ -133,20 +121,8 @@ def plot_positions(
         figure.tables.append(track.measure())
         _judge(track, figure.tables[-1], figure)
     heading = [figure.title, *figure.notes]
-    draw(tracks, figure.output, heading=heading, signature=figure.signature, order=order)
+    draw(tracks, figure.output, heading=heading, signature=figure.signature)
     return figure
-
-
-def _check(name: str, values: Sequence[str], allowed: Sequence[str]) -> None:
-    for value in values:
-        if value not in allowed:
-            rule = f"`{name}` must be one of {', '.join(allowed)}"
-            raise ValueError(f"{rule}, but is {value!r} instead.")
-
-
-def _check_length(name: str, length: int | None) -> None:
-    if length is not None and length < 2:
-        raise ValueError(f"`{name}` must be at least 2, but is {length} instead.")
 
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
@@ -167,16 +143,23 @@ def _selected(
     blocks: Sequence[str | int] | None,
     notes: list[str],
 ) -> list[Track]:
+    """Return the tables of some streams and blocks; adds a note on blocks left out unasked."""
     if streams is not None:
-        _check("--streams", streams, list(dict.fromkeys(t.stream for t in found)))
+        _check("--streams", streams, [t.stream for t in found])
         found = [t for t in found if t.stream in streams]
     numbers = [str(n) for n in sorted({t.block for t in found})]
-    if blocks is None:
-        blocks = numbers[:1]
-        if len(numbers) > 1:
-            notes.append(f"block {numbers[0]} alone is shown, of blocks {', '.join(numbers)}")
-    _check("--blocks", [str(b) for b in blocks], [*numbers, "all"])
-    return [t for t in found if {"all", t.block, str(t.block)} & set(blocks)]
+    if blocks is None and len(numbers) > 1:
+        notes.append(f"block {numbers[0]} alone is shown, of blocks {', '.join(numbers)}")
+    wanted = numbers[:1] if blocks is None else [str(b) for b in blocks]
+    _check("--blocks", wanted, [*numbers, "all"])
+    return [t for t in found if "all" in wanted or str(t.block) in wanted]
+
+
+def _check(name: str, values: Sequence[str], allowed: Sequence[str]) -> None:
+    for value in values:
+        if value not in allowed:
+            known = ", ".join(dict.fromkeys(allowed))
+            raise ValueError(f"`{name}` must be one of {known}, but is {value!r} instead.")
 
 
 def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
@@ -184,9 +167,8 @@ def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
     near, past, norms = row["up_to_T"], row["past_T"], row["norms"]
     steps = track.rows.diff(dim=0).abs().max()
     if float(steps) <= 1e-6 * float(track.rows.abs().max()):
-        figure.notes.append(
-            f"{track.name}: all rows are the same, no position differs from another"
-        )
+        note = "all rows are the same, no position differs from another"
+        figure.notes.append(f"{track.name}: {note}")
         return
     if track.trained and norms["3T"] and norms["3T"] > WORRYING_GROWTH * norms["T"]:
         figure.warnings.append(

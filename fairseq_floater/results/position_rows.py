@@ -39,7 +39,13 @@ class Track:
 
     @property
     def name(self) -> str:
+        """Return what figures and notes call the table."""
         return f"{self.stack}, block {self.block}, {self.stream}"
+
+    @property
+    def has_past(self) -> bool:
+        """Return whether there are rows past T."""
+        return self.trained is not None and self.trained < len(self.rows)
 
     @property
     def known(self) -> Tensor:
@@ -56,21 +62,29 @@ class Track:
         unit, norms = self.trained or len(self.rows), self.rows.norm(dim=1)
         window = max(1, unit // 8)
         ends = {"T/2": -(-unit // 2), "T": unit, "2T": 2 * unit, "3T": 3 * unit}
-        found: dict[str, Any] = {
+        found = {
             name: float(norms[end - window : end].mean()) if end <= len(norms) else None
             for name, end in ends.items()
         }
-        row: dict[str, Any] = {"stack": self.stack, "block": self.block, "stream": self.stream}
-        row |= {"positions": len(norms), "norms": found}
         steps = self.rows.diff(dim=0).norm(dim=1)  # [N - 1]
         cosines = F.cosine_similarity(self.rows[1:], self.rows[:-1], dim=1)
-        for name, part in (("up_to_T", slice(unit - 1)), ("past_T", slice(unit - 1, None))):
+
+        def nearest(part: slice) -> dict[str, float] | None:
             near, cosine = steps[part], cosines[part]
-            row[name] = None
-            if len(near):
-                row[name] = {"distance": float(near.min()), "cosine": float(cosine.max())}
-                row[name]["median_distance"] = float(near.median())
-        return row
+            if not len(near):
+                return None
+            found = {"distance": float(near.min()), "cosine": float(cosine.max())}
+            return {**found, "median_distance": float(near.median())}
+
+        return {
+            "stack": self.stack,
+            "block": self.block,
+            "stream": self.stream,
+            "positions": len(norms),
+            "norms": found,
+            "up_to_T": nearest(slice(unit - 1)),
+            "past_T": nearest(slice(unit - 1, None)),
+        }
 
 
 def trained_lengths(
@@ -98,8 +112,8 @@ def read_tracks(
     stack, found = getattr(model, name), []
     for attribute, source in stack.named_children():
         if isinstance(source, PositionSignal):
-            parts = [getattr(block, attribute) for block in all_blocks(stack)]
-            parts = [part for part in parts if part is not None]
+            blocks = (getattr(block, attribute) for block in all_blocks(stack))
+            parts = [part for part in blocks if part is not None]
             side, streams = source.spec.side, source.spec.streams
             numbers = [part.block_index + 1 for part in parts]
         elif attribute == "embed_positions":

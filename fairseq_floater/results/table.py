@@ -1,4 +1,4 @@
-"""Show the results of an experiment's folder as one table: `floater table`."""
+"""Show the results of an experiment's folder as one table, and as a figure: `floater table`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.records import ReportError, markdown_table
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
 
@@ -20,6 +21,7 @@ class Results:
     tests: list[str]
 
     def to_json_dict(self) -> dict[str, Any]:
+        """Return the runs without their settings, as plain JSON values."""
         names = ("name", "scores", "average", "before")
         runs = [{name: getattr(run, name) for name in names} for run in self.runs]
         return {"folder": self.folder, "tests": self.tests, "runs": runs}
@@ -29,17 +31,13 @@ class Results:
         heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", "chrF", "length"))]
         heads += ["encoder parameters", "training seconds", "loss before training on"]
         signatures = {
-            (test, score["bleu"]["signature"])
+            f"{test}: {score['bleu']['signature']}"
             for run in self.runs
             for test, score in run.scores.items()
         }
+        notes = ["", "BLEU with its 95 % bootstrap interval; length: hypothesis / reference."]
         return "\n".join(
-            [
-                *markdown_table(heads, map(self._cells, self.runs)),
-                "",
-                "BLEU with its 95 % bootstrap interval; length: hypothesis / reference.",
-                *(f"{test}: {signature}" for test, signature in sorted(signatures)),
-            ]
+            [*markdown_table(heads, map(self._cells, self.runs)), *notes, *sorted(signatures)]
         )
 
     def _cells(self, run: Run) -> list[str]:
@@ -53,18 +51,17 @@ class Results:
         ]
 
 
-@dataclass
-class Joined:
-    """Several results printed one after the other."""
-
-    parts: list[Any]
-
-    def to_json_dict(self) -> dict[str, Any]:
-        """Return the keys of all parts; a later part's win."""
-        return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
-
-    def format_text(self) -> str:
-        return "\n\n".join(part.format_text() for part in self.parts)
+def _score_cells(score: dict[str, Any] | None) -> list[str]:
+    if score is None:
+        return ["-", "-", "-"]
+    bleu = score["bleu"]
+    interval = confidence_interval(bleu)
+    spread = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
+    return [
+        f"{bleu['score']:.2f}{spread}",
+        f"{score['chrf']['score']:.1f}",
+        f"{score['length_ratio']:.2f}",
+    ]
 
 
 def collect(folder: str | os.PathLike[str]) -> Results:
@@ -85,14 +82,18 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     return Results(str(folder), runs, tests)
 
 
-def _score_cells(score: dict[str, Any] | None) -> list[str]:
-    if score is None:
-        return ["-", "-", "-"]
-    bleu = score["bleu"]
-    interval = confidence_interval(bleu)
-    spread = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
-    return [
-        f"{bleu['score']:.2f}{spread}",
-        f"{score['chrf']['score']:.1f}",
-        f"{score['length_ratio']:.2f}",
-    ]
+def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
+    """Draw BLEU of every run on every test set as grouped bars with bootstrap intervals.
+
+    Writes the format of ``path``'s ending, one of :data:`~fairseq_floater.figures.FORMATS`.
+    """
+    bars = {
+        (test, run.name): Bar(score["bleu"]["score"], confidence_interval(score["bleu"]))
+        for run in results.runs
+        for test, score in run.scores.items()
+    }
+    names = [run.name for run in results.runs]
+    with new_figure(path, 1, len(names) * len(results.tests)) as (figure, (axes,)):
+        grouped_bars(axes, results.tests, names, bars)
+        axes.set_ylabel("BLEU (95 % bootstrap interval)")
+        legend(figure, axes)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,12 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.hypotheses import ScoringError
+from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.metrics import sentence_counts
-from fairseq_floater.evaluation.s2l.bins import S2LError
-from fairseq_floater.evaluation.s2l.score import score
+from fairseq_floater.evaluation.s2l.options import S2LError, SplitOptions
+from fairseq_floater.evaluation.s2l.score import bootstrap_scores, paired_p_value, score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.split import split
-from fairseq_floater.evaluation.s2l.split_options import SplitOptions
-from fairseq_floater.evaluation.s2l.statistics import Bootstrap, interval, paired_p_value
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.config import s2l_systems
 
@@ -115,15 +114,15 @@ def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
     path = generated(tmp_path / "g", sources, hypotheses)
     report = score(folder, [SystemFiles("one", [path])], bootstrap=0)
     bins = [row.split("\t")[1] for row in (folder / "test.tsv").read_text().split("\n")[1:-1]]
-    assert report.bins == ["[8, 12)", "[12, 20)", "[20, inf)", "all"]
-    for name in report.bins:
+    assert list(report.scores) == ["[8, 12)", "[12, 20)", "[20, inf)", "all"]
+    for name in report.scores:
         members = [i for i, b in enumerate(bins) if name in (b, "all")]
         h, r = ([lines[i] for i in members] for lines in (hypotheses, references))
         found = report.scores[name]["one"]
         assert found.bleu.value == BLEU().corpus_score(h, [r]).score
         assert found.chrf == CHRF().corpus_score(h, [r]).score
         assert report.sentences[name] == len(members)
-        assert found.bleu.low is None and found.loss is None
+        assert found.bleu.interval is None and found.loss is None
     assert report.signature == str(_signature())
 
 
@@ -137,14 +136,15 @@ def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, 
     bad, good = systems
     same = SystemFiles("same", good.hypotheses, good.losses)
     report = score(folder, [good, bad, same], baseline="good", bootstrap=300)
-    for name in report.bins:
+    for name in report.scores:
         assert report.scores[name]["same"].bleu_gain.p_value == 1
         assert report.scores[name]["same"].bleu_gain.difference == 0
         assert report.scores[name]["same"].loss_gain.p_value == 1
         gain = report.scores[name]["bad"].bleu_gain
         assert gain.difference < -20 and gain.p_value < 0.02
         found = report.scores[name]["good"].bleu
-        assert found.low < found.value < found.high
+        low, high = found.interval
+        assert low < found.value < high
 
 
 def test_paired_p_values_follow_their_definition():
@@ -167,15 +167,17 @@ def test_paired_p_values_are_two_to_three_times_sacrebleus():
 def test_the_bootstrap_resamples_sentences():
     """Of a mean, its spread is known: standard deviation / sqrt(N)."""
     values = np.random.default_rng(1).normal(10, 3, (400, 1))
-    bootstrap = Bootstrap(400, 2000, seed=5)
-    means = bootstrap.scores([values], lambda sums: float(sums[0]) / 400)
+
+    def resampled(*runs):
+        return bootstrap_scores(runs, lambda sums: float(sums[0]) / 400, 2000, seed=5)
+
+    means = resampled(values)
     assert abs(means.mean() - values.mean()) < 0.02
     assert means.std() == pytest.approx(values.std() / 20, rel=0.06)
-    low, high = interval(means)
+    low, high = np.percentile(means, [2.5, 97.5])
     assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
-    assert np.array_equal(means, bootstrap.scores([values], lambda sums: float(sums[0]) / 400))
-    halves = bootstrap.scores([values, 3 * values], lambda sums: float(sums[0]) / 400)
-    assert halves == pytest.approx(2 * means)
+    assert np.array_equal(means, resampled(values))
+    assert resampled(values, 3 * values) == pytest.approx(2 * means)
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
@@ -212,12 +214,12 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     short = [" ".join(r.split()[: len(r.split()) // 2]) for r in references]
     path = generated(tmp_path / "g", sources, short)
     report = score(folder, [SystemFiles("short", [path])], bootstrap=0)
-    small = [name for name in report.bins if report.sentences[name] < 100]
+    small = [name for name in report.scores if report.sentences[name] < 100]
     assert small
     for name in small:
         assert any(w.startswith(f"{name} holds") for w in report.warnings)
     (early,) = (w for w in report.warnings if "stops early" in w)
-    assert early.startswith("short stops early") and all(name in early for name in report.bins)
+    assert early.startswith("short stops early") and all(name in early for name in report.scores)
     whole = generated(tmp_path / "whole", sources, references)
     fine = score(folder, [SystemFiles("whole", [whole])], bootstrap=0)
     assert not any("stops early" in w for w in fine.warnings)
@@ -230,7 +232,7 @@ def test_the_trained_lengths_come_first(folder, systems, tmp_path):
     report = score(
         folder, systems, short_systems=[SystemFiles("good", [path])], baseline="good", bootstrap=50
     )
-    assert report.bins[0] == "[1, 8)"
+    assert next(iter(report.scores)) == "[1, 8)"
     assert list(report.scores["[1, 8)"]) == ["good"]
     assert round(report.scores["[1, 8)"]["good"].bleu.value, 2) == 100
 
@@ -246,7 +248,7 @@ def test_the_command_writes_table_json_and_figures(folder, systems, tmp_path, ca
     found = json.loads((tmp_path / "s.json").read_text())
     value = found["bins"]["all"]["systems"]["good"]["bleu"]["value"]
     assert re.search(rf"\| good +\| {value:.1f} ±", out)
-    assert "difference from bad" in out and "loss: bits a token" in out
+    assert "difference from bad" in out and "loss: bits per token" in out
     assert "p is two-sided" in out
     assert "Lengths are counted in source tokens without the end symbol" in out
     assert figures[0].read_bytes().startswith(b"\x89PNG")
@@ -261,14 +263,14 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     labels = {system.run.name: system.label for system in s2l_systems(section)}
     report = S2LScores("split", labels, section["baseline"], "nrefs:1", "tokens", 1000, 1, (2, 20))
     bleu, loss = (
-        Measure(34.56, 30.1, 39.9, [33, 36], None),
-        Measure(2.34, 2.1, 2.5, [2.3, 2.4], None),
+        Measure(34.56, (30.1, 39.9), [33, 36], None),
+        Measure(2.34, (2.1, 2.5), [2.3, 2.4], None),
     )
     for name in ("[48, inf)", "all"):
-        report.add_bin(name, 1200, 51.2)
-        for system in labels:
-            gains = (Comparison(-12.34, 0.0012), Comparison(-0.123, 0.0123))
-            report.scores[name][system] = BinScore(bleu, loss, 56.7, 0.987, 0.021, *gains)
+        report.sentences[name], report.mean_length[name] = 1200, 51.2
+        gains = (Comparison(-12.34, 0.0012), Comparison(-0.123, 0.0123))
+        found = BinScore(bleu, loss, 56.7, 0.987, 0.021, *gains)
+        report.scores[name] = dict.fromkeys(labels, found)
     text = report.format_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 * (2 + len(labels))
@@ -339,7 +341,7 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
         (double, r"line \d+ brings sentence \d+ of line \d+ again"),
         (bad.hypotheses[0], "must be of fairseq-generate --score-reference, but sentence"),
         (missing, r"P line for each of 120 sentences, but has 119 \(none for 3\)"),
-        (broken, r"numbers on P lines, but line \d+ has 'none'"),
+        (broken, r"finite numbers on P lines, but line \d+ has 'none'"),
     ):
         with pytest.raises(ScoringError, match=message):
             score(folder, [SystemFiles("x", bad.hypotheses[:1], [path])], bootstrap=0)
@@ -376,13 +378,11 @@ def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
     assert exit.value.code == 2
 
 
-def test_a_damaged_table_of_origins_names_the_line(folder, systems, tmp_path):
-    import shutil
-
+def test_a_table_of_origins_of_another_form_or_length_is_refused(folder, systems, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "split")
     lines = (copy / "test.tsv").read_text().split("\n")
     (copy / "test.tsv").write_text("\n".join([*lines[:5], "5\tbin\tnine", *lines[6:]]))
-    with pytest.raises(S2LError, match=r"test\.tsv, line 6 is no row"):
+    with pytest.raises(S2LError, match=r"test\.tsv is no table of `floater s2l split`"):
         score(copy, systems)
     (copy / "test.tsv").write_text("\n".join(lines[:50]) + "\n")
     with pytest.raises(S2LError, match=r"test\.en has 120 lines, but test\.tsv beside it has 49"):

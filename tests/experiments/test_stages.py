@@ -21,8 +21,8 @@ from fairseq_floater.experiments.stages import STAGES, ConfigError, Experiment, 
 from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.records import ReportError
-from fairseq_floater.results.scores_figure import plot_scores
 from fairseq_floater.results.table import collect as collect_results
+from fairseq_floater.results.table import plot_scores
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,6 +1,4 @@
-"""Spoilt splits, scores and records of the tools' own: every one is taken, or refused in a sentence."""
-
-import json
+"""Spoilt test sets, scores and records of the tools' own: every one is taken, or refused in a sentence."""
 
 import pytest
 from fuzzing import (
@@ -20,10 +18,8 @@ from hypothesis import strategies as st
 
 from fairseq_floater.data import binarised, number_words
 from fairseq_floater.data.wmt14 import recipe as wmt14
-from fairseq_floater.evaluation.s2l.held_out import read_origins
+from fairseq_floater.evaluation.s2l.options import SplitOptions
 from fairseq_floater.evaluation.s2l.split import split
-from fairseq_floater.evaluation.s2l.split_options import SplitOptions
-from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.experiments import run_folder
 from fairseq_floater.experiments.run_folder import RunFolder
 
@@ -68,31 +64,10 @@ def scored(s2l, name, data):
     "floater s2l score",
     30,
     edits=EDITS,
-    name=st.sampled_from(("test.tsv", "split.json", "test.de", "test.en", "system.txt")),
+    name=st.sampled_from(("test.tsv", "test.de", "test.en", "system.txt")),
 )
 def test_scoring_a_spoilt_split(s2l, edits, name):
     return scored(s2l, name, spoilt((s2l / name).read_bytes(), edits))
-
-
-@inputs("floater s2l score, values", 25, changes=CHANGES)
-def test_scoring_a_split_whose_record_has_odd_values(s2l, changes):
-    record = json.loads((s2l / "split.json").read_text())
-    return scored(s2l, "split.json", as_json(changed(record, changes)))
-
-
-@inputs("test.tsv and split.json, read", 75, edits=EDITS, changes=CHANGES)
-def test_reading_a_spoilt_split(s2l, edits, changes):
-    folder = s2l / "spoilt"
-    path = put(folder / "test.tsv", spoilt((s2l / "test.tsv").read_bytes(), edits))
-    rows = unrefused(lambda: list(read_origins(path)), names=[path])
-    record = json.loads((s2l / "split.json").read_text())
-    path = put(folder / "split.json", as_json(changed(record, changes)))
-    return rows & unrefused(lambda: SplitReport.read(folder).format_text(), names=[path])
-
-
-SETTINGS = b"""name=floater-all-qkv\nencoder=floater\nblocks=all\nposition_target=qkv\nscratch=no\nbase=yes
-options=\narch=transformer_wmt_en_de\nseed=1\nsource=en\ntarget=de\nprocesses=8 GPUs\nworld=8
-tokens_per_update=25000\n"""
 
 
 # Records of the preparation and of runs.

@@ -48,7 +48,7 @@ def named(figure):
 @helpers.every_target
 def test_the_rows_are_those_that_the_blocks_receive(tmp_path, encoder, target, undrawn):
     path = save_model(tmp_path / "model.pt", encoder, "all", target)
-    figure = draw(path, trained_length=4, blocks="all")
+    figure = draw(path, trained_length=4, blocks=["all"])
     model = helpers.build(encoder, "all", target)
     model.load_state_dict(torch.load(path, weights_only=True)["model"])
     found = {key: table for key, table in named(figure).items() if key[2] != "base"}
@@ -118,21 +118,21 @@ def test_it_warns_of_growth_and_of_rows_that_become_one(tmp_path, size, turn, wo
     assert not draw(path, stack="encoder", length=48).warnings
 
 
-def test_rows_that_tell_nothing_apart_are_noted(tmp_path):
-    figure = draw(save_model(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks="all")
+def test_rows_that_tell_nothing_apart_are_noted(tmp_path, undrawn):
+    figure = draw(save_model(tmp_path / "model.pt", "sinusoidal"), stack="encoder", blocks=["all"])
     [note] = figure.notes
     # Block 1 has the sinusoid from fairseq's base; its own term is the same for every position.
     assert note.startswith("encoder, block 1, hidden: all rows are the same")
 
 
-def test_a_learned_table_ends_and_the_figure_says_so(tmp_path):
+def test_a_learned_table_ends_and_the_figure_says_so(tmp_path, undrawn):
     figure = draw(save_model(tmp_path / "m.pt", "learned"), stack="encoder", trained_length=400)
     assert figure.tables[0]["positions"] == 1024
     assert figure.tables[0]["norms"]["3T"] is None
     assert "encoder, hidden: the table ends after 1024 of 1200 positions" in figure.notes
 
 
-def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path):
+def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path, undrawn):
     def grow(parameters):
         for name, tensor in parameters.items():
             if "encoder.positions.dynamics" in name and tensor.dim() == 2:
@@ -186,13 +186,8 @@ def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undraw
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"stack": "both of them"},
-            "`--stack` must be one of both, encoder, decoder, but is 'both ",
-        ),
         ({"streams": ["q"]}, "`--streams` must be one of base, hidden, but is 'q' instead"),
         ({"blocks": [3]}, "`--blocks` must be one of 1, 2, all, but is '3' instead"),
-        ({"order": "alphabet"}, "`--order` must be one of .*, but is 'alphabet' instead"),
         ({"length": 1}, "`--length` must be at least 2, but is 1 instead"),
         ({"trained_length": 0}, "`--trained-length` must be at least 2, but is 0 instead"),
         ({"output": "x.jpg"}, r"x\.jpg` must end in one of png, svg, pdf\."),
@@ -234,7 +229,7 @@ def test_checkpoints_that_cannot_be_drawn(tmp_path):
         draw(other)
 
 
-def test_learned_positions_of_a_plain_transformer(tmp_path):
+def test_learned_positions_of_a_plain_transformer(tmp_path, undrawn):
     path = save_donor(tmp_path / "m.pt", encoder_learned_pos=True, encoder_normalize_before=True)
     figure = draw(path, stack="encoder", length=6)
     weight = torch.load(path, weights_only=True)["model"]["encoder.embed_positions.weight"]
@@ -265,7 +260,7 @@ def test_past_the_trained_length_curves_are_dashed(tmp_path):
     assert output.read_text().count("stroke-dasharray") == 4  # the norm and three components
 
 
-def test_the_result_is_json_and_a_table(tmp_path):
+def test_the_result_is_json_and_a_table(tmp_path, undrawn):
     figure = draw(save_model(tmp_path / "model.pt"), stack="encoder", trained_length=4)
     back = json.loads(json.dumps(dataclasses.asdict(figure)))
     assert back["tables"][0]["norms"].keys() == {"T/2", "T", "2T", "3T"}
@@ -281,17 +276,15 @@ def test_the_result_is_json_and_a_table(tmp_path):
 def test_orders_make_a_shuffled_matrix_readable():
     shuffled = torch.randperm(DIM)
     sinusoid = sinusoid_rows(40, DIM, helpers.PAD)[:, shuffled]
-    name, order = dimension_order(sinusoid, "auto")
+    name, order = dimension_order(sinusoid)
     assert name == "speed"
     steps = sinusoid[:, order].diff(dim=0).square().mean(dim=0)
     assert (steps.diff() <= 0).all()
     slopes = torch.linspace(-1, 1, DIM)[shuffled]
-    name, order = dimension_order(torch.arange(40.0)[:, None] * slopes, "auto")
+    name, order = dimension_order(torch.arange(40.0)[:, None] * slopes)
     assert name == "direction"
     assert slopes[order].diff().sign().unique().numel() == 1
-    assert dimension_order(sinusoid, "none")[1].tolist() == list(range(DIM))
-    for name in ("auto", "speed", "direction"):
-        assert sorted(dimension_order(torch.zeros(5, 7), name)[1].tolist()) == list(range(7))
+    assert sorted(dimension_order(torch.zeros(5, 7))[1].tolist()) == list(range(7))
 
 
 def test_the_command_draws_and_prints(tmp_path, capsys):

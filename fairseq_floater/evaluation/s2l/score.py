@@ -3,11 +3,15 @@
 BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and models stop early on
 sentences longer than any they saw. So the length ratio, the share of hypotheses cut off by the length
 limit and the teacher-forced loss of the references stand beside them.
+
+Every score is a function of counts summed over sentences: of those of a bin, the bin's score; of all
+bins, exactly the corpus's. Every system is scored on the same bootstrap resamples of sentences, so that
+differences are paired (Koehn, 2004).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +27,9 @@ from fairseq_floater.evaluation.metrics import (
     corpus_score,
     sentence_counts,
 )
-from fairseq_floater.evaluation.s2l.bins import S2LError
-from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST
+from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
-from fairseq_floater.evaluation.s2l.split_report import SplitReport
-from fairseq_floater.evaluation.s2l.statistics import (
-    Bootstrap,
-    bits_per_token,
-    interval,
-    paired_p_value,
-)
+from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -48,6 +45,9 @@ FEW_SENTENCES = 100
 EARLY_STOP = 0.9
 # The largest a and b of fairseq's rule for the longest output.
 LARGEST_LIMIT = 1_000_000
+# How many resamples to weigh at once, and how many weights to hold for them.
+_CHUNK = 100
+_MOST_WEIGHTS = 1 << 22
 
 
 def score(
@@ -60,7 +60,7 @@ def score(
     tokenize: str = "13a",
     bootstrap: int = 1000,
     seed: int = 12345,
-    labels: dict[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> S2LScores:
     """Score systems on the test pairs of ``floater s2l split``.
 
@@ -82,8 +82,8 @@ def score(
         S2LError, ScoringError: files that do not belong to the split.
     """
     names = [files.name for files in systems]
-    labels = {name: (labels or {}).get(name, name) for name in names}
-    _check_systems(names, short_systems, baseline, labels)
+    shown = {name: (labels or {}).get(name, name) for name in names}
+    _check_systems(shown, short_systems, baseline)
     check_bootstrap(bootstrap, seed)
     if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
         raise UsageError(
@@ -91,14 +91,12 @@ def score(
             f"{LARGEST_LIMIT:,}, but are {length_limit}."
         )
     split = SplitReport.read(split_dir)
-    options = split.made_from["options"]
-    langs = (options["source"], options["target"])
-    bleu = bleu_metric(tokenize, options["target"])
+    bleu = bleu_metric(tokenize, split.made_from["options"]["target"])
     # sacreBLEU knows the number of references, a part of the signature, once something is scored.
     corpus_score(bleu, ["x"], ["x"])
     report = S2LScores(
         split=str(split_dir),
-        labels=labels,
+        labels=shown,
         baseline=baseline,
         signature=str(bleu.get_signature()),
         length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
@@ -106,115 +104,111 @@ def score(
         seed=seed,
         length_limit=length_limit,
     )
-    scorer = _Scorer(report, bleu)
     if short_systems:
-        test = EvaluationSet.read(split_dir, SHORT_TEST, langs, options["encoded"])
-        runs = {files.name: read_runs(files, test) for files in short_systems}
-        check_same_tokens(runs)
-        scorer.add(split.bins.short_name, test, runs, np.arange(len(test)))
-    test = EvaluationSet.read(split_dir, TEST, langs, options["encoded"])
-    runs = {files.name: read_runs(files, test) for files in systems}
-    check_same_tokens(runs)
+        short = _TestSet(split_dir, SHORT_TEST, split, short_systems, bleu)
+        short.add_bin(split.bins.short_name, np.arange(len(short.test)), report)
+    long = _TestSet(split_dir, TEST, split, systems, bleu)
     for name in split.bins.names:
-        members = test.members(name)
-        if not len(members):
-            raise S2LError(f"{split_dir / TEST}.tsv has no pair in the bin {name}.")
-        scorer.add(name, test, runs, members)
-    scorer.add(ALL, test, runs, np.arange(len(test)))
+        long.add_bin(name, long.test.members(name), report)
+    long.add_bin(ALL, np.arange(len(long.test)), report)
     _warn_of_early_stops(report)
     return report
 
 
 def _check_systems(
-    names: Sequence[str],
-    short_systems: Sequence[SystemFiles],
-    baseline: str | None,
-    labels: dict[str, str],
+    labels: Mapping[str, str], short_systems: Sequence[SystemFiles], baseline: str | None
 ) -> None:
-    if not names:
+    if not labels:
         raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
-    if baseline is not None and baseline not in names:
-        known = ", ".join(names)
+    if baseline is not None and baseline not in labels:
+        known = ", ".join(labels)
         raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
     for files in short_systems:
-        if files.name not in names:
+        if files.name not in labels:
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
-    if len(set(labels.values())) < len(names):
+    if len(set(labels.values())) < len(labels):
         raise UsageError(f"`--label` must tell the systems apart, but they are {labels}.")
 
 
-class _Scorer:
-    """Adds the scores of bins to a report; keeps each run's counts over a test set."""
+class _TestSet:
+    """A test set, and what is counted of every sentence of every system's runs on it."""
 
-    def __init__(self, report: S2LScores, bleu: Any):
-        self.report, self.metrics = report, (bleu, CHRF())
-        self.counts: dict[SystemRun, list[tuple[Array, Score]]] = {}
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        split: SplitReport,
+        systems: Sequence[SystemFiles],
+        bleu: Any,
+    ):
+        options = split.made_from["options"]
+        langs = (options["source"], options["target"])
+        self.path = folder / name
+        self.test = EvaluationSet.read(folder, name, langs, options["encoded"])
+        self.runs = {files.name: read_runs(files, self.test) for files in systems}
+        check_same_tokens(self.runs)
+        self.bleu, self.chrf = (
+            {
+                name: [sentence_counts(m, run.hypotheses, self.test.references) for run in runs]
+                for name, runs in self.runs.items()
+            }
+            for m in (bleu, CHRF())
+        )
 
-    def add(
-        self, name: str, test: EvaluationSet, runs: dict[str, list[SystemRun]], index: Array
-    ) -> None:
+    def add_bin(self, name: str, index: Array, report: S2LScores) -> None:
         """Add the scores of every system on the sentences of a bin.
 
         Args:
             name: of the bin.
-            test: the test set.
-            runs: the seeds of each system on it.
-            index: which of its sentences are in the bin.
+            index: which of the test set's sentences are in the bin.
+            report: what the scores are added to.
         """
-        report = self.report
-        report.add_bin(name, len(index), float(np.mean(test.source_tokens[index])))
-        bootstrap = Bootstrap(len(index), report.resamples, report.seed)
-        for system, seeds in runs.items():
-            bleu, chrf = zip(*(self._counts(run, test) for run in seeds))
-            counts = [of_all[index] for of_all, _ in bleu]
-            losses = [run.losses[index] for run in seeds if run.losses is not None]
-            ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
-            report.scores[name][system] = BinScore(
-                bleu=_measure(counts, bleu[0][1], bootstrap),
-                loss=_measure(losses, bits_per_token, bootstrap) if losses else None,
-                chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in chrf])),
-                length_ratio=float(np.mean(ratios)),
-                cut_off=self._cut_off(seeds, test, index),
-            )
-        self._compare(report.scores[name])
+        if not len(index):
+            raise S2LError(f"{self.path}.tsv has no pair in the bin {name}.")
+        report.sentences[name] = len(index)
+        report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
+        scores = report.scores[name] = {
+            system: self._score(system, index, report) for system in self.runs
+        }
+        if base := scores.get(report.baseline or ""):
+            for found in scores.values():
+                found.bleu_gain = _comparison(found.bleu, base.bleu)
+                if found.loss is not None and base.loss is not None:
+                    found.loss_gain = _comparison(found.loss, base.loss)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
                 "mean little."
             )
 
-    def _counts(self, run: SystemRun, test: EvaluationSet) -> list[tuple[Array, Score]]:
-        """Return what BLEU and chrF count of every sentence, [N, 10] and [N, 18]."""
-        if run not in self.counts:
-            self.counts[run] = [
-                sentence_counts(metric, run.hypotheses, test.references) for metric in self.metrics
-            ]
-        return self.counts[run]
+    def _score(self, system: str, index: Array, report: S2LScores) -> BinScore:
+        runs, resampling = self.runs[system], (report.resamples, report.seed)
+        counts = [of_all[index] for of_all, _ in self.bleu[system]]
+        losses = [run.losses[index] for run in runs if run.losses is not None]
+        ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
+        return BinScore(
+            bleu=_measure(counts, self.bleu[system][0][1], *resampling),
+            loss=_measure(losses, _bits_per_token, *resampling) if losses else None,
+            chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
+            length_ratio=float(np.mean(ratios)),
+            cut_off=self._cut_off(runs, index, report.length_limit),
+        )
 
-    def _cut_off(self, seeds: list[SystemRun], test: EvaluationSet, index: Array) -> float | None:
+    def _cut_off(
+        self, runs: Sequence[SystemRun], index: Array, limit: tuple[float, float] | None
+    ) -> float | None:
         """Return the share of hypotheses that reached the length limit; None where nothing tells."""
-        if self.report.length_limit is None or any(run.lengths is None for run in seeds):
+        lengths = [run.lengths[index] for run in runs if run.lengths is not None]
+        if limit is None or len(lengths) < len(runs):
             return None
-        a, b = self.report.length_limit
+        a, b = limit
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
-        limits = (a * (test.source_tokens[index] + 1) + b).astype(np.int64)
-        shares = [
-            float(np.mean(run.lengths[index] > limits)) for run in seeds if run.lengths is not None
-        ]
-        return float(np.mean(shares))
-
-    def _compare(self, scores: dict[str, BinScore]) -> None:
-        base = scores.get(self.report.baseline or "")
-        if base is None:
-            return
-        for found in scores.values():
-            found.bleu_gain = _comparison(found.bleu, base.bleu)
-            if found.loss is not None and base.loss is not None:
-                found.loss_gain = _comparison(found.loss, base.loss)
+        limits = (a * (self.test.source_tokens[index] + 1) + b).astype(np.int64)
+        return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
 
 def _warn_of_early_stops(report: S2LScores) -> None:
-    for system in report.systems:
+    for system, label in report.labels.items():
         short = [
             f"{name} {found[system].length_ratio:.2f}"
             for name, found in report.scores.items()
@@ -222,19 +216,66 @@ def _warn_of_early_stops(report: S2LScores) -> None:
         ]
         if short:
             report.warnings.append(
-                f"{report.labels[system]} stops early: hypotheses of {', '.join(short)} of the "
-                "references' length. BLEU and chrF flatter that; read the loss."
+                f"{label} stops early: hypotheses of {', '.join(short)} of the references' length. "
+                "BLEU and chrF flatter that; read the loss."
             )
 
 
-def _measure(runs: Sequence[Array], score: Score, bootstrap: Bootstrap) -> Measure:
-    """Return the mean over seeds with the interval of that mean, and each seed's own value."""
-    per_seed = [score(statistics.sum(0)) for statistics in runs]
-    resampled = bootstrap.scores(runs, score)
-    low, high = interval(resampled)
-    return Measure(float(np.mean(per_seed)), low, high, per_seed, resampled)
+def _bits_per_token(sums: Array) -> float:
+    return float(sums[0] / sums[1])
+
+
+def _measure(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Measure:
+    """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
+    per_seed = [score(counts.sum(0)) for counts in runs]
+    resampled = bootstrap_scores(runs, score, resamples, seed)
+    interval = None
+    if resamples:
+        low, high = np.percentile(resampled, [2.5, 97.5])
+        interval = float(low), float(high)
+    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled)
+
+
+def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Array:
+    """Score resamples of N sentences, the same ones whenever N and the seed are the same.
+
+    Args:
+        runs: counts [N, K] of each run (seed) of a system.
+        score: turns counts summed over sentences [K] into a score.
+        resamples: how many; 0 for none.
+        seed: of the resampling.
+
+    Returns:
+        [resamples]: the scores, averaged over the runs.
+    """
+    sentences = len(runs[0])
+    generator = np.random.default_rng(seed)
+    shares = np.full(sentences, 1 / sentences)
+    found = [np.empty(0)]
+    chunk = max(1, min(_CHUNK, _MOST_WEIGHTS // sentences))
+    for start in range(0, resamples, chunk):
+        size = min(chunk, resamples - start)
+        # Draw N times with replacement: a weight says how often a sentence is drawn.
+        weights = generator.multinomial(sentences, shares, size=size)
+        per_run = [[score(sums) for sums in weights @ counts] for counts in runs]
+        found.append(np.mean(per_run, axis=0))
+    return np.concatenate(found)
 
 
 def _comparison(ours: Measure, base: Measure) -> Comparison:
     difference = ours.value - base.value
     return Comparison(difference, paired_p_value(difference, ours.resampled - base.resampled))
+
+
+def paired_p_value(difference: float, resampled: Array) -> float | None:
+    """Return the chance of a difference as large, either way, if there were none.
+
+    It is 1 for a system against itself. ``resampled`` are the differences on the same resamples; their
+    spread around their own mean stands for chance, on both sides of it. sacreBLEU's paired bootstrap
+    takes the differences without their signs and counts one side: its p-values are a half to a third
+    of these.
+    """
+    if not len(resampled):
+        return None
+    by_chance = np.abs(resampled - resampled.mean())
+    return float((np.sum(by_chance >= abs(difference)) + 1) / (len(resampled) + 1))

@@ -1,12 +1,14 @@
-"""Report scores per bin, for people (Markdown) and as JSON."""
+"""Report scores by bin: for people (Markdown), as JSON and as a figure."""
 
 from __future__ import annotations
 
+import os
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fairseq_floater.evaluation.metrics import Array
+from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.version import __version__
 
 
@@ -15,8 +17,7 @@ class Measure:
     """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds."""
 
     value: float
-    low: float | None
-    high: float | None
+    interval: tuple[float, float] | None
     per_seed: list[float]
     resampled: Array = field(repr=False)
 
@@ -26,14 +27,15 @@ class Measure:
         return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
 
     def to_json_dict(self) -> dict[str, Any]:
-        keys = ("value", "low", "high", "per_seed", "spread")
-        return {key: getattr(self, key) for key in keys}
+        """Return everything but the resamples."""
+        low, high = self.interval or (None, None)
+        found = {"value": self.value, "low": low, "high": high}
+        return {**found, "per_seed": self.per_seed, "spread": self.spread}
 
     def format(self, digits: int) -> str:
-        text = f"{self.value:.{digits}f}"
-        if self.spread is not None:
-            text += f" ±{self.spread:.{digits}f}"
-        return text
+        """Return the mean, with its spread where there are several seeds."""
+        spread = "" if self.spread is None else f" ±{self.spread:.{digits}f}"
+        return f"{self.value:.{digits}f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,14 @@ class Comparison:
     p_value: float | None
 
     def format(self, digits: int) -> str:
-        text = f"{self.difference:+.{digits}f}"
-        return text if self.p_value is None else f"{text} ({self.p_value:.3f})"
+        """Return the difference, with its p-value where there is one."""
+        p_value = "" if self.p_value is None else f" ({self.p_value:.3f})"
+        return f"{self.difference:+.{digits}f}{p_value}"
 
 
 @dataclass
 class BinScore:
-    """The scores of a system in a bin; ``loss`` in bits a token, ``cut_off`` a share 0..1."""
+    """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1."""
 
     bleu: Measure
     loss: Measure | None
@@ -61,14 +64,15 @@ class BinScore:
     loss_gain: Comparison | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
+        """Return every score as plain JSON values."""
         return {
             "bleu": self.bleu.to_json_dict(),
             "chrf": self.chrf,
             "length_ratio": self.length_ratio,
             "cut_off": self.cut_off,
             "loss_bits_per_token": self.loss and self.loss.to_json_dict(),
-            "bleu_against_baseline": self.bleu_gain and vars(self.bleu_gain),
-            "loss_against_baseline": self.loss_gain and vars(self.loss_gain),
+            "bleu_against_baseline": self.bleu_gain and asdict(self.bleu_gain),
+            "loss_against_baseline": self.loss_gain and asdict(self.loss_gain),
         }
 
 
@@ -89,77 +93,58 @@ class S2LScores:
     scores: dict[str, dict[str, BinScore]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    def add_bin(self, name: str, sentences: int, mean_length: float) -> None:
-        self.sentences[name] = sentences
-        self.mean_length[name] = mean_length
-        self.scores[name] = {}
-
     @property
-    def systems(self) -> list[str]:
-        return list(self.labels)
-
-    @property
-    def bins(self) -> list[str]:
-        return list(self.scores)
+    def has_loss(self) -> bool:
+        """Return whether any system has a loss."""
+        return any(found.loss for by_system in self.scores.values() for found in by_system.values())
 
     def to_json_dict(self) -> dict[str, Any]:
-        bins = {
-            name: {
-                "sentences": self.sentences[name],
-                "mean_source_tokens": self.mean_length[name],
-                "systems": {s: found.to_json_dict() for s, found in scores.items()},
-            }
-            for name, scores in self.scores.items()
-        }
-        keys = (
-            "split",
-            "systems",
-            "labels",
-            "baseline",
-            "signature",
-            "length",
-            "resamples",
-            "seed",
-        )
+        """Return everything that was scored and how, as plain JSON values."""
         return {
-            **{key: getattr(self, key) for key in keys},
+            "split": self.split,
+            "systems": list(self.labels),
+            "labels": self.labels,
+            "baseline": self.baseline,
+            "signature": self.signature,
+            "length": self.length,
+            "resamples": self.resamples,
+            "seed": self.seed,
             "length_limit": self.length_limit and dict(zip("ab", self.length_limit)),
-            "bins": bins,
+            "bins": {
+                name: {
+                    "sentences": self.sentences[name],
+                    "mean_source_tokens": self.mean_length[name],
+                    "systems": {s: found.to_json_dict() for s, found in scores.items()},
+                }
+                for name, scores in self.scores.items()
+            },
             "warnings": self.warnings,
             "version": __version__,
         }
 
     def format_text(self) -> str:
         """Return a table for each bin, narrow enough for a terminal; the JSON holds the rest."""
-        has_loss = any(f.loss for scores in self.scores.values() for f in scores.values())
         gain = ["against (p)"] if self.baseline else []
-        heads = ["system", "BLEU", *gain, *(["loss", *gain] if has_loss else []), "ratio"]
-        rows = {
-            name: [self._cells(system, found, has_loss) for system, found in scores.items()]
+        heads = ["system", "BLEU", *gain, *(["loss", *gain] if self.has_loss else []), "ratio"]
+        tables = {
+            name: [heads, *(self._cells(system, found) for system, found in scores.items())]
             for name, scores in self.scores.items()
         }
-        every_row = [heads, *(row for bin_rows in rows.values() for row in bin_rows)]
-        widths = [max(map(len, column)) for column in zip(*every_row)]
-
-        def line(cells: list[str]) -> str:
-            return f"| {' | '.join(c.ljust(width) for c, width in zip(cells, widths))} |"
-
+        columns = zip(*(row for rows in tables.values() for row in rows))
+        widths = [max(map(len, column)) for column in columns]
         lines = []
-        for name, bin_rows in rows.items():
+        for name, rows in tables.items():
             sentences, mean = self.sentences[name], self.mean_length[name]
             lines += [f"{name}: {sentences:,} sentences of {mean:.1f} source tokens on average", ""]
-            lines += [
-                line(heads),
-                line(["-" * width for width in widths]),
-                *map(line, bin_rows),
-                "",
-            ]
+            for cells in (rows[0], ["-" * width for width in widths], *rows[1:]):
+                lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} |")
+            lines.append("")
         return "\n".join([*lines, *self._notes()])
 
-    def _cells(self, system: str, found: BinScore, has_loss: bool) -> list[str]:
+    def _cells(self, system: str, found: BinScore) -> list[str]:
         cells = [self.labels[system]]
         kinds = [(found.bleu, found.bleu_gain, 1), (found.loss, found.loss_gain, 2)]
-        for value, gain, digits in kinds if has_loss else kinds[:1]:
+        for value, gain, digits in kinds if self.has_loss else kinds[:1]:
             cells.append(value.format(digits) if value else "-")
             if system == self.baseline:
                 cells.append("")
@@ -168,27 +153,48 @@ class S2LScores:
         return [*cells, f"{found.length_ratio:.2f}"]
 
     def _notes(self) -> list[str]:
-        seeds = max(
-            len(f.bleu.per_seed) for scores in self.scores.values() for f in scores.values()
-        )
+        every = [found for by_system in self.scores.values() for found in by_system.values()]
+        seeds = max(len(found.bleu.per_seed) for found in every)
         notes = [f"Lengths are counted in {self.length}."]
         if seeds > 1:
             notes.append(f"Means over up to {seeds} training seeds, ± their standard deviation.")
         if self.baseline:
             notes.append(f"against: the difference from {self.labels[self.baseline]}.")
         if self.resamples:
-            notes.append(
+            notes += [
                 f"p, and the 95 % intervals in the JSON: {self.resamples} bootstrap resamples of sentences, "
-                f"seed {self.seed}, the same for every system; with several seeds, of their mean."
-            )
-            notes.append(
-                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives."
-            )
-        notes.append("loss: bits a token. ratio: hypothesis / reference in BLEU's tokens.")
+                f"seed {self.seed}, the same for every system; with several seeds, of their mean.",
+                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
+            ]
+        notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
         if self.length_limit:
-            a, b = self.length_limit
-            notes.append(
-                f"cut_off in the JSON: hypotheses that reached the limit of {a:g} x source + {b:g}."
-            )
+            limit = "{:g} x source + {:g}".format(*self.length_limit)
+            notes.append(f"cut_off in the JSON: hypotheses that reached the limit of {limit}.")
         notes.append(f"BLEU: {self.signature}")
         return notes + [f"Warning: {warning}" for warning in self.warnings]
+
+
+def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
+    """Draw BLEU, and below it the teacher-forced loss where there is one, by bin of source length.
+
+    Bars are means over seeds with the bootstrap interval of the mean, dots are seeds. The ending of
+    ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, chooses the format.
+    """
+    panels = (
+        {"BLEU": "bleu", "loss, bits per token": "loss"} if report.has_loss else {"BLEU": "bleu"}
+    )
+    groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
+    with new_figure(path, len(panels), len(report.labels) * len(groups)) as (figure, panel_axes):
+        for axes, (title, attribute) in zip(panel_axes, panels.items()):
+            bars = {
+                (groups[name], report.labels[system]): Bar(
+                    measure.value, measure.interval, measure.per_seed
+                )
+                for name, by_system in report.scores.items()
+                for system, found in by_system.items()
+                if (measure := getattr(found, attribute)) is not None
+            }
+            grouped_bars(axes, list(groups.values()), list(report.labels.values()), bars)
+            axes.set_ylabel(title)
+        panel_axes[-1].set_xlabel(f"{report.length}\n{report.signature}", fontsize=8)
+        legend(figure, panel_axes[0])

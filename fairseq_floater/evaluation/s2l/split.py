@@ -12,8 +12,9 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,26 @@ from fairseq_floater.data.parallel_text import (
     progress,
     read_lines,
     read_pairs,
+    say,
     text_file,
 )
 from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_subword
-from fairseq_floater.evaluation.hypotheses import join_pieces
-from fairseq_floater.evaluation.s2l.bins import Bins, S2LError
-from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST, HeldOut, Pair
+from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.hypotheses import BPE_MARKS, join_pieces
+from fairseq_floater.evaluation.s2l.options import Bins, S2LError, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
-from fairseq_floater.evaluation.s2l.split_options import SplitOptions, check_form, check_places
-from fairseq_floater.evaluation.s2l.split_report import SplitReport
+from fairseq_floater.evaluation.s2l.split_report import (
+    SHORT_TEST,
+    TEST,
+    HeldOut,
+    Pair,
+    SplitReport,
+)
 from fairseq_floater.files import file_hash, naming, put_folder, write_text
+
+# How many lines of each file to look at to tell raw text from subwords.
+_HEAD_LINES = 1_000
+_Pairs = Iterator[tuple[str, str]]
 
 
 def split(
@@ -61,7 +72,7 @@ def split(
         TextDataError: a file is missing, damaged, or not parallel to its other side.
     """
     out_dir = out_dir.resolve()
-    check_places(raw_dir, out_dir, options.spm_model)
+    _check_places(raw_dir, out_dir, options.spm_model)
     langs = (options.source, options.target)
     splits = find_splits(raw_dir, *langs)
     files = [text_file(raw_dir, s, lang) for s in splits for lang in langs]
@@ -70,7 +81,7 @@ def split(
     made_from = json.loads(json.dumps(made_from))  # as it is read back
     if _is_there(out_dir, made_from, force):
         return SplitReport.read(out_dir)
-    check_form(files, options.encoded)
+    _check_form(files, options.encoded)
     work = out_dir.with_name(f".{out_dir.name}.s2l.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -84,7 +95,7 @@ def split(
 
 
 class _Splitter:
-    """Runs :func:`split` into the folder ``work``."""
+    """The work of :func:`split`, into the folder ``work``."""
 
     def __init__(
         self, raw_dir: Path, work: Path, splits: list[str], options: SplitOptions, threads: int
@@ -98,76 +109,66 @@ class _Splitter:
         self.final: Segmenter | None = None
 
     def run(self, made_from: dict[str, Any]) -> SplitReport:
+        """Make every file of the split, and return its report."""
+        options = self.options
         lines = check_parallel(self.raw_dir, *self.langs, self.splits)
-        if self.options.vocab is not None:
-            self._learn(lines["train"])
-        elif self.options.spm_model is not None:
-            shutil.copyfile(self.options.spm_model, self.work / "spm.model")
+        tokens_of = "the encoded text"
+        if options.vocab is not None:
+            name = "provisional.model"
+            self.provisional = self._learn(name, self._short_in_words(), lines["train"])
+            (self.work / name).unlink()
+            short = self._short_in_tokens(self.provisional)
+            self.final = self._learn("spm.model", short, lines["train"])
+            tokens_of = f"spm.model, {len(self.final.model)} pieces, learned on the short part"
+        elif options.spm_model is not None:
+            shutil.copyfile(options.spm_model, self.work / "spm.model")
             self.final = Segmenter(self.work / "spm.model", self.threads)
+            tokens_of = f"spm.model, {len(self.final.model)} pieces, given"
         pairs = itertools.chain.from_iterable(self._read(split) for split in self.splits)
         is_first = iter(first_occurrences(progress(pairs, "duplicates", sum(lines.values()))))
-        held_out = HeldOut(
-            self.work, self.langs, self.bins, self.options.max_per_bin, self.options.seed
-        )
-        report = SplitReport(
-            made_from=made_from, lines=lines, bins=self.bins, tokens_of=self._tokens_of()
-        )
+        held_out = HeldOut(self.bins, options.max_per_bin, options.seed)
+        report = SplitReport(made_from, lines, self.bins, tokens_of)
         for split in self.splits:
             self._distribute(split, is_first, held_out, report)
-        held_out.close()
-        report.check_bins(held_out.counts())
+        report.held_out = held_out.counts()
+        report.check_bins()
+        held_out.write(self.work, self.langs)
         for side, lang in zip(("source", "target"), self.langs):
             report.overlap[side] = self._overlap(lang)
-        write_text(
-            self.work / "split.json",
-            json.dumps(report.to_json_dict(), indent=2, ensure_ascii=False),
-        )
+        record = json.dumps(report.to_json_dict(), indent=2, ensure_ascii=False)
+        write_text(self.work / "split.json", record)
         return report
 
-    def _read(self, split: str) -> Iterator[tuple[str, str]]:
+    def _read(self, split: str) -> _Pairs:
         return read_pairs(self.raw_dir, split, *self.langs)
 
-    def _learn(self, lines: int) -> None:
-        """Learn subwords in the two rounds of the module's docstring; writes ``spm.model``."""
-        threshold = self.bins.threshold
-
-        def short_in_words() -> Iterator[tuple[str, str]]:
-            return (pair for pair in self._read("train") if len(pair[0].split()) < threshold)
-
-        def short_in_tokens() -> Iterator[tuple[str, str]]:
-            assert self.provisional is not None
-            for batch in batched(self._read("train"), BATCH):
-                for pair, (source, _) in zip(batch, self.provisional.pieces(batch)):
-                    if len(source) < threshold:
-                        yield pair
-
-        for name, pairs in (("provisional.model", short_in_words), ("spm.model", short_in_tokens)):
-            path = self.work / name
-            if not any(True for _ in itertools.islice(pairs(), 1)):
-                raise S2LError(
-                    f"{self.raw_dir} has no training pair of fewer than {threshold} source tokens."
-                )
-            _say(f"Learning {self.options.vocab} subwords on short training pairs ({name}).")
-            train_subword(
-                progress(pairs(), "learn"),
-                lines,
-                path,
-                vocab_size=self.options.vocab or 0,
-                character_coverage=self.options.character_coverage,
+    def _learn(self, name: str, short: _Pairs, lines: int) -> Segmenter:
+        """Learn subwords on short training pairs, of ``lines`` at most; writes the model ``name``."""
+        first = list(itertools.islice(short, 1))
+        if not first:
+            raise S2LError(
+                f"{self.raw_dir} has no training pair of fewer than {self.bins.threshold} source "
+                "tokens."
             )
-            model = Segmenter(path, self.threads)
-            if name == "spm.model":
-                self.final = model
-            else:
-                self.provisional = model
-                path.unlink()
+        say(f"Learning {self.options.vocab} subwords on short training pairs ({name}).")
+        train_subword(
+            progress(itertools.chain(first, short), "learn"),
+            lines,
+            self.work / name,
+            vocab_size=self.options.vocab or 0,
+            character_coverage=self.options.character_coverage,
+        )
+        return Segmenter(self.work / name, self.threads)
 
-    def _lengths(
-        self, segmenter: Segmenter | None, batch: list[tuple[str, str]]
-    ) -> list[tuple[int, int]]:
-        if segmenter is None:  # the text is in subwords already
-            return [(len(source.split()), len(target.split())) for source, target in batch]
-        return [(len(source), len(target)) for source, target in segmenter.pieces(batch)]
+    def _short_in_words(self) -> _Pairs:
+        pairs = self._read("train")
+        return (pair for pair in pairs if len(pair[0].split()) < self.bins.threshold)
+
+    def _short_in_tokens(self, segmenter: Segmenter) -> _Pairs:
+        for batch in batched(self._read("train"), BATCH):
+            for pair, (source, _) in zip(batch, _lengths(segmenter, batch)):
+                if source < self.bins.threshold:
+                    yield pair
 
     def _distribute(
         self, split: str, is_first: Iterator[np.bool_], held_out: HeldOut, report: SplitReport
@@ -181,36 +182,30 @@ class _Splitter:
             report: counts what goes where.
         """
         kind = "test" if split.startswith("test") else split
-        files = [text_file(self.raw_dir, split, lang).name for lang in self.langs]
-        outputs = []
-        if kind != "test":
+        file = text_file(self.raw_dir, split, self.langs[0])
+        paths = [self.work / f"{kind}.{lang}" for lang in self.langs if kind != "test"]
+        line = itertools.count(1)
+        with ExitStack() as stack:
             outputs = [
-                (self.work / f"{kind}.{lang}").open("w", encoding="utf-8", newline="\n")
-                for lang in self.langs
+                stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+                for path in paths
             ]
-        line = 0
-        for batch in batched(progress(self._read(split), f"split {split}"), BATCH):
-            for text, length in zip(batch, self._lengths(self.final, batch)):
-                line += 1
-                pair = Pair(*text, *length, file=files[0], line=line)
-                fault = self._fault(kind, pair) if next(is_first) else "duplicate"
-                if fault:
-                    report.leave_out(split, fault)
-                    continue
-                report.see(pair)
-                if kind == "test" or length[0] >= self.bins.threshold:
-                    held_out.add(pair)
-                else:
-                    report.keep(kind, pair)
-                    for output, side in zip(outputs, text):
-                        output.write(side + "\n")
-        for output in outputs:
-            output.close()
-            if not report.kept[kind]["pairs"]:
-                raise S2LError(
-                    f"{self.raw_dir / files[0]} has no pair of fewer than {self.bins.threshold} "
-                    "source tokens."
-                )
+            for batch in batched(progress(self._read(split), f"split {split}"), BATCH):
+                for text, lengths in zip(batch, _lengths(self.final, batch)):
+                    pair = Pair(*text, *lengths, file=file.name, line=next(line))
+                    fault = self._fault(kind, pair) if next(is_first) else "duplicate"
+                    if fault:
+                        report.left_out.setdefault(split, Counter())[fault] += 1
+                        continue
+                    report.see(pair)
+                    if kind == "test" or pair.source_tokens >= self.bins.threshold:
+                        held_out.add(pair)
+                    else:
+                        report.keep(kind, pair)
+                        for output, side in zip(outputs, text):
+                            output.write(side + "\n")
+        if kind != "test" and not report.kept[kind]["pairs"]:
+            raise S2LError(f"{file} has no pair of fewer than {self.bins.threshold} source tokens.")
 
     def _fault(self, kind: str, pair: Pair) -> str | None:
         """Return the reason for leaving a pair out; None for a pair that is used."""
@@ -224,8 +219,8 @@ class _Splitter:
             if kind != "test" and self.options.both_sides and long_target:
                 return "long target"
         elif kind == "train" and self.provisional is not None:
-            (length,) = self._lengths(self.provisional, [(pair.source, pair.target)])
-            if length[0] < self.bins.threshold:
+            [(source, _)] = _lengths(self.provisional, [(pair.source, pair.target)])
+            if source < self.bins.threshold:
                 return "seen by the subword model"
         return None
 
@@ -243,11 +238,39 @@ class _Splitter:
         for line in read_lines(path):
             yield join_pieces(line, "sentencepiece") if self.options.encoded else line
 
-    def _tokens_of(self) -> str:
-        if self.final is None:
-            return "the encoded text"
-        name = f"spm.model, {len(self.final.model)} pieces"
-        return name + (", learned on the short part" if self.options.vocab else ", given")
+
+def _lengths(segmenter: Segmenter | None, batch: list[tuple[str, str]]) -> list[tuple[int, int]]:
+    """Return the tokens of both sides of each pair."""
+    if segmenter is None:  # the text is in subwords already
+        return [(len(source.split()), len(target.split())) for source, target in batch]
+    return [(len(source), len(target)) for source, target in segmenter.pieces(batch)]
+
+
+def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
+    """Refuse inputs that lie where the output goes, which may be replaced as a whole."""
+    for path in filter(None, (raw_dir, spm_model)):
+        if path.resolve() == out_dir or out_dir in path.resolve().parents:
+            raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")
+    if spm_model is not None and not spm_model.is_file():
+        raise S2LError(f"There is no sentencepiece model {spm_model}.")
+
+
+def _check_form(files: list[Path], encoded: bool) -> None:
+    """Refuse subwords where raw text was promised, and the reverse; name file and line."""
+    marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
+    for path in files:
+        head = itertools.islice(read_lines(path), _HEAD_LINES)
+        marked = [any(mark.search(line) for mark in marks) for line in head]
+        if not encoded and sum(marked) > len(marked) / 2:
+            raise S2LError(
+                f"{path} is in subwords (line {marked.index(True) + 1}); raw text is needed, or "
+                "`--encoded`."
+            )
+        if encoded and sum(marked) < len(marked) / 2:
+            raise S2LError(
+                f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
+                "sentencepiece's), but `--encoded` says so."
+            )
 
 
 def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
@@ -258,18 +281,10 @@ def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
         raise TextDataError(f"{out_dir} holds something else; choose another OUT_DIR.")
     if force:
         return False
-    if SplitReport.read(out_dir).made_from == made_from:
-        langs = [made_from["options"][side] for side in ("source", "target")]
-        files = [f"{name}.{lang}" for name in ("train", "valid", TEST) for lang in langs]
-        if not all((out_dir / name).is_file() for name in [*files, f"{TEST}.tsv"]):
-            return False
-        _say(f"{out_dir} is there already: skipped.")
-        return True
-    raise TextDataError(
-        f"{out_dir} was made of other text or with other options; choose another OUT_DIR or add "
-        "--force."
-    )
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)
+    if SplitReport.read(out_dir).made_from != made_from:
+        raise TextDataError(
+            f"{out_dir} was made of other text or with other options; choose another OUT_DIR or "
+            "add --force."
+        )
+    say(f"{out_dir} is there already: skipped.")
+    return True

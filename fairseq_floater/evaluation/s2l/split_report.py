@@ -1,18 +1,96 @@
-"""Count what a short-to-long split kept, left out and held out, for people and as split.json."""
+"""Draw the test pairs of a short-to-long split, and report what was kept, left out and held out."""
 
 from __future__ import annotations
 
-import re
+import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import shown
-from fairseq_floater.evaluation.s2l.bins import Bins, S2LError
-from fairseq_floater.evaluation.s2l.held_out import SHORT_TEST, TEST, Pair
+from fairseq_floater.evaluation.s2l.options import Bins, S2LError, check_languages
 from fairseq_floater.records import read_json
 from fairseq_floater.version import __version__
+
+TEST = "test"
+SHORT_TEST = "test_short"
+COLUMNS = ("id", "bin", "source_tokens", "target_tokens", "file", "line")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence pair, its lengths in tokens, and its origin (line numbers count from 1)."""
+
+    source: str
+    target: str
+    source_tokens: int
+    target_tokens: int
+    file: str
+    line: int
+
+
+class HeldOut:
+    """The test pairs: those of the bins (``test``) and those below them (``test_short``).
+
+    With a limit, an even sample of each bin is kept (reservoir sampling), in the order in which the
+    pairs came.
+
+    Args:
+        bins: of source length.
+        max_per_bin: the limit; None for none.
+        seed: of the sample.
+    """
+
+    def __init__(self, bins: Bins, max_per_bin: int | None, seed: int):
+        self.limit, self.random = max_per_bin, random.Random(seed)
+        self.bins = bins
+        # Bin -1 holds the short pairs of the test files.
+        self.kept: dict[int, list[tuple[int, Pair]]] = {i: [] for i in range(-1, len(bins.edges))}
+        self.found = dict.fromkeys(self.kept, 0)
+
+    def add(self, pair: Pair) -> None:
+        """Offer a pair to its bin."""
+        index, order = self.bins.index(pair.source_tokens), sum(self.found.values())
+        kept = self.kept[index]
+        self.found[index] += 1
+        if self.limit is None or len(kept) < self.limit:
+            kept.append((order, pair))
+        elif (place := self.random.randrange(self.found[index])) < self.limit:
+            kept[place] = (order, pair)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many pairs were found and kept, by bin."""
+        names = [self.bins.short_name, *self.bins.names]
+        return {
+            name: {"found": found, "kept": len(kept)}
+            for name, found, kept in zip(names, self.found.values(), self.kept.values())
+        }
+
+    def write(self, folder: Path, langs: Sequence[str]) -> None:
+        """Write the text of the pairs, and their origins as a table, into ``folder``."""
+        names = [*self.bins.names, self.bins.short_name]
+        for test, bins in ((TEST, range(len(self.bins.edges))), (SHORT_TEST, [-1])):
+            pairs = sorted((order, i, pair) for i in bins for order, pair in self.kept[i])
+            if not pairs:
+                continue
+            sides: list[list[str]] = [[], [], ["\t".join(COLUMNS)]]
+            for number, (_, i, pair) in enumerate(pairs):
+                row = (
+                    number,
+                    names[i],
+                    pair.source_tokens,
+                    pair.target_tokens,
+                    pair.file,
+                    pair.line,
+                )
+                for side, text in zip(sides, (pair.source, pair.target, "\t".join(map(str, row)))):
+                    side.append(text)
+            for side, ending in zip(sides, (*langs, "tsv")):
+                with (folder / f"{test}.{ending}").open(
+                    "w", encoding="utf-8", newline="\n"
+                ) as file:
+                    file.writelines(f"{line}\n" for line in side)
 
 
 @dataclass
@@ -45,34 +123,32 @@ class SplitReport:
             self.kept.setdefault(kind, {"pairs": 0, "longest_source": 0, "longest_target": 0})
 
     def see(self, pair: Pair) -> None:
+        """Note a pair that is used, if it is the longest."""
         if pair.source_tokens > self.longest[0]:
             self.longest = (pair.source_tokens, pair.file, pair.line)
 
     def keep(self, kind: str, pair: Pair) -> None:
+        """Count a pair of train or valid."""
         counts = self.kept[kind]
         counts["pairs"] += 1
         counts["longest_source"] = max(counts["longest_source"], pair.source_tokens)
         counts["longest_target"] = max(counts["longest_target"], pair.target_tokens)
 
-    def leave_out(self, split: str, why: str) -> None:
-        self.left_out.setdefault(split, Counter())[why] += 1
-
-    def check_bins(self, held_out: dict[str, dict[str, int]]) -> None:
-        """Take the counts of the bins; raise S2LError where one of them is empty."""
-        self.held_out = held_out
+    def check_bins(self) -> None:
+        """Raise S2LError where a bin is empty."""
         length, file, line = self.longest
         longest = f"the longest source has {length} tokens ({file}, line {line})"
-        if not any(held_out[name]["found"] for name in self.bins.names):
+        empty = [name for name in self.bins.names if not self.held_out[name]["found"]]
+        if len(empty) == len(self.bins.names):
             raise S2LError(
                 f"No pair that can be used has a source of {self.bins.threshold} tokens or more: "
                 f"{longest}."
             )
-        for name in self.bins.names:
-            if not held_out[name]["found"]:
-                raise S2LError(f"The bin {name} holds no pair: {longest}; choose other `--edges`.")
+        if empty:
+            raise S2LError(f"The bin {empty[0]} holds no pair: {longest}; choose other `--edges`.")
 
     def to_json_dict(self) -> dict[str, Any]:
-        train = self.kept["train"]
+        """Return what split.json holds."""
         return {
             "made_from": self.made_from,
             "edges": list(self.bins.edges),
@@ -80,8 +156,8 @@ class SplitReport:
             "tokens_of": self.tokens_of,
             "lines": self.lines,
             "kept": self.kept,
-            "share_of_train_kept": train["pairs"] / self.lines["train"],
-            "left_out": {split: dict(counts) for split, counts in self.left_out.items()},
+            "share_of_train_kept": self.kept["train"]["pairs"] / self.lines["train"],
+            "left_out": self.left_out,
             "bins": self.held_out,
             "overlap": self.overlap,
             "longest_source": dict(zip(("tokens", "file", "line"), self.longest)),
@@ -94,70 +170,54 @@ class SplitReport:
         path = folder / "split.json"
         try:
             found = read_json(path)
-            report = cls(
+            options = found["made_from"]["options"]
+            check_languages(options["source"], options["target"])  # they become parts of paths
+            return cls(
                 made_from=found["made_from"],
                 lines=found["lines"],
                 bins=Bins(tuple(found["edges"])),
                 tokens_of=found["tokens_of"],
                 kept=found["kept"],
-                left_out={split: Counter(c) for split, c in found["left_out"].items()},
+                left_out=found["left_out"],
                 held_out=found["bins"],
                 overlap=found["overlap"],
                 longest=tuple(found["longest_source"].values()),
             )
-            _check_options(report.made_from["options"])
-            report.format_text()  # a report that cannot be shown was not written here
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-        ) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise S2LError(
                 f"{path} is not what `floater s2l split` writes: {type(error).__name__} {error}."
             ) from None
-        return report
 
     def format_text(self) -> str:
-        train, valid = self.kept["train"], self.kept["valid"]
-        share = 100 * train["pairs"] / self.lines["train"]
+        """Return Markdown: the parts, the longest sentences, and what is in training and test."""
+        train = self.kept["train"]
         lines = [
             f"Length is counted in source tokens without the end symbol; tokens of {self.tokens_of}.",
             "",
             "| part | source tokens | pairs | found |",
             "|---|---|---|---|",
-            f"| train | {self.bins.short_name} | {train['pairs']:,} | {self.lines['train']:,} lines |",
-            f"| valid | {self.bins.short_name} | {valid['pairs']:,} | {self.lines['valid']:,} lines |",
         ]
+        for part, kept in self.kept.items():
+            count = f"{kept['pairs']:,} | {self.lines[part]:,} lines"
+            lines.append(f"| {part} | {self.bins.short_name} | {count} |")
         for name, counts in self.held_out.items():
             part = SHORT_TEST if name == self.bins.short_name else TEST
-            if part == TEST or counts["found"]:
+            if counts["found"]:
                 lines.append(f"| {part} | {name} | {counts['kept']:,} | {counts['found']:,} |")
         lines += [
             "",
-            f"{share:.1f} % of the training pairs are kept; the longest has "
-            f"{train['longest_source']} source tokens, the longest training target "
+            f"{100 * train['pairs'] / self.lines['train']:.1f} % of the training pairs are kept; the "
+            f"longest has {train['longest_source']} source tokens, the longest training target "
             f"{train['longest_target']} tokens.",
         ]
-        for split, counts in self.left_out.items():
-            reasons = ", ".join(f"{n:,} {why}" for why, n in counts.items())
-            lines.append(f"Left out of {split}: {reasons}.")
-        for side, tests in self.overlap.items():
-            for test, shares in tests.items():
-                lines.append(
-                    f"{test}, {side}: {100 * shares['same_line']:.1f} % of the lines stand in the "
-                    f"training text, {100 * shares['any_13gram']:.1f} % share 13 words in a row with "
-                    f"it, {100 * shares['half_of_13grams']:.1f} % at least half of theirs."
-                )
+        for split, reasons in self.left_out.items():
+            counted = ", ".join(f"{n:,} {why}" for why, n in reasons.items())
+            lines.append(f"Left out of {split}: {counted}.")
+        lines += [
+            f"{test}, {side}: {100 * shares['same_line']:.1f} % of the lines stand in the "
+            f"training text, {100 * shares['any_13gram']:.1f} % share 13 words in a row with "
+            f"it, {100 * shares['half_of_13grams']:.1f} % at least half of theirs."
+            for side, tests in self.overlap.items()
+            for test, shares in tests.items()
+        ]
         return "\n".join(lines)
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    """Check what scoring takes from a record; its languages become parts of paths."""
-    for side in ("source", "target"):
-        if not re.fullmatch(r"\w+", options[side], re.ASCII):
-            raise ValueError(f"`{side}` is {shown(options[side])}")
-    if not isinstance(options["encoded"], bool):
-        raise ValueError(f"`encoded` is {shown(options['encoded'])}")

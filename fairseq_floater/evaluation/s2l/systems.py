@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import unicodedata
 from collections.abc import Sequence
@@ -19,13 +20,12 @@ from fairseq_floater.evaluation.hypotheses import (
 )
 from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
 from fairseq_floater.evaluation.metrics import Array
-from fairseq_floater.evaluation.s2l.bins import S2LError
-from fairseq_floater.evaluation.s2l.held_out import read_origins
+from fairseq_floater.evaluation.s2l.options import S2LError
 
 
 @dataclass(frozen=True)
 class SystemFiles:
-    """The files of a system, one a seed; ``losses`` from fairseq-generate --score-reference."""
+    """The files of a system, one per seed; ``losses`` from fairseq-generate --score-reference."""
 
     name: str
     hypotheses: list[FilePath] = field(default_factory=list)
@@ -60,18 +60,23 @@ class EvaluationSet:
         Raises:
             S2LError: the files do not have one line for each row of ``name``.tsv.
         """
-        origins = list(read_origins(folder / f"{name}.tsv"))
+        table = folder / f"{name}.tsv"
+        rows = csv.DictReader(TextFile(table).lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        try:
+            found = [(row["bin"], int(row["source_tokens"])) for row in rows]
+            source_tokens = np.array([length for _, length in found], dtype=np.int64)
+        except (csv.Error, KeyError, TypeError, ValueError, OverflowError):
+            raise S2LError(f"{table} is no table of `floater s2l split`.") from None
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
-            if len(lines) != len(origins):
+            if len(lines) != len(found):
                 raise S2LError(
-                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(origins)} rows."
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(found)} rows."
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
-        lengths = np.array([origin.source_tokens for origin in origins], dtype=np.int64)
-        return cls(sides[0], sides[1], lengths, [origin.bin for origin in origins])
+        return cls(sides[0], sides[1], source_tokens, [bin for bin, _ in found])
 
     def __len__(self) -> int:
         return len(self.bins)
@@ -116,13 +121,12 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
     file, size = TextFile(path), len(test)
     hypotheses = read_hypotheses(file)
     if len(hypotheses) != size:
-        raise scoring_error(
-            f"`{path}` must have {size} sentences, as the split", f"has {len(hypotheses)}"
-        )
+        rule = f"`{path}` must have {size} sentences, as the split"
+        raise scoring_error(rule, f"has {len(hypotheses)}")
     _check_sources(file, test)
     lengths = np.full(size, -1, dtype=np.int32)
     for _, _, sentence, text in read_tagged(file, "P"):
-        if sentence < size and lengths[sentence] < 0:
+        if sentence < size and lengths[sentence] < 0:  # the first of several is the best
             lengths[sentence] = len(text.split())
     losses = None if loss_path is None else _read_losses(loss_path, test)
     return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses)
@@ -133,37 +137,30 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     # Read the text as well: the loss of another text, or a loss given twice, is not the reference's.
     file = TextFile(path)
     repeated = read_hypotheses(file)
-    size, extra = len(test), 0
-    losses = np.zeros((size, 2))
+    losses: dict[int, tuple[float, int]] = {}
     for number, _, sentence, text in read_tagged(file, "P"):
-        if sentence >= size:
-            extra += 1
-        elif not losses[sentence, 1]:
-            losses[sentence] = _bits_and_tokens(path, number, text)
-    missing = np.flatnonzero(losses[:, 1] == 0)
-    if missing.size or extra:
-        found = f"has {size - missing.size + extra}"
-        names = ", ".join(map(str, missing[:5]))
-        found += f" (none for {names})" if missing.size else ""
-        raise scoring_error(f"`{path}` must have a P line for each of {size} sentences", found)
+        losses.setdefault(sentence, _bits_and_tokens(path, number, text))
+    expected = range(len(test))
+    if losses.keys() != set(expected) or len(repeated) != len(test):
+        missing = [str(i) for i in expected if i not in losses][:5]
+        found = f"has {len(losses)}" + f" (none for {', '.join(missing)})" * bool(missing)
+        rule = f"`{path}` must have a P line for each of {len(test)} sentences"
+        raise scoring_error(rule, found)
     _check_sources(file, test)
-    first, strange = -1, 0
-    for i, (ours, theirs) in enumerate(zip(repeated, test.references)):
-        if _plain(ours) != _plain(theirs):
-            first, strange = (first if strange else i), strange + 1
+    pairs = enumerate(zip(repeated, test.references))
+    strange = [i for i, (ours, theirs) in pairs if _plain(ours) != _plain(theirs)]
     # Unknown words and normalisation change some lines, a translation nearly all.
-    if strange > size / 2:
+    if len(strange) > len(test) / 2:
         rule = f"`{path}` must be of fairseq-generate --score-reference"
-        raise scoring_error(rule, f"sentence {first} is not the reference")
-    return losses
+        raise scoring_error(rule, f"sentence {strange[0]} is not the reference")
+    return np.array([losses[i] for i in expected], dtype=np.float64)
 
 
 def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int]:
     try:
         values = [float(word) for word in text.split()]
     except ValueError:
-        rule = f"`{path}` must have numbers on P lines"
-        raise scoring_error(rule, f"line {number} has {text[:40]!r}") from None
+        values = []
     if not values or not all(map(math.isfinite, values)):
         rule = f"`{path}` must have finite numbers on P lines"
         raise scoring_error(rule, f"line {number} has {text[:40]!r}")
@@ -171,43 +168,43 @@ def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int
 
 
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
-    """Check that every run counts the same tokens, without which losses a token do not compare.
+    """Check that every run counts the same tokens, without which losses per token do not compare.
 
     Raises:
         S2LError: a sentence has more tokens in one run than in another (or a file broke off).
     """
-    first: tuple[str, Array] | None = None
-    for name, seeds in runs.items():
-        for losses in (run.losses for run in seeds if run.losses is not None):
-            tokens = losses[:, 1]
-            if first is None:
-                first = (name, tokens)
-            elif (differs := np.flatnonzero(tokens != first[1])).size:
-                i = int(differs[0])
-                raise S2LError(
-                    f"The losses of {name} count {int(tokens[i])} tokens in sentence {i}, those of "
-                    f"{first[0]} {int(first[1][i])}: only models of one subword model compare."
-                )
+    counts = [
+        (name, run.losses[:, 1])
+        for name, seeds in runs.items()
+        for run in seeds
+        if run.losses is not None
+    ]
+    for name, tokens in counts[1:]:
+        first, expected = counts[0]
+        if (differs := np.flatnonzero(tokens != expected)).size:
+            i = int(differs[0])
+            raise S2LError(
+                f"The losses of {name} count {int(tokens[i])} tokens in sentence {i}, those of "
+                f"{first} {int(expected[i])}: only models of one subword model compare."
+            )
 
 
 def _check_sources(file: TextFile, test: EvaluationSet) -> None:
     """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
-    found = strange = first = 0
+    found, strange = 0, []
     for number, _, i, text in read_tagged(file, "S"):
         found += 1
-        if i >= len(test):
-            continue  # the caller has refused another number of sentences
         if BPE_MARKS["sentencepiece"].search(text):
             tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
                 rule = f"`{file.path}` must be in the split's tokens, {expected} in sentence {i}"
                 raise scoring_error(rule, f"line {number} has {tokens}")
         elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
-            first, strange = first or number, strange + 1
+            strange.append(number)
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
-    if strange > found / 2:
+    if len(strange) > found / 2:
         rule = f"`{file.path}` must translate the split's test sentences"
-        raise scoring_error(rule, f"line {first} has another source")
+        raise scoring_error(rule, f"line {strange[0]} has another source")
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,128 @@
+"""Hold what decides a short-to-long split: the bins of source length, and the other options."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_floater.errors import UsageError, UserError, shown
+
+# The bins of the paper (Figure 2).
+DEFAULT_EDGES = (80, 100, 120, 140)
+
+
+class S2LError(UserError):
+    """Data or hypotheses that cannot be used; the message is one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Half-open ranges [edges[0], edges[1]), ..., [edges[-1], inf) of source length.
+
+    Lengths are in the model's own tokens, without the end symbol.
+
+    Attributes:
+        edges: where the ranges begin, in ascending order; the first edge is the threshold.
+
+    Raises:
+        UsageError: an edge is not above the one before it.
+    """
+
+    edges: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for before, edge in zip(self.edges, self.edges[1:]):
+            if edge <= before:
+                raise UsageError(
+                    f"`--edges` must increase, so that no bins overlap, but {edge} follows {before}."
+                )
+
+    @classmethod
+    def from_options(cls, threshold: int | None, edges: Sequence[int] | None) -> Bins:
+        """Return the bins of ``--threshold`` and ``--edges``; the first edge may be left out.
+
+        Without edges, take the paper's for the paper's threshold, else the same multiples of it.
+        """
+        if threshold is None:
+            threshold = edges[0] if edges else DEFAULT_EDGES[0]
+        if not edges:
+            multiples = (round(threshold * edge / DEFAULT_EDGES[0]) for edge in DEFAULT_EDGES)
+            edges = list(dict.fromkeys(multiples))  # some are equal where the threshold is small
+        if edges[0] < threshold:
+            raise UsageError(
+                f"`--edges` must not begin below `--threshold`, {threshold}, "
+                f"but {edges[0]} is below it."
+            )
+        return cls((threshold, *edges) if edges[0] > threshold else tuple(edges))
+
+    @property
+    def threshold(self) -> int:
+        """Return the length from which on sources are long."""
+        return self.edges[0]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the ranges in words, as in [80, 100)."""
+        ends = [*map(str, self.edges[1:]), "inf"]
+        return [f"[{start}, {end})" for start, end in zip(self.edges, ends)]
+
+    @property
+    def short_name(self) -> str:
+        """Return the name of the range of trained lengths."""
+        return f"[1, {self.threshold})"
+
+    def index(self, length: int) -> int:
+        """Return the bin of a source of ``length`` tokens; -1 for one below the threshold."""
+        return bisect_right(self.edges, length) - 1
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """The options that decide a split.
+
+    Attributes:
+        source, target: languages, as in the file names.
+        edges: of :class:`Bins`; the first is the threshold.
+        both_sides: train and valid pairs also need a target below the threshold.
+        vocab: subwords of a model to learn; else ``spm_model`` or ``encoded``.
+        spm_model: a sentencepiece model to count with.
+        encoded: the text is in subwords already, separated by spaces.
+        max_len: pairs with more tokens on a side are left out.
+        max_per_bin: an even sample of so many test pairs a bin, None for all.
+        seed: of the sample.
+        character_coverage: of the model to learn.
+    """
+
+    source: str
+    target: str
+    edges: tuple[int, ...]
+    both_sides: bool = False
+    vocab: int | None = None
+    spm_model: Path | None = None
+    encoded: bool = False
+    max_len: int = 1_000
+    max_per_bin: int | None = None
+    seed: int = 1
+    character_coverage: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_languages(self.source, self.target)
+        given = [self.vocab is not None, self.spm_model is not None, self.encoded]
+        if sum(given) != 1:
+            raise UsageError(
+                "Lengths are counted in the model's own tokens: give exactly one of `--vocab` (learn "
+                "a subword model), `--spm-model` (use one) and `--encoded` (the text is in subwords)."
+            )
+
+
+def check_languages(source: str, target: str) -> None:
+    """Refuse languages that are equal, or could not be read back from the names of files."""
+    for language in (source, target):
+        # fairseq reads the languages back from file names, where `.` and `-` separate.
+        if not re.fullmatch(r"\w+", language, re.ASCII):
+            raise UsageError(f"A language is letters, digits and _, but is {shown(language)}.")
+    if source == target:
+        raise UsageError(f"`--src` and `--tgt` must differ, but both are {source!r}.")
