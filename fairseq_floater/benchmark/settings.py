@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ PARTS = ("update", "generation", "memory", "solve", "growth")
 DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda")
 
-# `--quick`: says in seconds whether everything runs; its numbers mean nothing.
+# `--quick` shows in seconds whether everything runs; its numbers mean nothing.
 QUICK: dict[str, Any] = {
     "arch": "floater_transformer_tiny",
     "tokens": 128,
@@ -33,15 +34,15 @@ class Settings:
     """Options of one benchmark.
 
     Attributes:
-        parts: of :data:`PARTS`.
+        parts: what to measure, of :data:`PARTS`.
         arch: one of the plugin's architectures; the baseline is fairseq's of the same shape.
-        tokens: of a batch at most, padding included, of its longer side: fairseq's ``--max-tokens``.
+        tokens: the most of a batch's longer side, padding included: fairseq's ``--max-tokens``.
         length: shortest and longest sentence, tokens with the end symbol.
         vocabulary: entries of the one dictionary.
-        device, dtype: as in :data:`DEVICES`, :data:`DTYPES`.
+        device, dtype: of :data:`DEVICES`, :data:`DTYPES`.
         threads: torch's, on the CPU.
-        rounds: in which every contestant has one turn.
-        batch_sizes: sentences translated at once.
+        rounds: in each of which every contestant has one turn.
+        batch_sizes: numbers of sentences translated at once.
         beam, steps: of the search; every sentence gets exactly ``steps`` tokens, end symbol included.
         seed: of parameters, batches, dropout and of the order of turns.
         solve_length: positions of the part ``solve``.
@@ -54,7 +55,7 @@ class Settings:
         UsageError: settings that do not go together.
     """
 
-    parts: tuple[str, ...] = PARTS
+    parts: Sequence[str] = PARTS
     arch: str = "floater_transformer_wmt_en_de"
     tokens: int = 4096
     length: tuple[int, int] = (16, 256)
@@ -63,15 +64,15 @@ class Settings:
     dtype: str = "float32"
     threads: int = 2
     rounds: int = 24
-    batch_sizes: tuple[int, ...] = (1, 64)
+    batch_sizes: Sequence[int] = (1, 64)
     beam: int = 4
     steps: int = 32
     seed: int = 1
     solve_length: int = 256
-    growth_lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    growth_lengths: Sequence[int] = (64, 128, 256, 512, 1024, 2048, 4096)
     growth_from: int = 256
     checkpoint: str | None = None
-    model_options: tuple[str, ...] = ()
+    model_options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.tokens < self.length[1]:
