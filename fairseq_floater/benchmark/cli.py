@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
-from fairseq_floater.benchmark.settings import DEVICES, DTYPES, PARTS, QUICK, Settings, length_range
-from fairseq_floater.transformer.shapes import ARCHITECTURES
-from fairseq_floater.verbs import add_verb, positive
+from fairseq_floater.benchmark.settings import QUICK, Settings
+from fairseq_floater.verbs import add_verb
 
 
 def benchmark(verbs: Any) -> None:
@@ -23,24 +23,13 @@ def benchmark(verbs: Any) -> None:
     )
     # Only the options that were given reach `_run`: `--quick` has defaults of its own.
     parser.argument_default = argparse.SUPPRESS
-    add = parser.add_argument
-    number: dict[str, Any] = {"type": positive, "metavar": "N"}
-    add("--parts", nargs="+", choices=PARTS, help="what to measure (all)")
-    add("--arch", choices=ARCHITECTURES, metavar="A", help=f"shape ({Settings.arch})")
-    add("--tokens", help=f"fairseq's --max-tokens ({Settings.tokens})", **number)
-    add("--length", type=length_range, metavar="LOW:HIGH", help="tokens of a sentence (16:256)")
-    add("--vocabulary", help=f"entries ({Settings.vocabulary})", **number)
-    add("--device", choices=DEVICES, help="(cuda, where torch sees a GPU)")
-    add("--dtype", choices=DTYPES, help="not float32: GPU only (float32)")
-    add("--threads", help=f"of torch on the CPU ({Settings.threads})", **number)
-    add("--rounds", help=f"turns of each ({Settings.rounds}, or more)", **number)
-    add("--batch-sizes", nargs="+", help="translated at once (1 64)", **number)
-    add("--beam", help=f"({Settings.beam})", **number)
-    add("--steps", help=f"tokens of a translation ({Settings.steps})", **number)
-    add("--seed", type=int, metavar="N", help=f"({Settings.seed})")
-    add("--checkpoint", metavar="FILE", help="a trained model whose flows are solved as well")
-    add("--quick", action="store_true", help="tiny settings: whether it runs, not how fast")
-    add("--plot", metavar="FILE", help="a figure as well: png, svg or pdf")
+    for option in dataclasses.fields(Settings):
+        if option.metadata:
+            parser.add_argument("--" + option.name.replace("_", "-"), **option.metadata)
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny settings: whether it runs, not how fast"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="a figure as well: png, svg or pdf")
 
 
 def _run(

@@ -37,12 +37,12 @@ class Flow(NamedTuple):
 
 
 def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
-    """Make flows of the regimes in which they were found, weak to strong, one after the other.
+    """Make flows of the regimes in which they were found, from weak to strong.
 
     ``small`` and ``linear``: the two initialisations (weights normal with deviation 0.01;
     ``nn.Linear``'s own), p(0) normal with deviation 0.1. ``attracted``: fitted to run beside a
     sinusoid and back to it. ``oscillating``: fitted to turn by up to 0.1 radians a token. ``fast``: 1
-    radian a token, beyond what any engine resolves at these steps; with no goal.
+    radian a token, beyond what any engine resolves at these steps.
     """
     makers = {
         "small": partial(_initialised, std=0.01),

@@ -22,14 +22,7 @@ from fairseq_floater.benchmark.contestants import (
 )
 from fairseq_floater.benchmark.memory import peak_bytes
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.timing import (
-    Row,
-    Turn,
-    comparison,
-    exponent,
-    side_by_side,
-    summary,
-)
+from fairseq_floater.benchmark.timing import Row, Turn, comparison, exponent, side_by_side, summary
 from fairseq_floater.transformer.stack_positions import all_blocks
 
 # Rounds that do not count. A GPU's libraries and allocator meet every shape twice before.
@@ -40,10 +33,7 @@ class Bench:
     """Hold what all parts share: settings, dictionary, and contestants, the baseline first."""
 
     def __init__(
-        self,
-        settings: Settings,
-        found: Sequence[Contestant],
-        progress: Callable[[str], object],
+        self, settings: Settings, found: Sequence[Contestant], progress: Callable[[str], object]
     ):
         self.settings = settings
         self.contestants = list(found)

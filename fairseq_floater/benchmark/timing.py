@@ -106,10 +106,7 @@ def comparison(times: Sequence[float], baseline: Sequence[float], block: int = 1
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
     """Fit the slope of log time over log size: 1 where time is proportional to size."""
-    slope: float = statistics.linear_regression(
-        [math.log(size) for size in sizes], [math.log(time) for time in times]
-    ).slope
-    return slope
+    return statistics.linear_regression([*map(math.log, sizes)], [*map(math.log, times)]).slope
 
 
 def _block_sums(values: Sequence[float], block: int) -> list[float]:

@@ -9,7 +9,7 @@ import helpers
 import pytest
 import torch
 
-from fairseq_floater.benchmark import batches, contestants, memory, parts
+from fairseq_floater.benchmark import batches, contestants, memory, parts, solvers
 from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
 from fairseq_floater.benchmark.tables import format_seconds
 from fairseq_floater.benchmark.timing import comparison, exponent, quartiles, side_by_side
@@ -320,7 +320,8 @@ def test_growth_is_of_tables_that_learn(three):
         assert parts.growth_rows(bench(quick, found("--position-encoder", encoder))) == []
 
 
-def test_the_command_measures_draws_and_writes(tmp_path, capsys):
+def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(solvers, "COMPARED", [("rk4", 0.02), ("adams", 0.1)])
     figure, as_json = tmp_path / "figure.png", tmp_path / "benchmark.json"
     words = ["benchmark", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
     threads = torch.get_num_threads()
