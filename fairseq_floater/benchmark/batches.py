@@ -16,7 +16,7 @@ from fairseq_floater.benchmark.settings import Settings
 PLACES = (0.0, 0.25, 0.5, 0.75)
 # fairseq-train's default: as many sentences a batch, or a multiple, where there are more.
 BATCH_SIZE_MULTIPLE = 8
-# Batches that are drawn for these.
+# Batches from which these are taken.
 POOL = 32
 
 Batch = dict[str, Any]
@@ -30,63 +30,57 @@ def dictionary(entries: int) -> Dictionary:
     return words
 
 
-def training_batches(settings: Settings, words: Dictionary, tokens: int) -> list[Batch]:
-    """Make batches of at most ``tokens`` tokens, padding included, the longest sentences first.
+def make_batches(
+    settings: Settings,
+    words: Dictionary,
+    *,
+    tokens: int | None = None,
+    sentences: int | None = None,
+) -> list[Batch]:
+    """Make batches of random words, the longest sentences first.
 
     Source lengths are uniform over ``settings.length``; a target is 0.8 to 1.25 times as long,
-    within the same bounds. Sentences are sorted, target before source, and cut into batches by
-    fairseq's own function. (fairseq sorts the other way round; here the batch that is left over,
-    not full, is one of the shortest and not the longest of all.)
+    within the same bounds. Sentences are sorted and cut into batches by fairseq's own function, but
+    from the longest on, so that the batch that is left over, not full, is one of the shortest.
+
+    Args:
+        settings: ``length`` and ``seed``.
+        words: the dictionary of both languages.
+        tokens: of a batch at most, padding included, as in training.
+        sentences: of each batch, as in generation; give one of the two.
     """
     random = np.random.default_rng(settings.seed)
     low, high = settings.length
-    count = POOL * max(2 * tokens // (low + high), 1)
+    count = POOL * (sentences or max(2 * (tokens or 0) // (low + high), 1))
     sources = random.integers(low, high + 1, count)
     targets = np.clip(np.rint(sources * random.uniform(0.8, 1.25, count)), low, high).astype(int)
     # One pair of the longest sentences, so that the longest is what the settings say.
     sources[0] = targets[0] = high
-    order = np.lexsort((sources, targets))[::-1]
+    order = np.lexsort((targets, sources))[::-1]
     cut = data_utils.batch_by_size(
         order,
         num_tokens_fn=None,
         num_tokens_vec=np.maximum(sources, targets)[order],
         max_tokens=tokens,
-        required_batch_size_multiple=BATCH_SIZE_MULTIPLE,
+        max_sentences=sentences,
+        required_batch_size_multiple=BATCH_SIZE_MULTIPLE if sentences is None else 1,
     )
     generator = torch.Generator().manual_seed(settings.seed)
-    return [
-        _collated(
-            [
-                {
-                    "id": int(i),
-                    "source": _sentence(int(sources[i]), words, generator),
-                    "target": _sentence(int(targets[i]), words, generator),
-                }
-                for i in chosen
-            ],
-            words,
-        )
-        for chosen in _spread(cut)
-    ]
 
+    def sentence(length: int) -> Tensor:
+        drawn = torch.randint(words.nspecial, len(words), (length,), generator=generator)
+        drawn[-1] = words.eos()
+        return drawn
 
-def generation_batches(settings: Settings, words: Dictionary, sentences: int) -> list[Batch]:
-    """Make batches of ``sentences`` sources, sorted by length, the longest first."""
-    random = np.random.default_rng(settings.seed)
-    low, high = settings.length
-    lengths = np.sort(random.integers(low, high + 1, POOL * sentences))[::-1]
-    lengths[0] = high
-    generator = torch.Generator().manual_seed(settings.seed)
-    return [
-        _collated(
-            [
-                {"id": i, "source": _sentence(int(length), words, generator)}
-                for i, length in enumerate(chosen)
-            ],
-            words,
-        )
-        for chosen in _spread(np.split(lengths, POOL))
-    ]
+    def batch(chosen: Any) -> Batch:
+        samples = [
+            {"id": int(i), "source": sentence(sources[i]), "target": sentence(targets[i])}
+            for i in chosen
+        ]
+        made: Batch = collate(samples, words.pad(), words.eos(), left_pad_source=True)
+        return made
+
+    return [batch(cut[round(place * (len(cut) - 1))]) for place in PLACES]
 
 
 def size(batch: Batch) -> dict[str, int]:
@@ -99,18 +93,3 @@ def size(batch: Batch) -> dict[str, int]:
         "tokens": int(batch["ntokens"]),
         "padded_tokens": target.numel(),
     }
-
-
-def _spread(batches: Any) -> list[Any]:
-    return [batches[round(place * (len(batches) - 1))] for place in PLACES]
-
-
-def _sentence(length: int, words: Dictionary, generator: torch.Generator) -> Tensor:
-    tokens = torch.randint(words.nspecial, len(words), (length,), generator=generator)
-    tokens[-1] = words.eos()
-    return tokens
-
-
-def _collated(samples: list[dict[str, Any]], words: Dictionary) -> Batch:
-    batch: Batch = collate(samples, words.pad(), words.eos(), left_pad_source=True)
-    return batch

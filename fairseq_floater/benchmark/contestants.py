@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +11,9 @@ import torch
 from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models.transformer import TransformerModel
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
-from fairseq_floater import position_encoders
 from fairseq_floater.benchmark.batches import Batch
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.errors import UsageError, UserError, refused_options
@@ -24,6 +21,8 @@ from fairseq_floater.transformer import translation as _architectures  # noqa: F
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
 BASELINE = "fairseq"
+# Options of the contestants where the user names none of an encoder.
+DEFAULT_CONTESTANTS = {"floater": (), "floater K=8": ("--floater-update-interval", "8")}
 # The paper's protocol (configs/wmt14_en_de_base.yaml), but for the rate: nothing should be learned
 # that changes the work, and nothing may grow.
 TRAINING = (
@@ -32,25 +31,17 @@ TRAINING = (
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
     *("--clip-norm", "0.0", "--weight-decay", "0.0", "--distributed-world-size", "1"),
 )
-REFUSED = "fairseq-train refuses the model's options"
+# Not an encoder's option, but the baseline has no other positions.
+NO_BASE = "--no-token-positional-embeddings"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A model by fairseq-train's options.
-
-    Attributes:
-        name: for people.
-        cfg: what fairseq makes of the options: a DictConfig of a FairseqConfig.
-    """
+    """Name a model, and hold fairseq-train's configuration of it (a FairseqConfig)."""
 
     name: str
     cfg: Any
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.name == BASELINE
 
     @property
     def interval(self) -> int:
@@ -62,7 +53,7 @@ class Contestant:
 
 
 def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
-    """Return the baseline and what is compared with it.
+    """Return the baseline, and after it the models that are compared with it.
 
     Options of a position encoder make one contestant in the place of the default ones; other
     options of the model are given to all, the baseline included.
@@ -72,19 +63,22 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
         save_dir: where fairseq's trainer may write, which it does when an update fails.
 
     Raises:
-        UsageError: an option that fairseq-train refuses, or one that is not of the model.
+        UsageError: an option that fairseq-train refuses.
     """
-    own, shared = _split(settings.model_options)
-    lines = {BASELINE: (ARCHITECTURES[settings.arch], shared)}
+    words = [word for word in settings.model_options if word != NO_BASE]
+    baseline, own = _configuration(ARCHITECTURES[settings.arch], words, settings, save_dir)
+    own += [NO_BASE] * (NO_BASE in settings.model_options)
+    variants: dict[str, Sequence[str]] = dict(DEFAULT_CONTESTANTS)
     if own:
-        lines[" ".join(word.removeprefix("--") for word in own)] = (settings.arch, own + shared)
-    else:
-        lines["floater"] = (settings.arch, shared)
-        lines["floater K=8"] = (settings.arch, ["--floater-update-interval", "8", *shared])
-    return [
-        Contestant(name, _configuration(arch, options, settings, save_dir))
-        for name, (arch, options) in lines.items()
-    ]
+        variants = {" ".join(word.removeprefix("--") for word in own): ()}
+    found = [Contestant(BASELINE, baseline)]
+    for name, options in variants.items():
+        words = [*settings.model_options, *options]
+        cfg, unknown = _configuration(settings.arch, words, settings, save_dir)
+        if unknown:
+            raise UsageError(f"`{unknown[0]}` is no option of the model.")
+        found.append(Contestant(name, cfg))
+    return found
 
 
 def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
@@ -140,16 +134,21 @@ def fresh_model(contestant: Contestant, task: TranslationTask) -> Any:
     return task.build_model(contestant.cfg.model)
 
 
-def _configuration(arch: str, options: list[str], settings: Settings, save_dir: str) -> Any:
+def _configuration(
+    arch: str, options: Sequence[str], settings: Settings, save_dir: str
+) -> tuple[Any, list[str]]:
+    """Return fairseq's configuration, and the words that its parser does not know."""
     positions = str(settings.most_positions)
     words = ["no data", "--arch", arch, *TRAINING, "--seed", str(settings.seed)]
     words += ["--save-dir", save_dir, "--max-tokens", str(settings.tokens)]
     words += ["--max-source-positions", positions, "--max-target-positions", positions]
     words += ["--cpu"] if settings.device == "cpu" else []
     words += ["--fp16"] if settings.dtype == "float16" else []
-    with refused_options(REFUSED):
+    with refused_options("fairseq-train refuses the model's options"):
         parser = fairseq_options.get_training_parser()
-        args = fairseq_options.parse_args_and_arch(parser, [*words, *options])
+        args, unknown = fairseq_options.parse_args_and_arch(
+            parser, [*words, *options], parse_known=True
+        )
     logging.getLogger("hydra").setLevel(logging.WARNING)  # else it tells how it composes
     cfg = convert_namespace_to_omegaconf(args)
     # `--bf16` would mean a TPU; set as Hydra sets it, it is what a GPU trains with.
@@ -159,27 +158,4 @@ def _configuration(arch: str, options: list[str], settings: Settings, save_dir: 
     # The last step is the end symbol's; before it nobody may end.
     generation.max_len_a, generation.max_len_b = 0.0, settings.steps - 1
     generation.min_len = settings.steps - 1
-    return cfg
-
-
-def _split(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split options into those of position encoders and those that fairseq's own model has too."""
-    own_names = {option.name for option in position_encoders.all_options()}
-    # Not an encoder's, but of no use to a model that has no other positions.
-    own_names.add("--no-token-positional-embeddings")
-    own: list[str] = []
-    shared: list[str] = []
-    chosen = shared
-    for word in options:
-        if word.startswith("--"):
-            chosen = own if word.partition("=")[0] in own_names else shared
-        chosen.append(word)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    TransformerModel.add_args(parser)
-    with refused_options(REFUSED):
-        strange = parser.parse_known_args(shared)[1]
-    if strange:
-        raise UsageError(
-            f"`{strange[0]}` is an option neither of `floater benchmark` nor of the model."
-        )
-    return own, shared
+    return cfg, unknown

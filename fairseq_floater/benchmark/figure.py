@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq_floater.benchmark.contestants import BASELINE
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import BenchmarkResult
+from fairseq_floater.benchmark.timing import Row
 from fairseq_floater.errors import UsageError
 from fairseq_floater.figures import COLOURS, Bar, checked_format, grouped_bars, legend, new_figure
 
@@ -23,18 +25,16 @@ def check_plot(settings: Settings, path: str | os.PathLike[str]) -> None:
 
 
 def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> None:
-    """Draw ratios to fairseq's Transformer with quartiles, and growth by positions and by tokens.
+    """Draw ratios to fairseq's Transformer with quartiles, and time by positions.
 
     Writes the format of ``path``'s ending.
     """
     bars, tables = _bars(result), result.growth.get("tables")
-    updates = result.growth.get("updates")
-    panels = [draw for draw, found in ((_draw_bars, bars), (_draw_tables, tables)) if found]
-    panels += [_draw_updates] if updates else []
-    with new_figure(path, len(panels), 2 * len(bars)) as (figure, panel_axes):
-        for draw, axes in zip(panels, panel_axes):
-            draw(figure, axes, result)
-            axes.spines[["top", "right"]].set_visible(False)
+    with new_figure(path, bool(bars) + bool(tables), 2 * len(bars)) as (figure, panels):
+        if bars:
+            _draw_bars(figure, panels[0], bars)
+        if tables:
+            _draw_tables(panels[-1], tables, result.growth["exponents"])
 
 
 def _bars(result: BenchmarkResult) -> dict[tuple[str, str], Bar]:
@@ -51,54 +51,24 @@ def _bars(result: BenchmarkResult) -> dict[tuple[str, str], Bar]:
     }
 
 
-def _draw_bars(figure: Any, axes: Any, result: BenchmarkResult) -> None:
-    bars = _bars(result)
+def _draw_bars(figure: Any, axes: Any, bars: dict[tuple[str, str], Bar]) -> None:
     groups = list(dict.fromkeys(group for group, _ in bars))
     grouped_bars(axes, groups, list(dict.fromkeys(name for _, name in bars)), bars)
-    _line_of_the_baseline(axes)
+    axes.axhline(1.0, color="#333333", linewidth=1.0, linestyle="--")
     axes.set_ylabel("beside fairseq's Transformer\n(median, quartiles)")
     legend(figure, axes)
 
 
-def _draw_tables(figure: Any, axes: Any, result: BenchmarkResult) -> None:
-    rows, fitted = result.growth["tables"], result.growth["exponents"]
+def _draw_tables(axes: Any, rows: Sequence[Row], exponents: dict[str, float]) -> None:
     for i, name in enumerate(dict.fromkeys(row["contestant"] for row in rows)):
         own = [row for row in rows if row["contestant"] == name]
-        grown = f": time ~ positions$^{{{fitted[name]:.2f}}}$" if name in fitted else ""
-        style = {"color": COLOURS[i], "marker": _MARKERS[i], "label": f"{name}{grown}"}
+        fitted = f": time ~ positions$^{{{exponents[name]:.2f}}}$" if name in exponents else ""
+        style = {"color": COLOURS[i], "marker": _MARKERS[i], "label": f"{name}{fitted}"}
         axes.loglog([r["positions"] for r in own], [r["seconds"] for r in own], **style)
-    _number_ticks(axes, [row["positions"] for row in rows])
-    axes.set_xlabel("positions")
-    axes.set_ylabel("seconds of the position table,\nforward and backward")
-    axes.legend(frameon=False)
-
-
-def _draw_updates(figure: Any, axes: Any, result: BenchmarkResult) -> None:
-    rows = [row for row in result.growth["updates"] if row["contestant"] != BASELINE]
-    for i, name in enumerate(dict.fromkeys(row["contestant"] for row in rows)):
-        own = [row for row in rows if row["contestant"] == name]
-        ratios = [row["ratio"] for row in own]
-        reach = [
-            [row["ratio"] - row["ratio_low"] for row in own],
-            [row["ratio_high"] - row["ratio"] for row in own],
-        ]
-        style = {"color": COLOURS[i], "marker": _MARKERS[i], "label": name, "capsize": 2.5}
-        axes.errorbar([row["max_tokens"] for row in own], ratios, yerr=reach, **style)
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    _number_ticks(axes, [row["max_tokens"] for row in rows])
-    _line_of_the_baseline(axes)
-    axes.set_xlabel("tokens of an update")
-    axes.set_ylabel("update beside\nfairseq's Transformer")
-    axes.legend(frameon=False)
-
-
-def _number_ticks(axes: Any, numbers: list[int]) -> None:
-    """Label a logarithmic axis with the numbers themselves."""
-    ticks = sorted(set(numbers))
+    ticks = sorted({row["positions"] for row in rows})
     axes.set_xticks(ticks, [f"{number:,}" for number in ticks])
     axes.set_xticks([], minor=True)
-
-
-def _line_of_the_baseline(axes: Any) -> None:
-    axes.axhline(1.0, color="#333333", linewidth=1.0, linestyle="--")
+    axes.set_xlabel("positions")
+    axes.set_ylabel("seconds of the position table,\nforward and backward")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)

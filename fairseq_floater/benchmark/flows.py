@@ -7,7 +7,8 @@ Letters: R rows (streams times blocks), C channels, N positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -36,19 +37,19 @@ class Flow(NamedTuple):
 
 
 def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
-    """Make flows of the regimes in which they were found, weak to strong, one after the other.
+    """Make flows of the regimes in which they were found, from weak to strong.
 
     ``small`` and ``linear``: the two initialisations (weights normal with deviation 0.01;
     ``nn.Linear``'s own), p(0) normal with deviation 0.1. ``attracted``: fitted to run beside a
     sinusoid and back to it. ``oscillating``: fitted to turn by up to 0.1 radians a token. ``fast``: 1
-    radian a token, beyond what any engine resolves at these steps; with no goal.
+    radian a token, beyond what any engine resolves at these steps.
     """
-    makers: dict[str, Callable[[int, int], tuple[PositionDynamics, Tensor]]] = {
-        "small": lambda d, r: _initialised(d, r, 0.01),
-        "linear": lambda d, r: _initialised(d, r, None),
-        "attracted": lambda d, r: _fitted(d, r, frequency=1.0, attraction=0.5),
-        "oscillating": lambda d, r: _fitted(d, r, frequency=1.0, attraction=None),
-        "fast": lambda d, r: _fitted(d, r, frequency=10.0, attraction=None),
+    makers = {
+        "small": partial(_initialised, std=0.01),
+        "linear": partial(_initialised, std=None),
+        "attracted": partial(_fitted, frequency=1.0, attraction=0.5),
+        "oscillating": partial(_fitted, frequency=1.0, attraction=None),
+        "fast": partial(_fitted, frequency=10.0, attraction=None),
     }
     for name, make in makers.items():
         with torch.random.fork_rng(devices=[]):

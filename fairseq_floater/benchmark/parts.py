@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 from fairseq.utils import move_to_cuda
 
@@ -15,36 +15,33 @@ from fairseq_floater.benchmark import batches
 from fairseq_floater.benchmark.contestants import (
     Contestant,
     Translator,
+    fresh_model,
     trainer,
     update,
     without_intervals,
 )
 from fairseq_floater.benchmark.memory import peak_bytes
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.timing import comparison, side_by_side
+from fairseq_floater.benchmark.timing import Row, Turn, comparison, exponent, side_by_side, summary
+from fairseq_floater.transformer.stack_positions import all_blocks
 
-Row = dict[str, Any]
-Progress = Callable[[str], object]
 # Rounds that do not count. A GPU's libraries and allocator meet every shape twice before.
 WARM_UP = {"cpu": 2, "cuda": 2 * len(batches.PLACES)}
 
 
 class Bench:
-    """The state that all parts share: settings, dictionary, contestants, and the report of progress."""
+    """Hold what all parts share: settings, dictionary, and contestants, the baseline first."""
 
-    def __init__(self, settings: Settings, found: Sequence[Contestant], progress: Progress):
+    def __init__(
+        self, settings: Settings, found: Sequence[Contestant], progress: Callable[[str], object]
+    ):
         self.settings = settings
         self.contestants = list(found)
         self.progress = progress
         self.words: Dictionary = batches.dictionary(settings.vocabulary)
 
-    @property
-    def baseline(self) -> Contestant:
-        return next(c for c in self.contestants if c.is_baseline)
-
-    def timed(
-        self, part: str, turns: Mapping[str, Callable[[int], object]], rounds: int
-    ) -> dict[str, list[float]]:
+    def timed(self, part: str, turns: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
+        """Return seconds in each round by name of the turn, taken side by side."""
         on_gpu = self.settings.device == "cuda"
         return side_by_side(
             turns,
@@ -57,14 +54,24 @@ class Bench:
 
     def compared(
         self,
-        times: dict[str, list[float]],
-        found: Sequence[Contestant],
-        block_of: Callable[[Contestant], int] = lambda contestant: 1,
+        part: str,
+        turns: Mapping[str, Turn],
+        rounds: int,
+        blocks: Mapping[str, int] | None = None,
     ) -> list[Row]:
-        """Return a row for each contestant, the baseline (beside itself, ratio 1) first."""
-        base = times[self.baseline.name]
+        """Time contestants; return a row for each, the baseline (beside itself, ratio 1) first.
+
+        Args:
+            part: what is measured, for the report of progress.
+            turns: by contestant, the baseline first.
+            rounds: a multiple of every block.
+            blocks: rounds that are compared as one, by contestant; 1 by default.
+        """
+        times = self.timed(part, turns, rounds)
+        baseline = times[next(iter(turns))]
         return [
-            {"contestant": c.name, **comparison(times[c.name], base, block_of(c))} for c in found
+            {"contestant": name, **comparison(own, baseline, (blocks or {}).get(name, 1))}
+            for name, own in times.items()
         ]
 
 
@@ -75,19 +82,26 @@ def update_rows(bench: Bench, tokens: int, rounds: int) -> list[Row]:
     K updates is compared in blocks of rounds that hold each batch equally often and whole cycles of
     K; from block to block the batches move on by one, so that the solves meet one after the other.
     """
-    made = batches.training_batches(bench.settings, bench.words, tokens)
-    cycles = {c.name: _cycle(c.interval, len(made)) for c in bench.contestants}
-    whole = math.lcm(*cycles.values())
-    rounds = math.ceil(rounds / whole) * whole
+    made = batches.make_batches(bench.settings, bench.words, tokens=tokens)
+    blocks = {
+        c.name: 1 if c.interval == 1 else math.lcm(c.interval, len(made)) for c in bench.contestants
+    }
+    longest = math.lcm(*blocks.values())
     trainers = {c.name: trainer(c, bench.words) for c in bench.contestants}
 
-    def turn(name: str) -> Callable[[int], None]:
-        return lambda number: update(
-            trainers[name], made[_batch_at(number, len(made), whole)], name
-        )
+    def turn(name: str) -> Turn:
+        def train(number: int) -> None:
+            index = number + number // max(longest, len(made))
+            update(trainers[name], made[index % len(made)], name)
 
-    times = bench.timed(f"update, {tokens} tokens", {name: turn(name) for name in trainers}, rounds)
-    rows = bench.compared(times, bench.contestants, lambda c: cycles[c.name])
+        return train
+
+    rows = bench.compared(
+        f"update, {tokens} tokens",
+        {name: turn(name) for name in trainers},
+        math.ceil(rounds / longest) * longest,
+        blocks,
+    )
     for row in rows:
         model = trainers[row["contestant"]].model
         row["parameters"] = sum(p.numel() for p in model.parameters())
@@ -101,23 +115,22 @@ def generation_rows(bench: Bench, sentences: int, rounds: int) -> list[Row]:
 
     Contestants that differ by their interval of solves alone are the same here: one stands for all.
     """
-    found = without_intervals(bench.contestants)
-    made = batches.generation_batches(bench.settings, bench.words, sentences)
-    if bench.settings.device == "cuda":
+    settings = bench.settings
+    made = batches.make_batches(settings, bench.words, sentences=sentences)
+    if settings.device == "cuda":
         made = [move_to_cuda(batch) for batch in made]
-    translators = {c.name: Translator(c, bench.words, bench.settings) for c in found}
 
-    def turn(name: str) -> Callable[[int], None]:
-        return lambda number: translators[name].translate(made[number % len(made)])
+    def turn(contestant: Contestant) -> Turn:
+        translator = Translator(contestant, bench.words, settings)
+        return lambda number: translator.translate(made[number % len(made)])
 
-    times = bench.timed(
-        f"generation, {sentences} sentences", {name: turn(name) for name in translators}, rounds
-    )
-    rows = bench.compared(times, found)
-    for row in rows:
-        row["sentences"], row["steps"] = sentences, bench.settings.steps
-        row["source_lengths"] = [batch["net_input"]["src_tokens"].size(1) for batch in made]
-    return rows
+    turns = {c.name: turn(c) for c in without_intervals(bench.contestants)}
+    rows = bench.compared(f"generation, {sentences} sentences", turns, rounds)
+    lengths = [batch["net_input"]["src_tokens"].size(1) for batch in made]
+    return [
+        {"sentences": sentences, **row, "steps": settings.steps, "source_lengths": lengths}
+        for row in rows
+    ]
 
 
 def memory_rows(bench: Bench) -> list[Row]:
@@ -126,7 +139,7 @@ def memory_rows(bench: Bench) -> list[Row]:
     It is not the first update, so that the optimiser has its state.
     """
     settings = bench.settings
-    longest = batches.training_batches(settings, bench.words, settings.tokens)[0]
+    longest = batches.make_batches(settings, bench.words, tokens=settings.tokens)[0]
 
     def peak(contestant: Contestant) -> int:
         def prepare() -> Trainer:
@@ -142,25 +155,62 @@ def memory_rows(bench: Bench) -> list[Row]:
         )
 
     if settings.device == "cuda":
-        peak(bench.baseline)  # what libraries keep for themselves from the first use on
+        peak(bench.contestants[0])  # what libraries keep for themselves from the first use on
     peaks = {c.name: peak(c) for c in bench.contestants}
-    base = peaks[bench.baseline.name]
+    base = peaks[bench.contestants[0].name]
+    batch = batches.size(longest)
     return [
-        {
-            "contestant": name,
-            "ratio": value / base,
-            "bytes": value,
-            "batch": batches.size(longest),
-        }
+        {"contestant": name, "ratio": value / base, "bytes": value, "batch": batch}
         for name, value in peaks.items()
     ]
 
 
-def _cycle(interval: int, made: int) -> int:
-    """Count rounds until batches and solves have both come round; 1 where every round is alike."""
-    return 1 if interval == 1 else math.lcm(interval, made)
+def growth_rows(bench: Bench) -> list[Row]:
+    """Time each contestant's encoder table, forward and backward, by its number of positions.
+
+    The table is the one that the model computes in an update, for all blocks and streams at once
+    (q, k, v of six blocks: 18 rows a position), with the model's solver. Contestants whose tables
+    have nothing to learn are left out, and so are lengths that a table cannot have.
+    """
+    turns: dict[str, Turn] = {}
+    named: dict[str, Row] = {}
+    for contestant in without_intervals(bench.contestants):
+        for length, turn in _tables(bench, contestant).items():
+            key = f"{contestant.name}, {length} positions"
+            turns[key], named[key] = turn, {"contestant": contestant.name, "positions": length}
+    times = bench.timed("growth", turns, bench.settings.rounds) if turns else {}
+    return [named[key] | summary(own) for key, own in times.items()]
 
 
-def _batch_at(number: int, made: int, whole: int) -> int:
-    """Return the index of a round's batch."""
-    return (number + number // max(whole, made)) % made
+def exponents(rows: Sequence[Row], settings: Settings) -> dict[str, float]:
+    """Fit the exponent of time against positions, from ``growth_from`` on, by contestant."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        if row["positions"] >= settings.growth_from:
+            points.setdefault(row["contestant"], []).append((row["positions"], row["seconds"]))
+    return {name: exponent(*zip(*own)) for name, own in points.items() if len(own) > 1}
+
+
+def _tables(bench: Bench, contestant: Contestant) -> dict[int, Turn]:
+    """Return, by number of positions, a function that computes the table and its gradient."""
+    cfg, device = contestant.cfg, bench.settings.device
+    model = fresh_model(contestant, TranslationTask(cfg.task, bench.words, bench.words))
+    stack = model.to(device).train().encoder
+    signal = getattr(stack, "positions", None)
+    if signal is None:
+        return {}
+    owners = (getattr(block, "positions", None) for block in all_blocks(stack))
+    parts = [part for part in owners if part is not None]
+    learned = [p for module in (signal, *parts) for p in module.parameters() if p.requires_grad]
+
+    one = torch.ones(1, device=device)
+
+    def turn(length: int) -> Turn:
+        def compute(number: int) -> None:
+            table = signal(length, parts, torch.float32)
+            torch.autograd.grad(table, learned, one.expand_as(table))
+
+        return compute
+
+    lengths = bench.settings.growth_lengths
+    return {n: turn(n) for n in lengths if n <= signal.max_positions and learned}

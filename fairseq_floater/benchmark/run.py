@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 
-from fairseq_floater.benchmark import growth, parts, solvers
+from fairseq_floater.benchmark import parts, solvers
 from fairseq_floater.benchmark.contestants import contestants
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.errors import UsageError
 from fairseq_floater.requirements import versions
-
-VERSIONS = ("python", "torch", "fairseq-fixed", "fairseq", "torchdiffeq", "fairseq_floater")
 
 
 def run_benchmark(settings: Settings) -> BenchmarkResult:
@@ -55,22 +53,17 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     if "memory" in settings.parts:
         result.memory = parts.memory_rows(bench)
     if "solve" in settings.parts:
-        # The q, k and v of every encoder block.
-        rows = 3 * bench.baseline.cfg.model.encoder_layers
-        result.solve = solvers.solve_rows(bench, bench.baseline.cfg.model.encoder_embed_dim, rows)
+        model = found[0].cfg.model
+        # A row for the q, k and v of every encoder block.
+        result.solve = solvers.solve_rows(bench, model.encoder_embed_dim, 3 * model.encoder_layers)
     if "growth" in settings.parts:
-        tables = growth.table_rows(bench)
-        result.growth = {
-            "tables": tables,
-            "exponents": growth.exponents(tables, settings),
-            "updates": growth.update_rows_by_tokens(bench, result.update),
-        }
+        rows = parts.growth_rows(bench)
+        result.growth = {"tables": rows, "exponents": parts.exponents(rows, settings)}
     return result
 
 
 def _machine(settings: Settings) -> dict[str, Any]:
     on_gpu = settings.device == "cuda"
-    installed = versions()
     return {
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name() if on_gpu else cpu_name(),
@@ -79,16 +72,13 @@ def _machine(settings: Settings) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0],
         "system": platform.system(),
-        "versions": {name: installed[name] for name in VERSIONS if name in installed},
+        "versions": versions(),
     }
 
 
 def cpu_name() -> str:
     """Return the processor's name for people, or its kind where the system tells no more."""
     described = Path("/proc/cpuinfo")
-    if described.exists():
-        for line in described.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
+    lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

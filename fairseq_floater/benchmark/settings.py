@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.transformer.shapes import ARCHITECTURES
+from fairseq_floater.verbs import positive
 
 PARTS = ("update", "generation", "memory", "solve", "growth")
 DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda")
 
-# `--quick`: says in seconds whether everything runs; its numbers mean nothing.
+# `--quick` shows in seconds whether everything runs; its numbers mean nothing.
 QUICK: dict[str, Any] = {
     "arch": "floater_transformer_tiny",
     "tokens": 128,
@@ -28,50 +31,70 @@ QUICK: dict[str, Any] = {
 }
 
 
+def length_range(text: str) -> tuple[int, int]:
+    """Parse ``--length LOW:HIGH``."""
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if not match or not 2 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(
+            f"must be LOW:HIGH with 2 <= LOW <= HIGH, such as 16:256, but is {text!r}"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _option(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
+    """Declare a setting that the command offers, its default in words; the rest is argparse's."""
+    text = f"{meaning} ({default if said is None else said})".strip()
+    return field(default=default, metadata={"help": text, **words})
+
+
+def _number(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
+    return _option(default, meaning, said, type=positive, metavar="N", **words)
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Options of one benchmark.
+    """Options of one benchmark; `floater benchmark --help` says what they mean.
 
     Attributes:
-        parts: of :data:`PARTS`.
-        arch: one of the plugin's architectures; the baseline is fairseq's of the same shape.
-        tokens: of a batch at most, padding included, of its longer side: fairseq's ``--max-tokens``.
         length: shortest and longest sentence, tokens with the end symbol.
-        vocabulary: entries of the one dictionary.
-        device, dtype: as in :data:`DEVICES`, :data:`DTYPES`.
-        threads: torch's, on the CPU.
-        rounds: in which every contestant has one turn.
-        batch_sizes: sentences translated at once.
-        beam, steps: of the search; every sentence gets exactly ``steps`` tokens, end symbol included.
+        steps: every sentence gets exactly as many tokens, end symbol included.
         seed: of parameters, batches, dropout and of the order of turns.
         solve_length: positions of the part ``solve``.
         growth_lengths: positions of the part ``growth``; the exponent is fitted from
             ``growth_from`` on.
-        checkpoint: a model of the plugin whose flows the part ``solve`` tries as well.
         model_options: fairseq-train's, of the model.
 
     Raises:
         UsageError: settings that do not go together.
     """
 
-    parts: tuple[str, ...] = PARTS
-    arch: str = "floater_transformer_wmt_en_de"
-    tokens: int = 4096
-    length: tuple[int, int] = (16, 256)
-    vocabulary: int = 32768
-    device: str = "cpu"
-    dtype: str = "float32"
-    threads: int = 2
-    rounds: int = 24
-    batch_sizes: tuple[int, ...] = (1, 64)
-    beam: int = 4
-    steps: int = 32
-    seed: int = 1
+    parts: Sequence[str] = _option(PARTS, "what to measure", "all", nargs="+", choices=PARTS)
+    arch: str = _option(
+        "floater_transformer_wmt_en_de",
+        "shape of the plugin's models and of fairseq's",
+        choices=ARCHITECTURES,
+        metavar="A",
+    )
+    tokens: int = _number(4096, "fairseq's --max-tokens: a batch's longer side, padded")
+    length: tuple[int, int] = _option(
+        (16, 256), "tokens of a sentence", "16:256", type=length_range, metavar="LOW:HIGH"
+    )
+    vocabulary: int = _number(32768, "entries of the one dictionary")
+    device: str = _option("cpu", "", "cuda, where torch sees a GPU", choices=DEVICES)
+    dtype: str = _option("float32", "not float32: GPU only", choices=DTYPES)
+    threads: int = _number(2, "of torch on the CPU")
+    rounds: int = _number(24, "turns of each", "24, or more")
+    batch_sizes: Sequence[int] = _number((1, 64), "translated at once", "1 64", nargs="+")
+    beam: int = _number(4, "of the search")
+    steps: int = _number(32, "tokens of a translation")
+    seed: int = _option(1, "", type=int, metavar="N")
     solve_length: int = 256
-    growth_lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    growth_lengths: Sequence[int] = (64, 128, 256, 512, 1024, 2048, 4096)
     growth_from: int = 256
-    checkpoint: str | None = None
-    model_options: tuple[str, ...] = ()
+    checkpoint: str | None = _option(
+        None, "a trained model whose flows are solved as well", "none", metavar="FILE"
+    )
+    model_options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.tokens < self.length[1]:
@@ -91,13 +114,3 @@ class Settings:
     def most_positions(self) -> int:
         """Positions that every contestant is built for: fairseq's own 1,024, or what is needed."""
         return max(1024, self.length[1], self.steps + 1)
-
-
-def length_range(text: str) -> tuple[int, int]:
-    """Parse ``--length LOW:HIGH``."""
-    match = re.fullmatch(r"(\d+):(\d+)", text)
-    if not match or not 2 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(
-            f"must be LOW:HIGH with 2 <= LOW <= HIGH, such as 16:256, but is {text!r}"
-        )
-    return int(match[1]), int(match[2])

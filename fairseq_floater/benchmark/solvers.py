@@ -6,19 +6,18 @@ Letters: R rows (streams times blocks), C channels, N positions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_floater.benchmark.flows import Flow, standard_flows, trained_flows
-from fairseq_floater.benchmark.parts import Bench, Row
-from fairseq_floater.benchmark.timing import comparison
-from fairseq_floater.ode import ENGINES, FlowError, SolveRecord, choose, solve
+from fairseq_floater.benchmark.parts import Bench
+from fairseq_floater.benchmark.timing import Row, Turn, quartiles, summary
+from fairseq_floater.ode import ENGINES, FlowError, PositionDynamics, SolveRecord, choose, solve
 
-# What the others are compared with: the paper's solver and step.
-REFERENCE = ("rk4", 0.02)
+# The others are compared with the paper's solver and step.
+REFERENCE = "rk4 0.02"
 # The truth, in float64.
 TRUTH = {"solver": "rk4_hermite", "step_size": 0.025}
 COMPARED = [
@@ -26,8 +25,7 @@ COMPARED = [
     for engine in reversed(ENGINES.values())
     for step in engine.benchmark_steps or (engine.default_step,)
 ]
-AUTO = "auto"
-# torchdiffeq takes seconds a solve: of the rounds asked for, this share.
+# torchdiffeq takes seconds a solve: this share of the rounds asked for, and at least three.
 SHARE_OF_ROUNDS = 8
 
 
@@ -43,78 +41,72 @@ def solve_rows(bench: Bench, dim: int, rows: int) -> list[Row]:
         rows: R.
     """
     settings = bench.settings
-    found: list[Row] = []
-    for flow in _flows(bench, dim, rows):
-        bench.progress(f"solve, {flow.name}: the truth")
-        trial = _Trial(flow, settings.solve_length, settings.device)
-        times = trial.times
-        choice = choose(trial.flow.dynamics, trial.p0, times)
-        engines = {_name(solver, step): (solver, step) for solver, step in COMPARED}
-        engines[f"{AUTO}: {_name(choice.solver, choice.step_size)}"] = (
-            choice.solver,
-            choice.step_size,
-        )
-        measured = {name: trial.measured(*engine) for name, engine in engines.items()}
-        turns = {
-            name: _turn(trial, *engines[name]) for name, row in measured.items() if row is not None
-        }
-        rounds = max(3, settings.rounds // SHARE_OF_ROUNDS)
-        seconds = bench.timed(f"solve, {flow.name}", turns, rounds)
-        base = seconds[_name(*REFERENCE)]
-        for name, row in measured.items():
-            if row is not None:
-                timed = comparison(seconds[name], base)
-                found.append({"flow": flow.name, "engine": name, **row, **timed})
-    return found
+    flows = list(standard_flows(dim, rows, settings.seed))
+    if settings.checkpoint is not None:
+        flows += trained_flows(settings.checkpoint)
+    return [row for flow in flows for row in _flow_rows(bench, flow)]
 
 
-def _flows(bench: Bench, dim: int, rows: int) -> Iterator[Flow]:
-    yield from standard_flows(dim, rows, bench.settings.seed)
-    if bench.settings.checkpoint is not None:
-        yield from trained_flows(bench.settings.checkpoint)
+def _flow_rows(bench: Bench, flow: Flow) -> list[Row]:
+    """Compare engines on one flow; those that cannot solve it have no row."""
+    settings = bench.settings
+    bench.progress(f"solve, {flow.name}: the truth")
+    trial = _Trial(flow, settings.solve_length, settings.device)
+    choice = choose(trial.dynamics, trial.p0, trial.times)
+    chosen = choice.solver, choice.step_size
+    engines = {_name(*engine): engine for engine in COMPARED}
+    engines[f"auto: {_name(*chosen)}"] = chosen
+    errors = {name: trial.errors(*engine) for name, engine in engines.items()}
+
+    def turn(name: str) -> Turn:
+        solver, step = engines[name]
+        options = {"solver": solver, "step_size": step}
+        return lambda number: trial.solved(trial.dynamics, trial.p0, **options)
+
+    turns = {name: turn(name) for name, row in errors.items() if row is not None}
+    rounds = max(3, settings.rounds // SHARE_OF_ROUNDS)
+    times = bench.timed(f"solve, {flow.name}", turns, rounds)
+    rows = []
+    for name, own in times.items():
+        low, median, high = quartiles([a / b for a, b in zip(times[REFERENCE], own)])
+        speedup = {"speedup": median, "speedup_low": low, "speedup_high": high}
+        row = {"flow": flow.name, "engine": name, **(errors[name] or {})}
+        rows.append(row | speedup | summary(own))
+    return rows
 
 
 def _name(solver: str, step: float | None) -> str:
     return solver if step is None else f"{solver} {step}"
 
 
-def _turn(trial: _Trial, solver: str, step: float | None) -> Callable[[int], object]:
-    return lambda number: trial.solved(solver, step)
-
-
 class _Trial:
     """One flow on one device, with its true values and gradient."""
 
     def __init__(self, flow: Flow, length: int, device: str):
-        self.flow = flow._replace(dynamics=flow.dynamics.to(device))
-        self.p0 = flow.p0.to(device).requires_grad_()
+        self.dynamics, self.p0 = flow.dynamics.to(device), flow.p0.to(device).requires_grad_()
         self.times = flow.delta * torch.arange(length, dtype=torch.float64)
         weights = torch.randn((length, *flow.p0.shape), generator=torch.Generator().manual_seed(1))
         self.weights = weights.to(device)
-        exact = copy.deepcopy(self.flow.dynamics).double()
-        self.truth = _values_and_gradient(
-            exact, self.p0.detach().double().requires_grad_(), self.times, self.weights, **TRUTH
-        )
+        exact = copy.deepcopy(self.dynamics).double()
+        exact_p0 = self.p0.detach().double().requires_grad_()
+        self.truth = self.solved(exact, exact_p0, **TRUTH)
 
     def solved(
-        self, solver: str, step: float | None, record: SolveRecord | None = None
+        self, dynamics: PositionDynamics, p0: Tensor, **options: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return values, and the gradient as one vector."""
-        return _values_and_gradient(
-            self.flow.dynamics,
-            self.p0,
-            self.times,
-            self.weights,
-            solver=solver,
-            step_size=step,
-            record=record,
-        )
+        """Return values, and the gradient of the functional as one vector."""
+        values = solve(dynamics, p0, self.times, **options)
+        inputs = [p0, *dynamics.parameters()]
+        gradients = torch.autograd.grad(values, inputs, self.weights.to(values))
+        return values.detach(), torch.cat([g.flatten() for g in gradients])
 
-    def measured(self, solver: str, step: float | None) -> Row | None:
+    def errors(self, solver: str, step: float | None) -> Row | None:
         """Return errors and rounds of h; None where the engine cannot solve this flow."""
         record = SolveRecord()
         try:
-            values, gradient = self.solved(solver, step, record)
+            values, gradient = self.solved(
+                self.dynamics, self.p0, solver=solver, step_size=step, record=record
+            )
         except FlowError:
             return None
         true_values, true_gradient = self.truth
@@ -124,12 +116,3 @@ class _Trial:
             "evaluations": record.evaluations,
             "fallbacks": record.fallbacks,
         }
-
-
-def _values_and_gradient(
-    dynamics: Any, p0: Tensor, times: Tensor, weights: Tensor, **options: Any
-) -> tuple[Tensor, Tensor]:
-    inputs = [p0, *dynamics.parameters()]
-    values = solve(dynamics, p0, times, **options)
-    gradients = torch.autograd.grad(values, inputs, weights.to(values))
-    return values.detach(), torch.cat([g.flatten() for g in gradients])

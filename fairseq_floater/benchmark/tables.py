@@ -6,123 +6,55 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_floater.benchmark import parts
 from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.benchmark.timing import Row
 from fairseq_floater.records import markdown_table
 
-Row = dict[str, Any]
-Column = tuple[str, Callable[[Row], str]]
 
-_RATIO: list[Column] = [
-    ("beside fairseq's", lambda r: f"{r['ratio']:.3f}"),
-    ("quartiles", lambda r: f"{r['ratio_low']:.3f} to {r['ratio_high']:.3f}"),
-    ("all rounds in one", lambda r: f"{r['ratio_of_totals']:.3f}"),
-    ("median", lambda r: seconds(r["seconds"])),
-    ("rounds", lambda r: _rounds(r)),
-]
-_NAME: Column = ("model", lambda r: f"`{r['contestant']}`")
-
-
-def format_tables(result: BenchmarkResult) -> str:
-    """Format heading, machine and settings, and a table for each part that was measured."""
-    blocks = [*_heading(result)]
-    settings = result.settings
-    if result.update:
-        columns = [_NAME, ("parameters", lambda r: f"{r['parameters']:,}"), *_RATIO]
-        blocks += ["### A training update", table(columns, result.update)]
-        blocks.append(_batches(result.update[0]["batches"]))
-    if result.generation:
-        columns = [("sentences at once", lambda r: str(r["sentences"])), _NAME, *_RATIO]
-        title = f"### Translation, beam {settings.beam}, {settings.steps} steps"
-        blocks += [title, table(columns, result.generation)]
-    if result.memory:
-        ratio: Column = ("beside fairseq's", lambda r: f"{r['ratio']:.3f}")
-        columns = [_NAME, ratio, ("peak", lambda r: f"{r['bytes'] / 2**20:,.1f} MiB")]
-        blocks += ["### Peak memory of an update", table(columns, result.memory)]
-    if result.solve:
-        title = f"### The solve, forward and backward, {settings.solve_length} positions"
-        blocks += [title, table(_SOLVE, result.solve)]
-    if result.growth.get("tables"):
-        columns = [_NAME, ("positions", lambda r: f"{r['positions']:,}")]
-        columns.append(("median", lambda r: seconds(r["seconds"])))
-        columns.append(
-            ("quartiles", lambda r: f"{seconds(r['seconds_low'])} to {seconds(r['seconds_high'])}")
-        )
-        title = "### The encoder's position table, forward and backward, by length"
-        blocks += [title, table(columns, result.growth["tables"]), _exponents(result)]
-    if result.growth.get("updates"):
-        columns = [("tokens an update", lambda r: f"{r['max_tokens']:,}"), _NAME, *_RATIO]
-        blocks += ["### An update by its tokens", table(columns, result.growth["updates"])]
-    return "\n\n".join(blocks)
-
-
-_SOLVE: list[Column] = [
-    ("flow", lambda r: str(r["flow"])),
-    ("engine", lambda r: f"`{r['engine']}`"),
-    ("error of values", lambda r: f"{r['value_error']:.1e}"),
-    ("of the gradient", lambda r: f"{r['gradient_error']:.1e}"),
-    ("rounds of h", lambda r: f"{r['evaluations']:,}"),
-    ("times faster than `rk4`", lambda r: f"{1 / r['ratio']:.1f}"),
-    ("quartiles", lambda r: f"{1 / r['ratio_high']:.1f} to {1 / r['ratio_low']:.1f}"),
-    ("median", lambda r: seconds(r["seconds"])),
-]
-
-
-def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Format rows under the columns' heads."""
-    heads = [head for head, _ in columns]
-    return "\n".join(markdown_table(heads, [[cell(row) for _, cell in columns] for row in rows]))
-
-
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Format a time with three digits, in seconds or milliseconds."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
-def _heading(result: BenchmarkResult) -> list[str]:
-    machine, settings = result.machine, result.settings
-    kind = "GPU" if settings.device == "cuda" else "CPU"
-    ran_on = f"{machine['device']}, " if kind == "GPU" else ""
-    ran_on += (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; "
-        f"load at the start {machine['load']:.1f}"
-    )
-    installed = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    low, high = settings.length
-    options = f"; model options `{' '.join(settings.model_options)}`" * bool(settings.model_options)
-    measured = (
-        f"`{settings.arch}` beside fairseq's Transformer of the same shape, {settings.dtype}, "
-        f"vocabulary {settings.vocabulary:,}, at most {settings.tokens:,} tokens a batch, sentences "
-        f"of {low} to {high} tokens, seed {settings.seed}{options}."
-    )
-    rule = (
-        "Contestants took turns in every round, in an order drawn anew, on the same batch; a ratio "
-        "is of the same round, its median and quartiles are over rounds (K > 1: over blocks of "
-        "rounds that hold whole cycles of solves)."
-    )
-    return [f"## Benchmark, {machine['date']}, {kind}", f"{ran_on}; {installed}.", measured, rule]
-
-
 def _rounds(row: Row) -> str:
-    if row["block"] == 1:
-        return str(row["rounds"])
-    return f"{row['rounds']} in blocks of {row['block']}"
+    in_blocks = f" in blocks of {row['block']}" if row.get("block", 1) > 1 else ""
+    return f"{row['rounds']}{in_blocks}"
 
 
-def _batches(found: Sequence[dict[str, int]]) -> str:
-    sizes = ", ".join(
-        f"{b['sentences']} sentences of up to {b['source_length']} and {b['target_length']}"
-        for b in found
-    )
-    return f"Batches, source and target tokens: {sizes}."
+def _quartiles_of_seconds(row: Row) -> str:
+    return f"{format_seconds(row['seconds_low'])} to {format_seconds(row['seconds_high'])}"
 
 
-def _exponents(result: BenchmarkResult) -> str:
-    fitted = ", ".join(
-        f"{value:.2f} (`{name}`)" for name, value in result.growth["exponents"].items()
-    )
-    start = f"{result.settings.growth_from:,}"
-    return f"Time grows as positions to the power of {fitted}, fitted from {start} positions on."
+# The key of a row for which a column stands, its head, and what it says. A table has the columns of
+# which its rows have the key.
+Column = tuple[str, str, Callable[[Row], str]]
+_COLUMNS: Sequence[Column] = (
+    ("sentences", "sentences at once", lambda r: str(r["sentences"])),
+    ("flow", "flow", lambda r: str(r["flow"])),
+    ("contestant", "model", lambda r: f"`{r['contestant']}`"),
+    ("engine", "engine", lambda r: f"`{r['engine']}`"),
+    ("parameters", "parameters", lambda r: f"{r['parameters']:,}"),
+    ("positions", "positions", lambda r: f"{r['positions']:,}"),
+    ("value_error", "error of values", lambda r: f"{r['value_error']:.1e}"),
+    ("gradient_error", "of the gradient", lambda r: f"{r['gradient_error']:.1e}"),
+    ("evaluations", "rounds of h", lambda r: f"{r['evaluations']:,}"),
+    ("ratio", "beside fairseq's", lambda r: f"{r['ratio']:.3f}"),
+    ("ratio_low", "quartiles", lambda r: f"{r['ratio_low']:.3f} to {r['ratio_high']:.3f}"),
+    ("ratio_of_totals", "all rounds in one", lambda r: f"{r['ratio_of_totals']:.3f}"),
+    ("speedup", "times faster than `rk4`", lambda r: f"{r['speedup']:.1f}"),
+    ("speedup_low", "quartiles", lambda r: f"{r['speedup_low']:.1f} to {r['speedup_high']:.1f}"),
+    ("seconds", "median", lambda r: format_seconds(r["seconds"])),
+    ("seconds_low", "quartiles", _quartiles_of_seconds),
+    ("rounds", "rounds", _rounds),
+    ("bytes", "peak", lambda r: f"{r['bytes'] / 2**20:,.1f} MiB"),
+)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Format rows, all with the same keys, as a table of the columns that they have."""
+    columns = [(head, cell) for key, head, cell in _COLUMNS if key in rows[0]]
+    cells = [[cell(row) for _, cell in columns] for row in rows]
+    return "\n".join(markdown_table([head for head, _ in columns], cells))
 
 
 @dataclass
@@ -133,17 +65,65 @@ class BenchmarkResult:
         machine: date, device, cores, load at the start, versions.
         settings: as given.
         update, generation, memory, solve: rows, empty where not measured.
-        growth: ``tables`` (time by number of positions), ``exponents`` and ``updates`` (ratio by
-            tokens of an update).
+        growth: ``tables`` (rows: time by number of positions) and ``exponents`` by contestant.
     """
 
     machine: dict[str, Any]
     settings: Settings
-    update: list[parts.Row] = field(default_factory=list)
-    generation: list[parts.Row] = field(default_factory=list)
-    memory: list[parts.Row] = field(default_factory=list)
-    solve: list[parts.Row] = field(default_factory=list)
+    update: list[Row] = field(default_factory=list)
+    generation: list[Row] = field(default_factory=list)
+    memory: list[Row] = field(default_factory=list)
+    solve: list[Row] = field(default_factory=list)
     growth: dict[str, Any] = field(default_factory=dict)
 
     def format_text(self) -> str:
-        return format_tables(self)
+        """Format heading, machine and settings, and a table for each part that was measured."""
+        settings = self.settings
+        translation = f"Translation, beam {settings.beam}, {settings.steps} steps"
+        solve = f"The solve, forward and backward, {settings.solve_length} positions"
+        growth = "The encoder's position table, forward and backward, by length"
+        tables = [
+            ("A training update", self.update, self._batches),
+            (translation, self.generation, None),
+            ("Peak memory of an update", self.memory, None),
+            (solve, self.solve, None),
+            (growth, self.growth.get("tables"), self._exponents),
+        ]
+        blocks = self._heading()
+        for title, rows, remark in tables:
+            if rows:
+                blocks += [f"### {title}", table(rows), *([remark()] if remark else [])]
+        return "\n\n".join(blocks)
+
+    def _heading(self) -> list[str]:
+        machine, settings = self.machine, self.settings
+        on_gpu = settings.device == "cuda"
+        installed = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+        options = " ".join(settings.model_options)
+        return [
+            f"## Benchmark, {machine['date']}, {'GPU' if on_gpu else 'CPU'}",
+            (f"{machine['device']}, " if on_gpu else "")
+            + f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; "
+            f"load at the start {machine['load']:.1f}; {installed}.",
+            f"`{settings.arch}` beside fairseq's Transformer of the same shape, {settings.dtype}, "
+            f"vocabulary {settings.vocabulary:,}, at most {settings.tokens:,} tokens a batch, "
+            f"sentences of {settings.length[0]} to {settings.length[1]} tokens, "
+            f"seed {settings.seed}{f'; model options `{options}`' if options else ''}.",
+            "Contestants took turns in every round, in an order drawn anew, on the same batch; a "
+            "ratio is of the same round, its median and quartiles are over rounds (K > 1: over "
+            "blocks of rounds that hold whole cycles of solves).",
+        ]
+
+    def _batches(self) -> str:
+        sizes = ", ".join(
+            f"{b['sentences']} sentences of up to {b['source_length']} and {b['target_length']}"
+            for b in self.update[0]["batches"]
+        )
+        return f"Batches, source and target tokens: {sizes}."
+
+    def _exponents(self) -> str:
+        fitted = ", ".join(f"{v:.2f} (`{name}`)" for name, v in self.growth["exponents"].items())
+        start = f"{self.settings.growth_from:,}"
+        return (
+            f"Time grows as positions to the power of {fitted}, fitted from {start} positions on."
+        )

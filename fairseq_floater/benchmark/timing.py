@@ -6,35 +6,21 @@ baseline of the same round, never with another run's, and the order of turns cha
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, low, high)
+# Called with the number of the round, from 0; the work of a round is the same for all.
+Turn = Callable[[int], object]
+Row = dict[str, Any]
 
 
 def side_by_side(
-    contestants: Mapping[str, Callable[[int], object]],
+    turns: Mapping[str, Turn],
     rounds: int,
     *,
     warm_up: int,
@@ -46,23 +32,25 @@ def side_by_side(
     """Return every contestant's time in each round, in seconds.
 
     Args:
-        contestants: called with the number of the round, from 0; the work of a round is the same
-            for all.
+        turns: by contestant.
         rounds: that count.
         warm_up: rounds before these: a rehearsal of the first ones, from number 0 as well.
         seed: of the order of turns, which is drawn anew for each round.
         synchronize: waits for the device, before and after each turn.
+        progress: hears of every round.
+        clock: in seconds.
     """
-    order, turns = list(contestants), random.Random(seed)
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    with _no_garbage_collection():
+    order, generator = list(turns), random.Random(seed)
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    gc.disable()
+    try:
         for number in range(-warm_up, rounds):
             gc.collect()  # what the last round left behind
-            turns.shuffle(order)
+            generator.shuffle(order)
             for name in order:
                 synchronize()
                 start = clock()
-                contestants[name](number if number >= 0 else number + warm_up)
+                turns[name](number if number >= 0 else number + warm_up)
                 synchronize()
                 elapsed = clock() - start
                 if number >= 0:
@@ -72,12 +60,26 @@ def side_by_side(
                 progress(f"round {number + 1} of {rounds}: {last}")
             else:
                 progress(f"warm-up, {-number} to go")
+    finally:
+        gc.enable()
     return times
 
 
-def comparison(
-    times: Sequence[float], baseline: Sequence[float], block: int = 1
-) -> dict[str, float | int]:
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
+def summary(times: Sequence[float]) -> Row:
+    """Return ``seconds``, the median, with its quartiles, and the number of ``rounds``."""
+    low, median, high = quartiles(times)
+    return {"seconds": median, "seconds_low": low, "seconds_high": high, "rounds": len(times)}
+
+
+def comparison(times: Sequence[float], baseline: Sequence[float], block: int = 1) -> Row:
     """Compare a contestant's times with the baseline's of the same rounds.
 
     Where the work of a contestant differs from round to round in a cycle (one solve every K
@@ -90,11 +92,11 @@ def comparison(
         and ``block``.
     """
     own, other = _block_sums(times, block), _block_sums(baseline, block)
-    ratio = Spread.of([a / b for a, b in zip(own, other)])
+    low, median, high = quartiles([a / b for a, b in zip(own, other)])
     return {
-        "ratio": ratio.median,
-        "ratio_low": ratio.low,
-        "ratio_high": ratio.high,
+        "ratio": median,
+        "ratio_low": low,
+        "ratio_high": high,
         "ratio_of_totals": sum(times) / sum(baseline),
         "seconds": statistics.median(own) / block,
         "rounds": len(times),
@@ -104,28 +106,10 @@ def comparison(
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
     """Fit the slope of log time over log size: 1 where time is proportional to size."""
-    fit: Any = statistics.linear_regression(
-        [math.log(size) for size in sizes], [math.log(time) for time in times]
-    )
-    return float(fit.slope)
+    return statistics.linear_regression([*map(math.log, sizes)], [*map(math.log, times)]).slope
 
 
 def _block_sums(values: Sequence[float], block: int) -> list[float]:
     if not values or len(values) % block:
         raise ValueError(f"{len(values)} rounds are no whole blocks of {block}.")
     return [sum(values[i : i + block]) for i in range(0, len(values), block)]
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn collection off but for explicit calls, which skip what is there already, and so are quick."""
-    was_on = gc.isenabled()
-    gc.disable()
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_on:
-            gc.enable()

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from fairseq_floater.ode.solve_record import SolveRecord
 # relative to its norm.
 VALUE_TOLERANCE = 1e-3
 GRADIENT_TOLERANCE = 1e-2
-# What evaluation asks of each row: there a table is solved once and serves every sentence.
+# A row's error in evaluation, where a table is solved once and serves every sentence.
 EVALUATION_TOLERANCE = 1e-4
 # Rows of the shortest window.
 SHORTEST_WINDOW = 32
@@ -49,7 +50,7 @@ EVALUATION_CANDIDATES = _candidates("evaluation")
 
 @dataclass(frozen=True)
 class Choice:
-    """Hold an engine, its step and its estimated errors (infinite where the flow leaves its dtype's range).
+    """Name an engine, its step and its estimated errors (infinite where the flow leaves its dtype's range).
 
     Attributes:
         solver: one of `ENGINES`.
@@ -105,16 +106,15 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
     p0 = p0.detach().requires_grad_(p0.requires_grad)
     inputs = [x for x in (p0, *dynamics.parameters()) if training and x.requires_grad]
     windows = _windows(len(times)) if inputs else [len(times)]  # errors of rows are each row's own
-    measured: dict[tuple[str, float, int], _Solution] = {}
 
+    @cache
     def solution(solver: str, step: float, rows: int) -> _Solution:
-        key = (solver, step, rows)
-        if key not in measured:
-            measured[key] = _Solution(dynamics, p0, times[:rows], inputs, solver, step)
-        return measured[key]
+        return _solution(dynamics, p0, times[:rows], inputs, solver, step)
 
     def estimate(solver: str, step: float, rows: int) -> Choice:
-        return solution(solver, step, rows).compared_with(solution(solver, step / 2, rows))
+        own, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
+        value_error, gradient_error = _errors(own, finer)
+        return Choice(solver, step, value_error, gradient_error, rows, own.iterations)
 
     for solver, step in candidates:
         choice = estimate(solver, step, windows[0])
@@ -149,55 +149,51 @@ def _worse(one: Choice, other: Choice) -> Choice:
     )
 
 
-class _Solution:
-    """Compute values [N, ..., C] by one engine, and the gradient of a fixed random functional of them."""
+class _Solution(NamedTuple):
+    """Values [N, ..., C], and the gradient of a functional of them, where asked; None where it failed."""
 
-    def __init__(
-        self,
-        dynamics: PositionDynamics,
-        p0: Tensor,
-        times: Tensor,
-        inputs: list[Tensor],
-        solver: str,
-        step: float,
-    ):
-        self.solver, self.step, self.num_times = solver, step, len(times)
-        self.gradient: Tensor | None = None
-        self.record = SolveRecord(look=True)
-        try:
-            with torch.set_grad_enabled(bool(inputs)):
-                values = solve(
-                    dynamics, p0, times, solver=solver, step_size=step, record=self.record
-                )
-                if inputs:
-                    self.gradient = _functional_gradient(values, inputs)
-            # Where RK4 stood in, the engine that was asked gave nothing.
-            self.values: Tensor | None = None if self.record.fallbacks else values.detach()
-        except FlowError:
-            self.values = None
+    values: Tensor | None
+    gradient: Tensor | None
+    iterations: int
 
-    def compared_with(self, finer: _Solution) -> Choice:
-        """Estimate the errors of this solution; ``finer`` has half the step.
 
-        Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
-        difference. Those of the gradient come from bends that a grid misses by chance and fall with
-        the step: the errors of the two solutions are as good as independent, and the difference is
-        1.1 times the coarser one's.
-        """
-        value_error = gradient_error = float("inf")
-        if self.values is not None and finer.values is not None:
-            value_error = error_by_halving(self.values, finer.values)
-            if self.gradient is not None and finer.gradient is not None:
-                gradient_error = _relative_difference(self.gradient, finer.gradient)
-        asked = self.gradient is not None
-        return Choice(
-            self.solver,
-            self.step,
-            _or_infinite(value_error),
-            _or_infinite(gradient_error) if asked else None,
-            self.num_times,
-            self.record.iterations_needed,
-        )
+def _solution(
+    dynamics: PositionDynamics,
+    p0: Tensor,
+    times: Tensor,
+    inputs: list[Tensor],
+    solver: str,
+    step: float,
+) -> _Solution:
+    """Solve by one engine, and differentiate with respect to ``inputs``, if any."""
+    record, gradient = SolveRecord(look=True), None
+    try:
+        with torch.set_grad_enabled(bool(inputs)):
+            values = solve(dynamics, p0, times, solver=solver, step_size=step, record=record)
+            if inputs:
+                gradient = _functional_gradient(values, inputs)
+    except FlowError:
+        return _Solution(None, None, record.iterations_needed)
+    # Where RK4 stood in, the engine that was asked gave nothing.
+    found = None if record.fallbacks else values.detach()
+    return _Solution(found, gradient, record.iterations_needed)
+
+
+def _errors(own: _Solution, finer: _Solution) -> tuple[float, float | None]:
+    """Estimate the errors of values and gradient (None: not asked for); ``finer`` has half the step.
+
+    Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
+    difference. Those of the gradient come from bends that a grid misses by chance and fall with
+    the step: the errors of the two solutions are as good as independent, and the difference is
+    1.1 times the coarser one's.
+    """
+    value_error = float("inf")
+    gradient_error = None if own.gradient is None else float("inf")
+    if own.values is not None and finer.values is not None:
+        value_error = error_by_halving(own.values, finer.values)
+        if own.gradient is not None and finer.gradient is not None:
+            gradient_error = _relative_difference(own.gradient, finer.gradient)
+    return value_error, gradient_error
 
 
 def _functional_gradient(values: Tensor, inputs: list[Tensor]) -> Tensor:
@@ -211,9 +207,5 @@ def _functional_gradient(values: Tensor, inputs: list[Tensor]) -> Tensor:
 def _relative_difference(gradient: Tensor, finer: Tensor) -> float:
     # In float64: the squares of entries near 1e19 leave float32.
     gradient, finer = gradient.double(), finer.double()
-    return float((gradient - finer).norm() / finer.norm().clamp(min=torch.finfo(finer.dtype).tiny))
-
-
-def _or_infinite(error: float) -> float:
-    """Replace NaN, the difference of infinities."""
-    return error if error == error else float("inf")
+    error = (gradient - finer).norm() / finer.norm().clamp(min=torch.finfo(finer.dtype).tiny)
+    return float("inf") if error.isnan() else float(error)  # NaN: the difference of infinities

@@ -10,7 +10,6 @@ float32 it stops by itself. torchdiffeq's adjoint goes back by a solve of its ow
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ ADVICE = (
     "A trained model needs shorter input."
 )
 _STEP = "Where the solve grew rather than the flow, a smaller --floater-step-size helps."
-# How torchdiffeq's adaptive solvers give up.
-_GIVEN_UP = ("underflow in dt", "max_num_steps exceeded", "non-finite values in state")
 
 
 class FlowError(FloatingPointError):
@@ -67,7 +64,7 @@ def check_trajectory(trajectory: Tensor, times: Tensor) -> None:
 def watch_gradient(
     step: Callable[[Tensor, Tensor], Tensor], p0: Tensor, times: Tensor, trajectory: Tensor
 ) -> None:
-    """Watch the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C] by the rule above.
+    """Hold the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C] to the rule above.
 
     Args:
         step: from (p, times [2]) to p at the second time, differentiable; says where it happened.
@@ -113,23 +110,3 @@ def _where_it_explodes(
         if not is_finite(gradient):
             return row, norm
     return 0, float(gradient.double().norm())
-
-
-def solved_adaptively(
-    solve: Callable[..., Tensor], dynamics: Any, p0: Tensor, *args: Any, **options: Any
-) -> Tensor:
-    """Solve by an adaptive solver of torchdiffeq, which asserts where it gives up.
-
-    Raises:
-        StiffFlowError: instead of that AssertionError.
-    """
-    try:
-        return solve(dynamics, p0, *args, **options)
-    except AssertionError as error:
-        if not str(error).startswith(_GIVEN_UP):
-            raise
-        reason = str(error).split(":")[0]
-        raise StiffFlowError(
-            f"The position flow is too stiff for the adaptive solver, or leaves {p0.dtype} ({reason}); "
-            f"--floater-solver auto solves in steps of measured error. {ADVICE}"
-        ) from None

@@ -27,11 +27,14 @@ AUTO = "auto"
 # In evaluation errors are estimated over this many tokens, whatever the batch, so that a sentence's
 # scores do not depend on its neighbours. (Rows past these are solved with the same step, unmeasured.)
 TOKENS_MEASURED = 256
-# In training over as many as the longest sentence so far has, rounded up to a power of two from here on.
+# In training as far as the longest sentence so far, rounded up to a power of two, from this one on.
 FEWEST_TOKENS_MEASURED = 64
-# And again when this many updates have changed the flow, more often in the first. (After each
-# validation as well.)
+# Errors are estimated anew after so many updates (more often in the first) and after each validation.
 UPDATES_BETWEEN_MEASUREMENTS = 1000
+TOO_LARGE = (
+    "; a smaller --lr, --floater-lr-scale or --floater-delta tames the flow, in the qkv form a larger "
+    "--floater-time-scale too"
+)
 
 
 def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]:
@@ -93,16 +96,16 @@ class FlowSolver:
         Args:
             dynamics: the flow.
             p0: [..., C].
-            training: whether errors of the gradient count, and the log is told.
+            training: whether errors of the gradient count and are logged.
             num_updates: so far; decides when to measure again.
-            num_tokens: of the longest sentence of the batch; of no account in evaluation.
+            num_tokens: of the longest sentence of the batch; matters in training only.
         """
         self._num_updates = num_updates
-        due = self._chosen is None
+        due = False
         if training:
             longest = max(self._longest, 1 << (num_tokens - 1).bit_length())
             period = _period(num_updates)
-            due = due or period != self._period or longest > self._longest
+            due = period != self._period or longest > self._longest
             self._period, self._longest = period, longest
         if due or self._chosen is None:
             self._measured_at = num_updates
@@ -163,22 +166,14 @@ class FlowSolver:
         if (engine, too_large) == self._reported or not (too_large or in_training):
             return
         self._reported = (engine, too_large)
-        gradient = ""
-        if choice.gradient_error is not None:
-            gradient = f" (of its gradient {choice.gradient_error:.1e})"
-        advice = ""
-        if too_large:
-            advice = (
-                "; a smaller --lr, --floater-lr-scale or --floater-delta tames the flow, in the qkv form "
-                "a larger --floater-time-scale too"
-            )
+        of_gradient = choice.gradient_error
         logger.log(
             logging.WARNING if too_large else logging.INFO,
             "position flow of %s: %s, estimated relative error of the solve %.1e%s over %d tokens%s",
             self.label,
             engine,
             choice.value_error,
-            gradient,
+            "" if of_gradient is None else f" (of its gradient {of_gradient:.1e})",
             choice.num_times,
-            advice,
+            TOO_LARGE if too_large else "",
         )

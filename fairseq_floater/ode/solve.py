@@ -2,11 +2,8 @@
 
 Our own engines (`adams`, `collocation`, `rk4_hermite`) interpolate from their grid (`engines/hermite.py`)
 and have a written-out gradient of the discrete solution; `auto.py` picks one, and its step, by measured
-error. torchdiffeq's are the reference.
-
-docs/benchmarks.md lists relative errors of values and of the gradient at steps 0.4, 0.2 and 0.1, for
-flows from nearly still to oscillating. Where no ReLU bends, our engines are of fourth order; bends
-leave errors of second order in the values and of first order in the gradient.
+error. torchdiffeq's are the reference. Where no ReLU bends, our engines are of fourth order; bends
+leave errors of second order in the values and of first order in the gradient (docs/benchmarks.md).
 
 Gradients: ``direct`` differentiates the discrete solution and is the default; ``adjoint`` solves
 the continuous adjoint backwards in time (torchdiffeq only). The adjoint is approximate and, with a
@@ -44,14 +41,13 @@ def solve(
 
     Args:
         dynamics: maps a scalar time and p [..., C] to dp/dt [..., C]; for ``adjoint`` a Module.
-        p0: [..., C], float32 or float64; the computation is done in this dtype.
-        times: [N], finite and strictly increasing, not necessarily equidistant (appendix C). Pass
-            a CPU tensor in float64 to keep the check off the device and long times exact.
+        p0: [..., C], float32 or float64, the dtype of the computation.
+        times: [N], finite and strictly increasing, not necessarily equidistant (appendix C); on the
+            CPU and in float64 the check keeps off the device and long times are exact.
         solver: one of :data:`ENGINES`.
         step_size: in units of time; None for the engine's default.
         gradient: one of :data:`GRADIENTS`.
-        record: counts evaluations, residuals and fallbacks, and tells the parallel engine how many
-            iterations the flow needed before.
+        record: counts evaluations, residuals and fallbacks, and knows earlier solves.
 
     Returns:
         [N, ..., C]; row 0 is ``p0``. A row does not depend on how many rows follow it.
@@ -59,23 +55,19 @@ def solve(
     Raises:
         ValueError: an unknown solver or gradient, times out of order, a dtype of low precision,
             collocation of anything but a :class:`PositionDynamics`.
-        NonFiniteTrajectoryError: a value of the result is not finite; in the backward pass
-            NonFiniteGradientError (the rule stands in `finite.py`).
-        StiffFlowError: dopri5 gave up.
+        FlowError: not solvable, or in the backward pass not differentiable (`finite.py`).
     """
     step_size = checked_step_size(solver, step_size, gradient)
     times = _checked_times(times)
     if p0.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"`p0` must be float32 or float64, but is {p0.dtype} instead.")
-    record = SolveRecord() if record is None else record
     p0 = p0.view_as(p0)  # the caller's may be a leaf, on which hooks would stay
-    if len(times) == 1:
-        trajectory = p0.unsqueeze(0)
-    else:
-        engine = ENGINES[solver]
-        engine_solve = engine.solve_adjoint if gradient == "adjoint" else engine.solve
-        assert engine_solve is not None
-        trajectory = engine_solve(dynamics, p0, times, step_size, record)
+    engine = ENGINES[solver]
+    run = engine.solve_adjoint if gradient == "adjoint" else engine.solve
+    assert run is not None  # `checked_step_size` refuses it
+    trajectory = p0.unsqueeze(0)
+    if len(times) > 1:
+        trajectory = run(dynamics, p0, times, step_size, record or SolveRecord())
     check_trajectory(trajectory.detach(), times)
 
     def step(start: Tensor, interval: Tensor) -> Tensor:
@@ -87,12 +79,7 @@ def solve(
 
 
 def checked_step_size(solver: str, step_size: float | None, gradient: str) -> float | None:
-    """Return the step size in force.
-
-    Args:
-        solver: one of :data:`ENGINES`.
-        step_size: in units of time; None for the engine's default.
-        gradient: one of :data:`GRADIENTS`.
+    """Return the step size in force, given the arguments of :func:`solve`.
 
     Raises:
         ValueError: solver, step and gradient do not go together.
@@ -136,13 +123,11 @@ def step_halving_error(
     """
     solver = options.get("solver", "rk4_hermite")
     step = checked_step_size(solver, options.get("step_size"), options.get("gradient", "direct"))
+    finer = {"solver": "rk4"} if step is None else {**options, "step_size": step / 2}
     with torch.no_grad():
-        coarse = solve(dynamics, p0, times, **options)
-        if step is None:
-            fine = solve(dynamics, p0, times, solver="rk4")
-        else:
-            fine = solve(dynamics, p0, times, **{**options, "step_size": step / 2})
-        return error_by_halving(coarse, fine)
+        return error_by_halving(
+            solve(dynamics, p0, times, **options), solve(dynamics, p0, times, **finer)
+        )
 
 
 def error_by_halving(coarse: Tensor, fine: Tensor) -> float:

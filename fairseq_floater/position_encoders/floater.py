@@ -127,12 +127,27 @@ class FloaterPositions(PositionSignal):
                 "`--floater-update-interval` must be at least 1, "
                 f"but is {options['floater_update_interval']} instead."
             )
-        check_solver_options(options)
+        solver, gradient = options["floater_solver"], options["floater_gradient"]
+        if solver == AUTO and gradient == "adjoint":
+            raise ValueError(
+                "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
+                f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
+            )
+        for device in ("cpu", "cuda"):
+            checked_step_size(*engine_for(options, device), gradient)
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        interval = options["floater_update_interval"]
-        return f"{describe_solver(options)}, update interval {interval}"
+        solver, step = options["floater_solver"], options["floater_step_size"]
+        gradient = options["floater_gradient"]
+        if solver != AUTO:
+            step = checked_step_size(solver, step, gradient)
+        if step is None:
+            step = "by measured error" if solver == AUTO else "adaptive"
+        return (
+            f"delta {options['floater_delta']}, solver {solver}, step {step}, gradient {gradient}, "
+            f"update interval {options['floater_update_interval']}"
+        )
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -194,7 +209,7 @@ class FloaterPositions(PositionSignal):
         self.num_updates = num_updates
 
     def train(self, mode: bool = True) -> Self:
-        # fairseq says train() before every update, so only a change counts. After validation the
+        # fairseq calls train() before every update, so only a change counts. After validation the
         # flow is solved at once, as in a run resumed from the checkpoint saved there.
         if mode != self.training:
             self.forget()
@@ -216,9 +231,9 @@ class FloaterPositions(PositionSignal):
 class _LastSolve:
     """Keep what the flow was last solved with, and ``rows`` [N, S, L, C] so far; without a graph.
 
-    Rows alone would not do: a longer batch before the next solve gets its further rows from the
-    same parameters. Else a row would depend on the batches that a process happened to meet, and
-    two processes would train with different tables.
+    A longer batch before the next solve gets its further rows from the same parameters. Otherwise a
+    row would depend on the batches that a process happened to meet, and two processes would train
+    with different tables.
     """
 
     def __init__(
@@ -248,28 +263,3 @@ class _ZeroGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *(torch.zeros_like(p) for p in ctx.saved_tensors))
-
-
-def check_solver_options(options: dict[str, Any]) -> None:
-    """Raise ValueError where solver, step and gradient do not go together; ``options`` by ``dest``."""
-    if options["floater_solver"] == AUTO and options["floater_gradient"] == "adjoint":
-        raise ValueError(
-            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
-        )
-    for device in ("cpu", "cuda"):
-        solver, step = engine_for(options, device)
-        checked_step_size(solver, step, options["floater_gradient"])
-
-
-def describe_solver(options: dict[str, Any]) -> str:
-    """Return delta, solver, step and gradient in one phrase, for the log at start."""
-    solver, step = options["floater_solver"], options["floater_step_size"]
-    if solver != AUTO:
-        step = checked_step_size(solver, step, options["floater_gradient"])
-    if step is None:
-        step = "by measured error" if solver == AUTO else "adaptive"
-    return (
-        f"delta {options['floater_delta']}, solver {solver}, step {step}, "
-        f"gradient {options['floater_gradient']}"
-    )

@@ -90,7 +90,7 @@ class RecurrentPositions(PositionSignal):
         p = p.to(torch.promote_types(p.dtype, torch.float32))  # [S, L, C]
         linears: list[Any] = list(self.maps)
         weights = [linear.weight.to(p.dtype) for linear in linears]
-        # What the inputs contribute is known before the first step: [N, C] for each map.
+        # The inputs' share of each map is known before the first step: [N, C].
         inputs = self._inputs(num_positions).to(p)
         driven = [
             inputs @ weight[:, : self.input_size].T + linear.bias.to(p.dtype)

@@ -8,7 +8,7 @@ from fairseq_floater.benchmark import solvers
 from fairseq_floater.benchmark.flows import standard_flows, trained_flows
 from fairseq_floater.benchmark.parts import Bench
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.tables import BenchmarkResult, format_tables
+from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.ode import solve
 
@@ -84,7 +84,7 @@ def test_every_engine_has_its_errors_on_every_flow(rows):
     for name, engines in by_flow.items():
         auto = [engine for engine in engines if engine.startswith("auto: ")]
         assert len(auto) == 1 and len(engines) == 4
-        assert engines["rk4 0.02"]["ratio"] == 1
+        assert engines["rk4 0.02"]["speedup"] == 1
         # 23 tokens, five steps of four evaluations each; rounding may cost torchdiffeq one more.
         assert engines["rk4 0.02"]["evaluations"] in (460, 464)
         if name != "fast":
@@ -94,6 +94,6 @@ def test_every_engine_has_its_errors_on_every_flow(rows):
 
 
 def test_the_table_names_flow_engine_and_speed(rows):
-    text = format_tables(BenchmarkResult(MACHINE, Settings(), solve=rows))
+    text = BenchmarkResult(MACHINE, Settings(), solve=rows).format_text()
     assert "| oscillating | `rk4_hermite 0.2` |" in text
     assert "trained: encoder q/k/v" in text and "times faster than `rk4`" in text

@@ -61,22 +61,6 @@ def test_adams_written_out_gradient_is_the_gradient_of_the_steps(positions, step
         assert relative(gradient, reference) < 1e-12
 
 
-def test_adams_is_of_fourth_order():
-    p0 = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
-    angle = UNEVEN[:, None] * torch.tensor([1.0, 0.3], dtype=torch.float64)
-    truth = torch.cat([angle.sin(), angle.cos()], dim=1)
-    errors = [
-        float(
-            (solve(Sinusoid(), p0, UNEVEN, solver="adams", step_size=0.4 / 2**i) - truth)
-            .abs()
-            .max()
-        )
-        for i in range(4)
-    ]
-    slope = math.log(errors[0] / errors[-1]) / (3 * math.log(2))
-    assert 3.7 < slope < 4.5, errors
-
-
 # Collocation
 
 

@@ -23,9 +23,9 @@ from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics,
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.engines.rk4_hermite import (
-    Slope,
     Stage,
     accumulate_coefficients,
+    integrate_on_grid,
     rk4_stages,
     rk4_step,
     rk4_step_back,
@@ -55,21 +55,7 @@ def solve_adams(
     record.add(grid.num_steps + 1 + 3 * min(grid.num_steps, STARTING_STEPS))
     if isinstance(dynamics, PositionDynamics):
         return _TwoLayerAdams.apply(p0, grid, *dynamics.coefficients())
-    return grid.interpolate(*integrate(dynamics, p0, grid))
-
-
-def integrate(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
-    """Integrate from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid, by autograd."""
-    p, values, slopes = p0, [p0], []
-    for k in range(grid.num_steps):
-        slopes.append(slope(grid.time(k), p))
-        if k < STARTING_STEPS:
-            p = rk4_step(slope, grid.time(k), p, slopes[k], grid.step)
-        else:
-            p = p + grid.step * sum(b * slopes[k - j] for j, b in enumerate(WEIGHTS))
-        values.append(p)
-    slopes.append(slope(grid.time(grid.num_steps), p))
-    return torch.stack(values), torch.stack(slopes)
+    return grid.interpolate(*integrate_on_grid(dynamics, p0, grid, WEIGHTS))
 
 
 class _TwoLayerAdams(torch.autograd.Function):

@@ -36,7 +36,7 @@ SEGMENT = 6.4
 COARSEST_STEP = SEGMENT / 8
 # The matrices over a segment's nodes are dense.
 FINEST_STEP = SEGMENT / 256
-# What the iteration may leave open, relative to the largest value (or gradient).
+# The residual that the iteration may leave, relative to the largest value (or gradient).
 TOLERANCE = 1e-5
 # Iterations in each segment, at most.
 MAX_ITERATIONS = 24
@@ -45,19 +45,15 @@ FALLBACK_STEP = 0.1
 
 
 def solve_collocation(
-    dynamics: PositionDynamics,
-    p0: Tensor,
-    times: Tensor,
-    step: float,
-    record: SolveRecord,
+    dynamics: PositionDynamics, p0: Tensor, times: Tensor, step: float, record: SolveRecord
 ) -> Tensor:
     """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     The iteration goes on until the residual is below :data:`TOLERANCE`; where that takes more than
-    :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. To look after each
-    iteration would hold up a GPU: there ``record.iterations`` are made and one look follows, at
-    the end of the solve, and none here in the backward pass (`finite.py` looks once), whose equation
-    converges like the forward one and which makes two iterations more.
+    :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. Looking after each
+    iteration would hold up a GPU: there ``record.iterations`` are made, and the residual is looked at
+    once, at the end of the solve. The backward pass, whose equation converges alike, makes two
+    iterations more and does not look (`finite.py` does, once).
 
     Args:
         dynamics: two linear layers with a ReLU; others have no parallel solve.
@@ -77,11 +73,8 @@ def solve_collocation(
     look = record.look
     if look is None:
         look = not (p0.is_cuda and torch.is_grad_enabled())
-    steps = round(SEGMENT / step)
-    grid = HermiteGrid(times, step, p0, multiple=steps)
-    solved: Tensor = _ParallelFlow.apply(
-        p0, times, grid, steps, record, look, *dynamics.coefficients()
-    )
+    coefficients = dynamics.coefficients()
+    solved: Tensor = _ParallelFlow.apply(p0, times, step, record, look, *coefficients)
     return solved
 
 
@@ -93,14 +86,15 @@ class _ParallelFlow(torch.autograd.Function):
         ctx: Any,
         p0: Tensor,
         times: Tensor,
-        grid: HermiteGrid,
-        steps: int,
+        step: float,
         record: SolveRecord,
         look: bool,
         *coefficients: Tensor,
     ) -> Tensor:
         h = DynamicsCoefficients(*coefficients)
         rows = p0.reshape(-1, p0.shape[-1])
+        steps = round(SEGMENT / step)
+        grid = HermiteGrid(times, step, p0, multiple=steps)
         t = grid.times_like(rows)
         iterator = _Iterator(steps, grid.step, rows, None if look else record.iterations)
         segments, values, slopes, rounds = [], [rows[None]], [], 0
@@ -133,10 +127,10 @@ class _ParallelFlow(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         p0, times, *coefficients = ctx.saved_tensors
-        nothing = (None,) * 5
+        nothing = (None,) * 4
         if ctx.fell_back:
-            grads = _gradient_by_rk4(p0, times, coefficients, grad)
-            return (grads[0], *nothing, *grads[1:])
+            at_p0, *total = _gradient_by_rk4(p0, times, coefficients, grad)
+            return (at_p0, *nothing, *total)
         total = [torch.zeros_like(c) for c in coefficients]
         grad_values, grad_slopes = ctx.grid.transpose(grad.reshape(len(grad), -1, grad.shape[-1]))
         running = grad_values[-1]
@@ -157,8 +151,8 @@ class _ParallelFlow(torch.autograd.Function):
         # What comes in may not be finite, in half precision when the loss scale is too large.
         elif not float(residual) <= TOLERANCE and bool(grad.isfinite().all()):
             ctx.record.fallbacks += 1
-            grads = _gradient_by_rk4(p0, times, coefficients, grad)
-            return (grads[0], *nothing, *grads[1:])
+            at_p0, *total = _gradient_by_rk4(p0, times, coefficients, grad)
+            return (at_p0, *nothing, *total)
         return (running.reshape(grad.shape[1:]), *nothing, *total)
 
 

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
 from fairseq_floater.ode.engines.engine import Engine
-from fairseq_floater.ode.finite import solved_adaptively
+from fairseq_floater.ode.finite import ADVICE, StiffFlowError
 from fairseq_floater.ode.solve_record import SolveRecord
 
 DOPRI5_TOLERANCE = 1e-5
 # Where dopri5 gives up: a stiff dynamics would otherwise run for ever.
 DOPRI5_MAX_STEPS = 100_000
+# What torchdiffeq's adaptive solvers assert where they give up.
+GIVEN_UP = ("underflow in dt", "max_num_steps exceeded", "non-finite values in state")
 
 
 def _solve(
@@ -28,25 +30,30 @@ def _solve(
     method: str,
     adjoint: bool = False,
 ) -> Tensor:
-    """Compute p at ``times`` [N] by ``method`` of torchdiffeq: [N, ..., C]."""
+    """Compute p at ``times`` [N] by ``method`` of torchdiffeq: [N, ..., C].
+
+    Raises:
+        StiffFlowError: the adaptive solver gave up.
+    """
     import torchdiffeq
 
     odeint = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
     # The adjoint needs a Module, so its evaluations are not counted.
     counted = dynamics if adjoint else _Counted(dynamics)
-    options: dict[str, Any] = {"step_size": step}
-    if step is None:
-        options = {"max_num_steps": DOPRI5_MAX_STEPS}
-    trajectory = solved_adaptively(
-        odeint,
-        counted,
-        p0,
-        times.to(p0.device),
-        method=method,
-        rtol=DOPRI5_TOLERANCE,
-        atol=DOPRI5_TOLERANCE,
-        options=options,
-    )
+    options = {"max_num_steps": DOPRI5_MAX_STEPS} if step is None else {"step_size": step}
+    tolerances = {"rtol": DOPRI5_TOLERANCE, "atol": DOPRI5_TOLERANCE}
+    try:
+        trajectory: Tensor = odeint(
+            counted, p0, times.to(p0.device), method=method, options=options, **tolerances
+        )
+    except AssertionError as error:
+        if not str(error).startswith(GIVEN_UP):
+            raise
+        reason = str(error).split(":")[0]
+        raise StiffFlowError(
+            f"The position flow is too stiff for the adaptive solver, or leaves {p0.dtype} ({reason}); "
+            f"--floater-solver auto solves in steps of measured error. {ADVICE}"
+        ) from None
     record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
     return trajectory
 

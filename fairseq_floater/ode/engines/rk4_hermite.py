@@ -1,18 +1,14 @@
-"""Solve by classic Runge-Kutta 4 on its own uniform grid, interpolated onto any times.
+"""Solve by classic Runge-Kutta 4 on its own uniform grid, interpolated onto any times (`hermite.py`).
 
-The grid starts at the first time and never depends on the last one, so a row of the result does
-not depend on how many rows were asked for. Between two grid points the interpolant uses the values
-and slopes that RK4 has anyway; its error is of fourth order, as is RK4's.
-
-Two gradients are offered. For an arbitrary right-hand side, autograd through the steps. For
-:class:`PositionDynamics`, the same discrete gradient written out (`_TwoLayerFlow`): only the grid
+The gradient of an arbitrary right-hand side is autograd's, through the steps. That of a
+:class:`PositionDynamics` is the same discrete one, written out (`_TwoLayerFlow`): only the grid
 values are kept, the stages of many steps are recomputed at once, and the gradients of the weights
 are two large products a chunk instead of four small ones a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,28 +26,28 @@ Slope = Callable[[float, Tensor], Tensor]
 STEPS_PER_CHUNK = 64
 
 
-def integrate_on_grid(slope: Slope, p0: Tensor, grid: HermiteGrid) -> tuple[Tensor, Tensor]:
-    """Integrate by RK4 from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid."""
-    p = p0
-    values, slopes = [p0], []
+def integrate_on_grid(
+    slope: Slope, p0: Tensor, grid: HermiteGrid, multistep: Sequence[float] = ()
+) -> tuple[Tensor, Tensor]:
+    """Integrate from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid.
+
+    By RK4; with the weights ``multistep`` of the last slopes, the latest first, by their sum, once
+    there are so many.
+    """
+    p, values, slopes = p0, [p0], []
     for k in range(grid.num_steps):
         slopes.append(slope(grid.time(k), p))
-        p = rk4_step(slope, grid.time(k), p, slopes[k], grid.step)
+        if multistep and len(slopes) >= len(multistep):
+            p = p + grid.step * sum(b * slopes[k - j] for j, b in enumerate(multistep))
+        else:
+            p = rk4_step(slope, grid.time(k), p, slopes[k], grid.step)
         values.append(p)
     slopes.append(slope(grid.time(grid.num_steps), p))
     return torch.stack(values), torch.stack(slopes)
 
 
 def rk4_step(slope: Slope, t: float, p: Tensor, f1: Tensor, step: float) -> Tensor:
-    """Make one step of the classic method.
-
-    Args:
-        slope: h.
-        t: time before the step.
-        p: [..., C] at ``t``.
-        f1: h(t, p), which is known.
-        step: its length.
-    """
+    """Step from ``p`` [..., C] at time ``t`` by ``step``; ``f1`` = h(t, p) is known."""
     f2 = slope(t + step / 2, p + step / 2 * f1)
     f3 = slope(t + step / 2, p + step / 2 * f2)
     f4 = slope(t + step, p + step * f3)
@@ -100,7 +96,6 @@ class _TwoLayerFlow(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, slopes, *coefficients = ctx.saved_tensors
         h, grid = DynamicsCoefficients(*coefficients), ctx.grid
-        grad_p0_shape = grad.shape[1:]
         grad_values, grad_slopes = grid.transpose(grad.reshape(len(grad), -1, grad.shape[-1]))
         total = [torch.zeros_like(c) for c in coefficients]
 
@@ -118,7 +113,7 @@ class _TwoLayerFlow(torch.autograd.Function):
                 )
             for stage in stages:
                 stage.accumulate(total)
-        return (running.reshape(grad_p0_shape), None, *total)
+        return (running.reshape(grad.shape[1:]), None, *total)
 
 
 class Stage:
