@@ -172,8 +172,9 @@ def _accumulate(
         reference = reference or model
         _check_same_model(reference, model, paths[0], path)
         for name, tensor in model.items():
-            is_float = tensor.is_floating_point()
-            total[name] = tensor.double() + total.get(name, 0) if is_float else tensor
+            if tensor.is_floating_point():
+                tensor = total[name] + tensor if name in total else tensor.double()
+            total[name] = tensor
         history = state.get("optimizer_history") or [{}]
         facts = {"sha256": file_hash(path), "num_updates": history[-1].get("num_updates")}
         records.append({"path": str(path), **facts})
