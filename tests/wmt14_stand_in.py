@@ -62,7 +62,7 @@ def _members(pair, recipe, numbers):
             found[corpus.archive.name, member] = content
         for split, test in (("test", recipe.test), ("valid", recipe.valid)):
             text = (raw / f"{split}.{lang}").read_text().splitlines()
-            for role in set(test.roles):
+            for role in ("src", "ref"):
                 member = test.member.format(role=role, lang=lang)
                 found[test.archive.name, member] = _sgml(test.name, text).encode()
     return found

@@ -6,7 +6,6 @@ went in. Fewer checkpoints than asked for is an error, never a shorter average.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from fairseq_floater.checkpoints.reading import (
     position_parameters,
     save_checkpoint,
 )
-from fairseq_floater.errors import shown
 from fairseq_floater.files import file_hash
 
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
@@ -81,24 +79,21 @@ def average(
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
     paths, rule = _chosen(inputs, last, best, updates)
     mean, state, records = _accumulate(paths)
-    # Several processes leave a tensor: their mean.
-    seconds = (state.get("extra_state") or {}).get("previous_training_time")
-    if seconds is not None:
-        seconds = _number(seconds, f"{paths[-1]}: `previous_training_time`")
-    state["model"] = mean
-    state["extra_state"] = {**(state.get("extra_state") or {}), "averaged": records}
-    # The optimiser's moments belong to one checkpoint, not to the mean.
+    extra = dict(state.get("extra_state") or {})
+    seconds = extra.get("previous_training_time")
+    # The optimiser's moments and the moving average belong to one checkpoint, not to the mean.
     state.pop("last_optimizer_state", None)
-    if isinstance(state["extra_state"].get("ema"), dict):
-        del state["extra_state"]["ema"]
+    if isinstance(extra.get("ema"), dict):
+        del extra["ema"]
+    state |= {"model": mean, "extra_state": {**extra, "averaged": records}}
     save_checkpoint(state, output)
     return AverageReport(
         str(output),
         rule,
         records,
-        parameters=sum(t.numel() for t in _distinct(mean)),
+        parameters=_count(mean),
         position_parameters=sum(position_parameters(mean).values()),
-        training_seconds=seconds,
+        training_seconds=None if seconds is None else float(seconds),
     )
 
 
@@ -108,36 +103,31 @@ def _chosen(
     paths = [Path(p) for p in inputs]
     if last is not None and best is not None:
         raise CheckpointError("`--last` and `--best` exclude each other.")
-    count = last if last is not None else best
+    count = best if last is None else last
     if count is None:
         if any(p.is_dir() for p in paths):
             raise CheckpointError(f"{paths[0]} is a folder; say --last N or --best N.")
         return paths, "the files named"
     if count < 1:
-        raise CheckpointError(
-            f"The number of checkpoints must be at least 1, but is {count} instead."
-        )
+        raise CheckpointError(f"The number of checkpoints must be at least 1, but is {count}.")
     if len(paths) != 1 or not paths[0].is_dir():
         raise CheckpointError(
             f"With --last or --best, `--inputs` must be one folder, but is "
             f"{' '.join(map(str, paths))} instead."
         )
     if last is not None:
-        return _last(paths[0], last, updates), f"last {last}"
+        return _last(paths[0], count, updates), f"last {count}"
     return _best(paths[0], count), f"best {count}"
 
 
 def _last(folder: Path, count: int, updates: bool) -> list[Path]:
     """Return the ``count`` latest checkpoints, oldest first, by number and not by name or date."""
-    by_epoch = _numbered(folder, _EPOCH)
-    by_update = _numbered(folder, _UPDATE)
-    found = by_update if updates else by_epoch
+    found = _numbered(folder, _UPDATE if updates else _EPOCH)
     if len(found) >= count:
         return found[-count:]
     kind = "checkpoint_<epoch>_<updates>.pt" if updates else "checkpoint<epoch>.pt"
-    hint = ""
-    if not updates and len(by_update) >= count:
-        hint = f"; there are {len(by_update)} saved by updates: pass --updates for those"
+    others = 0 if updates else len(_numbered(folder, _UPDATE))
+    hint = f"; there are {others} saved by updates: pass --updates for those" if others else ""
     raise CheckpointError(f"{folder} holds {len(found)} files {kind}, fewer than {count}{hint}.")
 
 
@@ -156,14 +146,8 @@ def _best(folder: Path, count: int) -> list[Path]:
         value = (state.get("extra_state") or {}).get("val_loss")
         if value is None:
             raise CheckpointError(f"{path} holds no validation value (it was saved unvalidated).")
-        value = _number(value, f"{path}: `val_loss`")
-        part = (state.get("cfg") or {}).get("checkpoint")
-        if not isinstance(part, dict) or "maximize_best_checkpoint_metric" not in part:
-            raise CheckpointError(
-                f"{path} does not say whether its validation value is to be large."
-            )
-        maximise = part["maximize_best_checkpoint_metric"]
-        ranked.append((-value if maximise else value, str(path), path))
+        sign = -1 if state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] else 1
+        ranked.append((sign * float(value), str(path), path))
     if len(ranked) < count:
         raise CheckpointError(
             f"{folder} holds {len(ranked)} validated checkpoints, fewer than {count}."
@@ -174,7 +158,10 @@ def _best(folder: Path, count: int) -> list[Path]:
 def _accumulate(
     paths: Sequence[Path],
 ) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Return mean parameters, the last state and a record of each input, with one in memory at a time."""
+    """Return mean parameters, the last state and a record of each input, with one in memory at a time.
+
+    In float64 the mean of equal checkpoints is the checkpoint; integers are the last checkpoint's.
+    """
     total: dict[str, Tensor] = {}
     reference: dict[str, Tensor] = {}
     state: dict[str, Any] = {}
@@ -182,80 +169,46 @@ def _accumulate(
     for path in paths:
         state = load_checkpoint(path)
         model: dict[str, Tensor] = state["model"]
-        if not reference:
-            reference = model
-            total = {name: _widened(tensor) for name, tensor in model.items()}
-        else:
-            _check_same_model(reference, model, paths[0], path)
-            for name, tensor in model.items():
-                if tensor.is_floating_point():
-                    total[name] += tensor
-                else:
-                    total[name] = tensor
-        records.append(_record(path, state))
-    count = len(paths)
+        reference = reference or model
+        _check_same_model(reference, model, paths[0], path)
+        for name, tensor in model.items():
+            if tensor.is_floating_point():
+                tensor = total[name] + tensor if name in total else tensor.double()
+            total[name] = tensor
+        history = state.get("optimizer_history") or [{}]
+        facts = {"sha256": file_hash(path), "num_updates": history[-1].get("num_updates")}
+        records.append({"path": str(path), **facts})
     mean = {
-        name: (tensor / count if tensor.is_floating_point() else tensor).to(reference[name].dtype)
+        name: (tensor / len(paths) if tensor.is_floating_point() else tensor).to(
+            reference[name].dtype
+        )
         for name, tensor in total.items()
     }
     return mean, state, records
 
 
-def _number(value: Any, name: str) -> float:
-    """Return a number of a checkpoint, which may be a tensor; raises CheckpointError."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise CheckpointError(f"{name} must be a finite number, but is {shown(value)}.")
-    return number
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    """Convert to float64, so that the mean of equal checkpoints is the checkpoint; keep integers."""
-    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
-
-
 def _check_same_model(
     reference: dict[str, Tensor], model: dict[str, Tensor], first: Path, path: Path
 ) -> None:
-    odd = sorted(set(reference) ^ set(model))
-    both = set(reference) & set(model)
-    odd += sorted(n for n in both if reference[n].shape != model[n].shape)
-    odd += sorted(
-        n for n in both if reference[n].is_floating_point() != model[n].is_floating_point()
+    odd = sorted(reference.keys() ^ model.keys()) or sorted(
+        name
+        for name, tensor in model.items()
+        if tensor.shape != reference[name].shape
+        # A learning-rate scale says what its parameters mean; those under two scales do not add up.
+        or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
     )
-    # A learning-rate scale says what its parameters mean; parameters under two scales do not add up.
-    scales = (n for n in both if n.endswith("lr_scale"))
-    odd += sorted(n for n in scales if not torch.equal(reference[n], model[n]))
     if odd:
         raise CheckpointError(
             f"{path} and {first} are of different models: they differ in {odd[0]}."
         )
 
 
-def _distinct(model: dict[str, Tensor]) -> list[Tensor]:
-    """Return the model's tensors, shared embeddings once, without version marks and our scales."""
+def _count(model: dict[str, Tensor]) -> int:
+    """Count parameters, shared embeddings once, without version marks and our scales."""
     marks = (".version", "lr_scale", "_float_tensor")
     kept = {n: t for n, t in model.items() if not n.endswith(marks)}
-    if "decoder.output_projection.weight" in kept and _equal_pair(
-        kept, "decoder.output_projection.weight", "decoder.embed_tokens.weight"
-    ):
-        del kept["decoder.output_projection.weight"]
-    if _equal_pair(kept, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
-        del kept["decoder.embed_tokens.weight"]
-    return list(kept.values())
-
-
-def _equal_pair(model: dict[str, Tensor], first: str, second: str) -> bool:
-    return first in model and second in model and torch.equal(model[first], model[second])
-
-
-def _record(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    history = state.get("optimizer_history") or [{}]
-    return {
-        "path": str(path),
-        "sha256": file_hash(path),
-        "num_updates": history[-1].get("num_updates"),
-    }
+    source, target = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    for copy, original in (("decoder.output_projection.weight", target), (target, source)):
+        if copy in kept and original in kept and torch.equal(kept[copy], kept[original]):
+            del kept[copy]
+    return sum(t.numel() for t in kept.values())

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import task_options_of
+from fairseq_floater.checkpoints.rebuild import architecture, task_options_of
 from fairseq_floater.position_encoders import all_options
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.transformer.translation import FloaterTransformerModel
@@ -34,15 +34,6 @@ SHAPE_OPTIONS = (
 )
 
 
-def parse_model_options(arch: str, options: Sequence[str]) -> argparse.Namespace:
-    """Parse the model options given on a command line, without defaults; argparse exits with 2."""
-    parser = argparse.ArgumentParser(
-        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
-    FloaterTransformerModel.add_args(parser)
-    return parser.parse_args(list(options))
-
-
 def target_args(
     donor_args: argparse.Namespace, arch: str, options: Sequence[str], donor: Any
 ) -> argparse.Namespace:
@@ -61,11 +52,14 @@ def target_args(
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
-    donor_arch = getattr(donor_args, "arch", None) or getattr(donor_args, "_name", None)
-    is_known = isinstance(donor_arch, str) and donor_arch in ARCH_MODEL_REGISTRY
-    if not is_known or not hasattr(donor_args, "encoder_embed_dim"):
+    donor_arch = architecture(donor_args)
+    if donor_arch not in ARCH_MODEL_REGISTRY or not hasattr(donor_args, "encoder_embed_dim"):
         raise CheckpointError(f"{donor} is no Transformer: its architecture is {donor_arch!r}.")
-    explicit = parse_model_options(arch, options)
+    parser = argparse.ArgumentParser(
+        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    FloaterTransformerModel.add_args(parser)
+    explicit = parser.parse_args(list(options))
     wanted = argparse.Namespace(**vars(explicit))
     if donor_arch in (arch, ARCHITECTURES[arch]):
         # The same named shape: what the donor changed of it holds here too.

@@ -12,13 +12,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
-from fairseq_floater.checkpoints.reading import CheckpointError, built_from
-from fairseq_floater.errors import shown
+from fairseq_floater.checkpoints.reading import CheckpointError
 
 STACKS = ("encoder", "decoder")
-
-_LARGEST_SIZE = 1_000_000
-_MOST_STEPS = 10_000
 
 
 class BareTask(NamedTuple):
@@ -28,41 +24,9 @@ class BareTask(NamedTuple):
     target_dictionary: Dictionary
 
 
-def check_size(model: dict[str, Tensor], args: argparse.Namespace, path: Any) -> None:
-    """Refuse options of a larger model than the file holds, which could fill the memory.
-
-    A block of width E and inner width F has at least 4 E^2 + 2 E F parameters.
-    """
-    needed = 0
-    for side, end in (("encoder", "source"), ("decoder", "target")):
-        names = ("embed_dim", "ffn_embed_dim", "layers", "output_dim", "input_dim")
-        width, inner, blocks, *ends = (_size(args, f"{side}_{name}", path) for name in names)
-        _size(args, f"max_{end}_positions", path)
-        needed += blocks * (4 * width**2 + 2 * width * inner)
-        needed += sum(width * other for other in ends if other != width)
-    held = sum(tensor.numel() for tensor in model.values())
-    if needed > held:
-        raise CheckpointError(
-            f"{path} does not fit its own options: they ask for at least {needed:,} parameters, but "
-            f"it holds {held:,}."
-        )
-    delta, step = getattr(args, "floater_delta", 0), getattr(args, "floater_step_size", None) or 0.1
-    if delta > _MOST_STEPS * step:
-        raise CheckpointError(
-            f"{path}: --floater-delta {delta} would take the solver more than {_MOST_STEPS:,} steps a "
-            "token."
-        )
-
-
-def _size(args: argparse.Namespace, name: str, path: Any) -> int:
-    """Return an option that is the size of something; 0 where the model has none."""
-    value = getattr(args, name, 0)
-    if not isinstance(value, int) or not 0 <= value <= _LARGEST_SIZE:
-        flag = "--" + name.replace("_", "-")
-        raise CheckpointError(
-            f"{path}: {flag} must be from 0 to {_LARGEST_SIZE:,}, but is {shown(value)}."
-        )
-    return value
+def architecture(args: argparse.Namespace) -> str | None:
+    """Return the name of the architecture that a checkpoint was trained as."""
+    return getattr(args, "arch", None) or getattr(args, "_name", None)
 
 
 def donor_dictionaries(
@@ -86,32 +50,27 @@ def donor_dictionaries(
             raise CheckpointError(
                 f"{donor} has no {side}.embed_tokens.weight; adaptive inputs are not supported."
             )
-        if weight.dim() != 2 or not weight.numel():
-            raise CheckpointError(f"{donor}: {side}.embed_tokens.weight is no table of vectors.")
         sizes.append(len(weight))
     if data is None:
         source = _placeholder_dictionary(sizes[0])
         if getattr(donor_args, "share_all_embeddings", False):
             return source, source
         return source, _placeholder_dictionary(sizes[1])
-    task_options = task_options_of(state)
+    own = task_options_of(state).get("data")
     loaded = []
     for side, size in zip(("source", "target"), sizes):
         language = getattr(donor_args, f"{side}_lang", None)
         path = Path(data.split(os.pathsep)[0]) / f"dict.{language}.txt"
         if not path.is_file():
             raise CheckpointError(f"There is no dictionary {path} for the donor's {side} language.")
-        loaded.append(_same_dictionary(path, size, donor, task_options.get("data")))
+        loaded.append(_same_dictionary(path, size, donor, own))
     return loaded[0], loaded[1]
 
 
 def task_options_of(state: dict[str, Any]) -> dict[str, Any]:
-    """Return languages and data of a checkpoint's task; empty where it has none."""
-    task = (state.get("cfg") or {}).get("task")
-    options = vars(task) if isinstance(task, argparse.Namespace) else task
-    names = ("data", "source_lang", "target_lang")
-    known = options if isinstance(options, dict) else {}
-    return {name: known[name] for name in names if isinstance(known.get(name), str)}
+    """Return the options of a checkpoint's task; empty where it has none."""
+    task = (state.get("cfg") or {}).get("task") or {}
+    return vars(task) if isinstance(task, argparse.Namespace) else task
 
 
 def _same_dictionary(path: Path, size: int, donor: Any, donor_data: str | None) -> Dictionary:
@@ -173,24 +132,21 @@ def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> A
     Raises:
         CheckpointError: no Transformer, or one that does not fit its own options.
     """
-    arch = getattr(args, "arch", None) or getattr(args, "_name", None)
-    known = isinstance(arch, str)
-    if not known or not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):
+    arch = architecture(args)
+    if not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), TransformerModelBase):
         raise CheckpointError(f"{path} is no Transformer: its architecture is {arch!r}.")
     try:
-        with built_from(path):
-            ARCH_CONFIG_REGISTRY[arch](args)
-            # The checkpoint holds what these files gave.
-            args.encoder_embed_path = args.decoder_embed_path = None
-            check_size(state["model"], args, path)
-            dictionaries = donor_dictionaries(state, args, path, None)
-            model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
+        ARCH_CONFIG_REGISTRY[arch](args)
+        # The checkpoint holds what these files gave.
+        args.encoder_embed_path = args.decoder_embed_path = None
+        dictionaries = donor_dictionaries(state, args, path, None)
+        model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
     except ValueError as error:
         raise CheckpointError(f"{path}: its options make no model: {error}") from None
     try:
         loaded = model.load_state_dict(state["model"], strict=False)
-    except Exception as error:  # torch's RuntimeError, or a bare one of fairseq's modules
-        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip().rstrip(".")
         raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
     missing = [name for name in loaded.missing_keys if "positions." in name]
     if missing:

@@ -23,14 +23,13 @@ from torch import Tensor
 from fairseq_floater.checkpoints.donor import complete_languages, target_args
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
-    built_from,
     load_checkpoint,
     model_args,
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import (
     BareTask,
-    check_size,
+    architecture,
     donor_dictionaries,
     longest_sentence,
 )
@@ -78,12 +77,9 @@ class WarmStartReport:
             *(f"note     {note}" for note in self.notes),
         ]
         if self.difference is not None:
-            verdict = (
-                "the donor's function" if self.difference <= 1e-5 else "not the donor's function"
-            )
             lines.append(
-                f"start    {verdict}: log-probabilities differ by at most {self.difference:.2e} "
-                "on a random batch"
+                f"start    {'not ' * (self.difference > 1e-5)}the donor's function: log-probabilities "
+                f"differ by at most {self.difference:.2e} on a random batch"
             )
         return "\n".join(lines)
 
@@ -114,8 +110,6 @@ def warm_start(
         CheckpointError: the donor is unusable, of another shape or dictionary, or ``output`` exists.
         ValueError: position options that do not go together.
     """
-    if not 0 <= seed < 2**63:  # torch's
-        raise ValueError(f"`--seed` must be from 0 to 2^63 - 1, but is {seed}.")
     output = Path(output)
     if output.exists() and not force:
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
@@ -123,16 +117,14 @@ def warm_start(
     donor_args = model_args(state, donor)
     if data is not None:
         complete_languages(donor_args, state, data)
-    with built_from(donor):
-        args = target_args(donor_args, arch, model_options, donor)
-        check_size(state["model"], args, donor)
-        dictionaries = donor_dictionaries(state, donor_args, donor, data)
-        torch.manual_seed(seed)
-        model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
-        report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
-        _copy(model, dict(state["model"]), donor, report)
-        _adopt_base(model, state["model"], args, report, data, trained_length)
-        report.difference = _difference(donor_args, state["model"], model, dictionaries)
+    args = target_args(donor_args, arch, model_options, donor)
+    dictionaries = donor_dictionaries(state, donor_args, donor, data)
+    torch.manual_seed(seed)
+    model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
+    report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
+    _copy(model, dict(state["model"]), donor, report)
+    _adopt_base(model, state["model"], args, report, data, trained_length)
+    report.difference = _difference(donor_args, state["model"], model, dictionaries)
     save_checkpoint(_new_state(state, args, model), output)
     return report
 
@@ -209,7 +201,7 @@ def _difference(
     dictionaries: tuple[Dictionary, Dictionary],
 ) -> float | None:
     """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
-    name = getattr(donor_args, "arch", None) or donor_args._name
+    name = architecture(donor_args)
     if getattr(donor_args, "adaptive_softmax_cutoff", None) is not None:
         return None
     args = argparse.Namespace(**vars(donor_args))
@@ -233,7 +225,7 @@ def _new_state(
     state: dict[str, Any], args: argparse.Namespace, model: FloaterTransformerModel
 ) -> dict[str, Any]:
     """Make a checkpoint for --finetune-from-model: the donor's, with fresh progress."""
-    cfg = dict(state["cfg"]) if state.get("cfg") is not None else {}
+    cfg = dict(state.get("cfg") or {})
     if not cfg:
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
         from omegaconf import OmegaConf
@@ -246,18 +238,13 @@ def _new_state(
     # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
     # comes with this one, so that only the update count is taken from it.
     names = (state.get("optimizer_history") or [{}])[-1]
-    history = {
-        "criterion_name": names.get("criterion_name", ""),
-        "optimizer_name": names.get("optimizer_name", ""),
-        "lr_scheduler_state": {},
-        "num_updates": 0,
-    }
+    history = {name: names.get(name, "") for name in ("criterion_name", "optimizer_name")}
     return {
         "args": None,
         "cfg": cfg,
         "model": parameters,
         "criterion": None,
-        "optimizer_history": [history],
+        "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
         "task_state": {},
         "extra_state": {
             "train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True},

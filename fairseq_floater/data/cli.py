@@ -21,7 +21,7 @@ def user_dir(verbs: Any) -> None:
 
 def numbers(verbs: Any) -> None:
     """Add ``floater numbers``, whose options are the parameters of the corpus."""
-    defaults = number_words.Parameters().to_json_dict()
+    defaults = vars(number_words.Parameters())
     parser = add_verb(
         verbs,
         "numbers",

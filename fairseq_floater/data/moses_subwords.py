@@ -12,13 +12,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import itertools
-import os
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -56,51 +53,12 @@ class MosesTokens:
         return str(text).split()
 
 
-class Workers:
-    """Apply functions to batches of sentence pairs in several processes, in order.
-
-    Args:
-        workers: the number of processes; one worker is this process.
-        prepare: called with ``state`` in every process first.
-    """
-
-    def __init__(self, workers: int, prepare: Callable[..., None], *state: Any) -> None:
-        self.workers = workers
-        self._pool = None
-        if workers > 1:
-            self._pool = get_context("fork").Pool(workers, _prepare_worker, (prepare, state))
-        else:
-            prepare(*state)
-
-    def map(self, function: Callable[[Sequence[_Pair]], Any], pairs: Sequence[_Pair]) -> list[Any]:
-        """Return the results of slices of ``pairs``, in their order; ``function`` must be picklable."""
-        if self._pool is None:
-            return [function(pairs)]
-        size = max(1, -(-len(pairs) // (4 * self.workers)))
-        return self._pool.map(function, list(batched(pairs, size)), chunksize=1)
-
-    def close(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            self._pool.terminate()
-            self._pool.join()
-
-
-def _prepare_worker(prepare: Callable[..., None], state: tuple[Any, ...]) -> None:
-    parent = os.getppid()
-
-    def end_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    # A killed parent cannot end its workers: they would wait for work for ever.
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    prepare(*state)
-
-
 # The state of a worker: set once by `_load`, read by the functions below.
 _loaded: dict[str, Any] = {}
+
+
+def _pool(workers: int, langs: tuple[str, str], codes: str | None = None) -> Pool:
+    return get_context("fork").Pool(workers, _load, (langs, codes))
 
 
 def _load(langs: tuple[str, str], codes: str | None) -> None:
@@ -119,10 +77,11 @@ def _count_words(pairs: Sequence[_Pair]) -> Counter[str]:
     return words
 
 
-def _cut(pairs: Sequence[_Pair], *, test: bool) -> list[tuple[list[str], list[str]]]:
-    bpe = _loaded["bpe"]
-    source, target = (tokens.test if test else tokens.training for tokens in _loaded["tokens"])
-    return [(bpe.segment_tokens(source(a)), bpe.segment_tokens(target(b))) for a, b in pairs]
+def _cut(pair: _Pair, *, test: bool) -> tuple[list[str], ...]:
+    return tuple(
+        _loaded["bpe"].segment_tokens(tokens.test(text) if test else tokens.training(text))
+        for text, tokens in zip(pair, _loaded["tokens"])
+    )
 
 
 def train_codes(
@@ -148,9 +107,9 @@ def train_codes(
     from subword_nmt.learn_bpe import learn_bpe
 
     words: Counter[str] = Counter()
-    with contextlib.closing(Workers(workers, _load, langs, None)) as pool:
+    with _pool(workers, langs) as pool:
         for batch in batched(pairs, BATCH):
-            for part in pool.map(_count_words, batch):
+            for part in pool.map(_count_words, batched(batch, -(-len(batch) // workers))):
                 words.update(part)
     # Sort, so that the order of the text does not decide between words of the same count.
     listed = "".join(f"{word} {count}\n" for word, count in sorted(words.items()))
@@ -179,18 +138,18 @@ class MosesSegmenter:
         codes = codes_path.read_text(encoding="utf-8")
         if not codes.startswith("#version:"):
             raise TextDataError(f"{codes_path} holds no codes of subword-nmt.")
-        self.workers = Workers(workers, _load, langs, codes)
+        self._pool = _pool(workers, langs, codes)
 
     def pieces(
         self, batch: Sequence[_Pair], *, test: bool = False
-    ) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield the subwords of both sides; ``test`` sentences are to be scored."""
-        parts = self.workers.map(functools.partial(_cut, test=test), batch)
-        return itertools.chain.from_iterable(parts)
+    ) -> Iterable[tuple[list[str], ...]]:
+        """Return the subwords of both sides; ``test`` sentences are to be scored."""
+        return self._pool.map(functools.partial(_cut, test=test), batch)
 
     def close(self) -> None:
         """End the processes."""
-        self.workers.close()
+        self._pool.terminate()
+        self._pool.join()
 
 
 def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:

@@ -12,24 +12,22 @@ split draws from its own stream, so that the size of one does not change another
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import os
 import random
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import num2words
-from tqdm import tqdm
 
+from fairseq_floater.data.parallel_text import progress
 from fairseq_floater.errors import UserError
-from fairseq_floater.files import file_hash, naming, write_text
+from fairseq_floater.files import file_hash, write_text, write_whole
 from fairseq_floater.records import read_json
 
 LANGUAGES = ("de", "en", "fr")
@@ -48,12 +46,12 @@ MAX_REFUSED_DRAWS = 20_000
 
 
 class CorpusError(UserError):
-    """Report a corpus that cannot be made or must not be overwritten, in one sentence for a person."""
+    """Report a corpus that cannot be made or must not be overwritten."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Describe a corpus.
+    """Describe a corpus; refuse one that cannot be made by a CorpusError.
 
     Attributes:
         source_language, target_language: two of :data:`LANGUAGES`.
@@ -63,9 +61,6 @@ class Parameters:
         max_number: the largest number. First the number of digits is drawn, then the number, so that
             short numbers are as frequent as long ones.
         seed: any integer.
-
-    Raises:
-        CorpusError: these make no corpus.
     """
 
     source_language: str = "en"
@@ -100,25 +95,18 @@ class Parameters:
             found = "{} {}".format(*value) if name.endswith("per_line") else repr(value)
             raise CorpusError(f"`{name}` must be {rule}, but is {found} instead.")
 
-    def to_json_dict(self) -> dict[str, Any]:
-        """Return the parameters as JSON gives them back."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
 
 @dataclass(frozen=True)
 class NumbersSummary:
-    """Report what :func:`write_numbers` left in ``out_dir``."""
+    """Report the corpus in ``out_dir``; ``files`` holds each file's lines, bytes and sha256."""
 
-    out_dir: Path
+    out_dir: str
     skipped: bool
     parameters: dict[str, Any]
     files: dict[str, dict[str, Any]]
-    """For each file its number of lines, its size in bytes and its sha256."""
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return {**vars(self), "out_dir": str(self.out_dir)}
 
     def format_text(self) -> str:
+        """Return a table of the files."""
         lines = [f"{'file':<16}{'lines':>10}{'bytes':>14}  sha256"]
         for name, f in self.files.items():
             lines.append(f"{name:<16}{f['lines']:>10}{f['bytes']:>14}  {f['sha256'][:16]}")
@@ -140,44 +128,68 @@ def write_numbers(
         CorpusError: parameters that make no corpus, or other files in the way.
     """
     out_dir, corpus = Path(out_dir), Parameters(**parameters)
-    wanted, old = corpus.to_json_dict(), _read_manifest(out_dir)
-    if old.get("parameters") == wanted and _is_whole(out_dir, old["files"]):
-        return NumbersSummary(out_dir, True, wanted, old["files"])
-    files = _write_files(out_dir, corpus, old["files"], overwrite)
-    manifest = {
+    wanted = json.loads(json.dumps(asdict(corpus)))  # JSON has lists for tuples
+    manifest = out_dir / MANIFEST
+    old = read_json(manifest) if manifest.is_file() else {}
+    if old.get("parameters") == wanted and _are_whole(out_dir, old["files"]):
+        return NumbersSummary(str(out_dir), True, wanted, old["files"])
+    files = _write_files(out_dir, corpus, overwrite)
+    content = {
         "about": "Number phrases by num2words, written by `floater numbers`.",
         "parameters": wanted,
         "num2words": version("num2words"),
         "files": files,
     }
-    write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-    return NumbersSummary(out_dir, False, wanted, files)
+    write_text(manifest, json.dumps(content, indent=2) + "\n")
+    return NumbersSummary(str(out_dir), False, wanted, files)
 
 
-def _write_files(
-    out_dir: Path, corpus: Parameters, old: dict[str, Any], overwrite: bool
-) -> dict[str, dict[str, Any]]:
-    """Write all splits into a temporary folder, then put them in the place of ``old`` files."""
+def _are_whole(folder: Path, files: dict[str, dict[str, Any]]) -> bool:
+    paths = {folder / name: facts["sha256"] for name, facts in files.items()}
+    return all(path.is_file() and file_hash(path) == known for path, known in paths.items())
+
+
+def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str, dict[str, Any]]:
+    """Write all splits into a temporary folder, then move them into ``out_dir``; return their facts."""
     temporary = out_dir / ".numbers.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
+    files: dict[str, dict[str, Any]] = {}
+    obsolete = []
     try:
-        temporary.mkdir(parents=True)
-    except OSError as error:
-        raise CorpusError(f"{out_dir} cannot be written: {error.strerror}.") from None
-    try:
-        files: dict[str, dict[str, Any]] = {}
         for split in SHARES:
-            files.update(_write_split(temporary, split, corpus))
-        if not overwrite:
-            _check_nothing_in_the_way(out_dir, files, old)
-        for name in old.keys() - files.keys():
-            (out_dir / name).unlink(missing_ok=True)
+            for language in (corpus.source_language, corpus.target_language):
+                name, size = f"{split}.{language}", getattr(corpus, split)
+                if not size:
+                    obsolete.append(name)
+                    continue
+                path = temporary / name
+                write_whole(path, partial(_write_side, split, language, corpus))
+                facts = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+                files[name] = {"lines": size, **facts}
+        for name in (*files, *obsolete):
+            path = out_dir / name
+            same = path.is_file() and name in files and file_hash(path) == files[name]["sha256"]
+            if path.exists() and not (same or overwrite):
+                raise CorpusError(
+                    f"{path} is there with other content; choose another folder or add --force."
+                )
         (out_dir / MANIFEST).unlink(missing_ok=True)
+        for name in obsolete:
+            (out_dir / name).unlink(missing_ok=True)
         for name in files:
             (temporary / name).replace(out_dir / name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return files
+
+
+def _write_side(split: str, language: str, corpus: Parameters, path: Path) -> None:
+    size = getattr(corpus, split)
+    span = corpus.long_numbers_per_line if split == "test_long" else corpus.numbers_per_line
+    lines = draw_lines(split, size, span, max_number=corpus.max_number, seed=corpus.seed)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for numbers in progress(lines, f"{split}.{language}", size):
+            file.write(SEPARATOR.join(phrase(n, language) for n in numbers) + "\n")
 
 
 def draw_lines(
@@ -220,7 +232,7 @@ def draw_lines(
             )
 
 
-@functools.lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 16)
 def phrase(number: int, language: str) -> str:
     """Return a number in words.
 
@@ -239,62 +251,3 @@ def _draw_number(rng: random.Random, digits: int, max_number: int) -> int:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=9).digest()
-
-
-def _write_split(folder: Path, split: str, corpus: Parameters) -> dict[str, dict[str, Any]]:
-    """Write both sides of a split; return the facts of the files, none if it has no lines."""
-    size = getattr(corpus, split)
-    if not size:
-        return {}
-    span = corpus.long_numbers_per_line if split == "test_long" else corpus.numbers_per_line
-    lines = draw_lines(split, size, span, max_number=corpus.max_number, seed=corpus.seed)
-    languages = (corpus.source_language, corpus.target_language)
-    paths = [folder / f"{split}.{language}" for language in languages]
-    bar = tqdm(lines, desc=split, total=size, unit=" lines", disable=None, delay=1)
-    with (
-        naming(folder.parent),
-        paths[0].open("w", encoding="utf-8", newline="\n") as source,
-        paths[1].open("w", encoding="utf-8", newline="\n") as target,
-    ):
-        for numbers in bar:
-            for file, language in zip((source, target), languages):
-                file.write(SEPARATOR.join(phrase(n, language) for n in numbers) + "\n")
-        for file in (source, target):
-            file.flush()
-            os.fsync(file.fileno())
-    return {
-        path.name: {"lines": size, "bytes": path.stat().st_size, "sha256": file_hash(path)}
-        for path in paths
-    }
-
-
-def _check_nothing_in_the_way(
-    out_dir: Path, files: dict[str, dict[str, Any]], old: dict[str, Any]
-) -> None:
-    """Refuse to replace what differs; files equal to what would be written are no obstacle."""
-    for name in [*files, *old]:
-        path = out_dir / name
-        if path.exists() and (name not in files or file_hash(path) != files[name]["sha256"]):
-            raise CorpusError(
-                f"{path} is there with other content; choose another folder or add --force."
-            )
-
-
-def _read_manifest(out_dir: Path) -> dict[str, Any]:
-    """Return the manifest of an earlier call; one without files where there is none."""
-    ours = re.compile(rf"({'|'.join(SHARES)})\.({'|'.join(LANGUAGES)})")
-    try:
-        manifest = dict(read_json(out_dir / MANIFEST))
-        # These files may be deleted: a manifest that names others is not ours.
-        if all(
-            ours.fullmatch(name) and facts["sha256"] for name, facts in manifest["files"].items()
-        ):
-            return manifest
-    except (OSError, ValueError, UserError, LookupError, TypeError, AttributeError):
-        pass  # there is none, or it is damaged
-    return {"files": {}}
-
-
-def _is_whole(out_dir: Path, files: dict[str, dict[str, Any]]) -> bool:
-    paths = {out_dir / name: facts["sha256"] for name, facts in files.items()}
-    return all(path.is_file() and file_hash(path) == known for path, known in paths.items())

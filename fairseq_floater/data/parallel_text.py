@@ -45,41 +45,25 @@ def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
         src, tgt: the languages, as file names end.
 
     Raises:
-        TextDataError: there is no such folder, or the name of a test split cannot be passed on.
+        TextDataError: there is no such folder.
     """
     if not raw_dir.is_dir():
         raise TextDataError(f"There is no folder {raw_dir}.")
-    pattern = re.compile(rf"(test.*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
+    # fairseq separates test sets by commas, the shell by spaces.
+    pattern = re.compile(rf"(test[\w.-]*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
     matches = [pattern.fullmatch(path.name) for path in raw_dir.iterdir()]
-    tests = sorted({match[1] for match in matches if match})
-    for name in tests:
-        # fairseq separates test sets by commas, the shell by spaces.
-        if not re.fullmatch(r"[\w.-]+", name):
-            raise TextDataError(
-                f"A test split is named by letters, digits, `_`, `-` and `.`, but {raw_dir} holds "
-                f"{name!r}."
-            )
-    return ["train", "valid", *tests]
+    return ["train", "valid", *sorted({match[1] for match in matches if match})]
 
 
 def text_file(raw_dir: Path, split: str, lang: str) -> Path:
-    """Return the file of one side of a split, plain or gzipped.
-
-    Args:
-        raw_dir: the folder of the text.
-        split: train, valid or a test split.
-        lang: the language, as the file's name ends.
-
-    Raises:
-        TextDataError: neither is there, or both are.
-    """
-    plain = raw_dir / f"{split}.{lang}"
-    zipped = raw_dir / f"{split}.{lang}.gz"
-    if plain.is_file() and zipped.is_file():
+    """Return the file of one side of a split, plain or gzipped; raises TextDataError for none or both."""
+    plain, zipped = (raw_dir / f"{split}.{lang}{end}" for end in ("", ".gz"))
+    found = [path for path in (plain, zipped) if path.is_file()]
+    if len(found) > 1:
         raise TextDataError(f"{plain} and {zipped} are both there; remove one of them.")
-    if not plain.is_file() and not zipped.is_file():
+    if not found:
         raise TextDataError(f"{plain} is missing (so is {zipped.name}).")
-    return plain if plain.is_file() else zipped
+    return found[0]
 
 
 def read_lines(path: Path) -> Iterator[str]:

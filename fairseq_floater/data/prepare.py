@@ -15,6 +15,8 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,13 @@ from fairseq_floater.data.binarised import (
     MANIFEST,
     binarise,
     binarise_command,
-    damaged,
     finish,
-    read_record,
     summary_table,
+)
+from fairseq_floater.data.moses_subwords import (
+    MosesSegmenter,
+    train_codes,
+    write_counted_dictionary,
 )
 from fairseq_floater.data.parallel_text import (
     TextDataError,
@@ -36,10 +41,15 @@ from fairseq_floater.data.parallel_text import (
     say,
     text_file,
 )
-from fairseq_floater.data.sentencepiece_subwords import Segmenter, SplitEncoder
-from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
+from fairseq_floater.data.sentencepiece_subwords import (
+    Segmenter,
+    train_subword,
+    write_dictionary,
+)
+from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
 from fairseq_floater.errors import exit_code
 from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text, write_whole
+from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive, share
 
 PRODUCTS = (
@@ -50,15 +60,7 @@ _PARAMETERS = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_
 _STEP = (sys.executable, "-m", "fairseq_floater.data.prepare")
 
 
-def encode_all(
-    raw_dir: Path,
-    out_dir: Path,
-    parameters: dict[str, Any],
-    *,
-    spm_model: Path | None = None,
-    force: bool = False,
-    threads: int = 1,
-) -> list[str]:
+class Preparation:
     """Make everything in ``out_dir`` but ``bin``, and keep what the same text and parameters made.
 
     Args:
@@ -67,136 +69,142 @@ def encode_all(
         parameters: the options that shape the data, by their names in Python.
         spm_model: a sentencepiece model to use instead of learning one.
         force: replace data of other text or parameters.
-        threads: threads or processes.
-
-    Returns:
-        The test splits in fairseq's order.
+        workers: threads or processes.
 
     Raises:
         TextDataError: the text cannot be used, or other data are in the way.
     """
-    kind = SEGMENTATIONS[parameters["bpe"]]
-    langs = (parameters["src"], parameters["tgt"])
-    splits = find_splits(raw_dir, *langs)
-    manifest = _manifest(raw_dir, out_dir, parameters, splits, spm_model)
-    stale = _stale_products(out_dir, manifest, force, kind.model)
-    encoded = not stale and (out_dir / kind.folder).is_dir() and (out_dir / "raw").is_dir()
-    lines = {} if encoded else check_parallel(raw_dir, *langs, splits)
-    for name in [*stale, f".{kind.folder}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
-        _remove(out_dir / name)
-    write_text(out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
-    model, dictionary = out_dir / kind.model, out_dir / "dict.txt"
-    if model.is_file():
-        say(f"{kind.model} is there already: skipped.")
-    elif spm_model is not None:
-        write_whole(model, lambda temporary: shutil.copyfile(spm_model, temporary))
-    else:
-        _learn(kind, raw_dir, model, parameters, lines["train"], threads)
-    if encoded:
-        say(f"{kind.folder} is there already: skipped.")
-    else:
-        _encode_splits(kind, raw_dir, out_dir, parameters, lines, threads)
-    if not dictionary.is_file():
-        texts = [out_dir / kind.folder / f"train.{lang}" for lang in langs]
-        kind.write_dictionary(model, texts, dictionary, threads)
-    subsets = {split: f"test{k or ''}" for k, split in enumerate(splits[2:])}
-    write_text(out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
-    return splits[2:]
+    def __init__(
+        self,
+        raw_dir: Path,
+        out_dir: Path,
+        parameters: dict[str, Any],
+        *,
+        spm_model: Path | None = None,
+        force: bool = False,
+        workers: int = 1,
+    ) -> None:
+        self.raw_dir, self.out_dir, self.parameters = raw_dir, out_dir, parameters
+        self.spm_model, self.force, self.workers = spm_model, force, workers
+        self.langs = (parameters["src"], parameters["tgt"])
+        folder, model, _ = SEGMENTATIONS[parameters["bpe"]]
+        self.model, self.text = out_dir / model, out_dir / folder
+        self.splits = find_splits(raw_dir, *self.langs)
 
+    def encode(self) -> None:
+        """Run every step whose products are missing."""
+        manifest = self._manifest()
+        stale = self._stale_products(manifest)
+        encoded = not stale and self.text.is_dir() and (self.out_dir / "raw").is_dir()
+        lines = {} if encoded else check_parallel(self.raw_dir, *self.langs, self.splits)
+        for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
+            _remove(self.out_dir / name)
+        write_text(self.out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
-def _manifest(
-    raw_dir: Path,
-    out_dir: Path,
-    parameters: dict[str, Any],
-    splits: list[str],
-    spm_model: Path | None,
-) -> dict[str, Any]:
-    """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""
-    folder = SEGMENTATIONS[parameters["bpe"]].folder
-    if raw_dir.resolve() in [(out_dir / name).resolve() for name in ("raw", "bin", folder)]:
-        raise TextDataError(
-            f"RAW_DIR must not be {raw_dir}, because output goes there; move it or choose "
-            "another OUT_DIR."
-        )
-    langs = (parameters["src"], parameters["tgt"])
-    inputs = [text_file(raw_dir, split, lang) for split in splits for lang in langs]
-    if spm_model is not None:
-        Segmenter(spm_model)  # refuses what is no model
-        inputs.append(spm_model)
-    return {"parameters": parameters, "inputs": {p.name: file_hash(p) for p in inputs}}
+        if self.model.is_file():
+            say(f"{self.model.name} is there already: skipped.")
+        elif self.spm_model is not None:
+            write_whole(self.model, partial(shutil.copyfile, self.spm_model))
+        else:
+            self._learn(lines["train"])
+        if encoded:
+            say(f"{self.text.name} is there already: skipped.")
+        else:
+            self._encode_splits(lines)
+        dictionary = self.out_dir / "dict.txt"
+        if not dictionary.is_file():
+            self._write_dictionary(dictionary)
+        subsets = {split: f"test{k or ''}" for k, split in enumerate(self.splits[2:])}
+        write_text(self.out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
 
+    def _manifest(self) -> dict[str, Any]:
+        """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""
+        outputs = [self.text, self.out_dir / "raw", self.out_dir / "bin"]
+        if self.raw_dir.resolve() in [path.resolve() for path in outputs]:
+            raise TextDataError(
+                f"RAW_DIR must not be {self.raw_dir}, because output goes there; move it or choose "
+                "another OUT_DIR."
+            )
+        inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
+        if self.spm_model is not None:
+            Segmenter(self.spm_model)  # refuses what is no model
+            inputs.append(self.spm_model)
+        return {"parameters": self.parameters, "inputs": {p.name: file_hash(p) for p in inputs}}
 
-def _learn(
-    kind: Segmentation,
-    raw_dir: Path,
-    model: Path,
-    parameters: dict[str, Any],
-    lines: int,
-    threads: int,
-) -> None:
-    langs = (parameters["src"], parameters["tgt"])
-    say(f"Learning {parameters['vocab']} subwords from {lines:,} pairs.")
-    pairs = progress(read_pairs(raw_dir, "train", *langs), "learn", lines)
-    kind.learn(pairs, lines, model, langs, parameters, threads)
-
-
-def _encode_splits(
-    kind: Segmentation,
-    raw_dir: Path,
-    out_dir: Path,
-    parameters: dict[str, Any],
-    lines: dict[str, int],
-    threads: int,
-) -> None:
-    """Encode every split of ``lines`` into temporary folders, then put all of them in place."""
-    langs = (parameters["src"], parameters["tgt"])
-    encoded, raw = (out_dir / name for name in (f".{kind.folder}.tmp", ".raw.tmp"))
-    encoded.mkdir()
-    raw.mkdir()
-    counts = {}
-    with kind.segmenter(out_dir / kind.model, langs, threads) as segmenter:
-        encoder = SplitEncoder(segmenter, parameters["max_len"], parameters["max_ratio"])
-        for split, total in lines.items():
-            pairs = progress(read_pairs(raw_dir, split, *langs), f"encode {split}", total)
-            counts[split] = encoder.encode(pairs, split, langs, encoded, raw)
-    write_text(encoded / "counts.json", json.dumps(counts, indent=2) + "\n")
-    _remove(out_dir / kind.folder)
-    # A dictionary that was counted from other text goes with it.
-    _remove(out_dir / "dict.txt")
-    put_folder(raw, out_dir / "raw")
-    put_folder(encoded, out_dir / kind.folder)  # last: where this folder is, all of it is there
-
-
-def _stale_products(out_dir: Path, manifest: dict[str, Any], force: bool, model: str) -> list[str]:
-    """Return the products that must go before work can start; refuse to decide that without --force."""
-    present = [name for name in PRODUCTS if (out_dir / name).exists()]
-    if not present:
-        return []
-    if not (out_dir / MANIFEST).is_file():
-        raise TextDataError(
-            f"{out_dir} holds `{present[0]}`, which was not made here; choose another OUT_DIR."
-        )
-    if force:
-        return present
-    old = read_record(out_dir / MANIFEST)
-    for kind in ("parameters", "inputs"):
-        then, now = old.get(kind, {}), manifest[kind]
-        if not isinstance(then, dict):
-            raise damaged(out_dir / MANIFEST)
-        for name in sorted(then.keys() | now.keys()):
+    def _stale_products(self, manifest: dict[str, Any]) -> list[str]:
+        """Return the products that must go before work can start; decide on none without --force."""
+        present = [name for name in PRODUCTS if (self.out_dir / name).exists()]
+        if not present:
+            return []
+        if not (self.out_dir / MANIFEST).is_file():
+            raise TextDataError(
+                f"{self.out_dir} holds `{present[0]}`, which was not made here; choose another "
+                "OUT_DIR."
+            )
+        if self.force:
+            return present
+        old = read_json(self.out_dir / MANIFEST)
+        then, now = ({**made["parameters"], **made["inputs"]} for made in (old, manifest))
+        for name in {**then, **now}:
             if then.get(name) != now.get(name):
                 values = f"`{name}` {then.get(name)}, not {now.get(name)}"
-                found = values if kind == "parameters" else f"another {name}"
+                found = values if name in self.parameters else f"another {name}"
                 raise TextDataError(
-                    f"{out_dir} was made with {found}; choose another OUT_DIR or add --force."
+                    f"{self.out_dir} was made with {found}; choose another OUT_DIR or add --force."
                 )
-    # Without its model the encoded text is of no use.
-    return [] if (out_dir / model).is_file() else present
+        # Without its model the encoded text is of no use.
+        return [] if self.model.is_file() else present
+
+    def _learn(self, lines: int) -> None:
+        options, langs = self.parameters, self.langs
+        say(f"Learning {options['vocab']} subwords from {lines:,} pairs.")
+        pairs = progress(read_pairs(self.raw_dir, "train", *langs), "learn", lines)
+        if options["bpe"] == "sentencepiece":
+            train_subword(
+                pairs,
+                lines,
+                self.model,
+                vocab_size=options["vocab"],
+                character_coverage=options["character_coverage"],
+            )
+        else:
+            train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
+
+    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter]:
+        if self.parameters["bpe"] == "sentencepiece":
+            return nullcontext(Segmenter(self.model, self.workers))
+        return closing(MosesSegmenter(self.model, self.langs, self.workers))
+
+    def _write_dictionary(self, path: Path) -> None:
+        if self.parameters["bpe"] == "sentencepiece":
+            write_dictionary(self.model, path)
+        else:
+            texts = [self.text / f"train.{lang}" for lang in self.langs]
+            write_counted_dictionary(texts, path, self.workers)
+
+    def _encode_splits(self, lines: dict[str, int]) -> None:
+        """Encode every split of ``lines`` into temporary folders, then put all of them in place."""
+        folders = [self.out_dir / name for name in (f".{self.text.name}.tmp", ".raw.tmp")]
+        for folder in folders:
+            folder.mkdir()
+        limits = {name: self.parameters[name] for name in ("max_len", "max_ratio")}
+        counts = {}
+        with self._segmenter() as segmenter:
+            for split, total in lines.items():
+                pairs = read_pairs(self.raw_dir, split, *self.langs)
+                pairs = progress(pairs, f"encode {split}", total)
+                counts[split] = encode_split(segmenter, pairs, split, self.langs, folders, **limits)
+        write_text(folders[0] / "counts.json", json.dumps(counts, indent=2) + "\n")
+        _remove(self.text)
+        # A dictionary that was counted from other text goes with it.
+        _remove(self.out_dir / "dict.txt")
+        put_folder(folders[1], self.out_dir / "raw")
+        put_folder(folders[0], self.text)  # last: where this folder is, all of it is there
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir():
         remove_folder(path)
     else:
         path.unlink(missing_ok=True)
@@ -212,14 +220,6 @@ def _language(text: str) -> str:
     if not re.fullmatch(r"\w+", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"a language is letters, digits and _, but is {text!r}")
     return text
-
-
-def _folder(text: str) -> Path:
-    if "," in text:
-        raise argparse.ArgumentTypeError(
-            f"must hold no comma, by which fairseq separates names, but is {text!r}"
-        )
-    return Path(text)
 
 
 def _limit(text: str) -> int:
@@ -242,7 +242,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("all", "encode"):
         encode = commands.add_parser(name, usage=parser.usage, prog=parser.prog, allow_abbrev=False)
         encode.add_argument("raw_dir", metavar="RAW_DIR", type=Path)
-        encode.add_argument("out_dir", metavar="OUT_DIR", type=_folder)
+        encode.add_argument("out_dir", metavar="OUT_DIR", type=Path)
         encode.add_argument("--src", type=_language, required=True)
         encode.add_argument("--tgt", type=_language, required=True)
         subwords = encode.add_mutually_exclusive_group(required=True)
@@ -273,25 +273,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, argv: Sequence[str]) -> None:
     if args.command != "finish":
+        parameters = {name: getattr(args, name) for name in _PARAMETERS}
+        options = {name: getattr(args, name) for name in ("spm_model", "force", "workers")}
+        preparation = Preparation(args.raw_dir, args.out_dir, parameters, **options)
+        command = binarise_command(args.out_dir, parameters, preparation.splits[2:], args.workers)
         if args.dry_run:
-            splits = find_splits(args.raw_dir, args.src, args.tgt)
             words = [word for word in argv[1:] if word != "--dry-run"]
             print(shlex.join([*_STEP, "encode", *words]))
-            print(shlex.join(binarise_command(args.out_dir, vars(args), splits[2:], args.workers)))
+            print(shlex.join(command))
             print(shlex.join([*_STEP, "finish", str(args.out_dir)]))
             return
-        parameters = {name: getattr(args, name) for name in _PARAMETERS}
-        tests = encode_all(
-            args.raw_dir,
-            args.out_dir,
-            parameters,
-            spm_model=args.spm_model,
-            force=args.force,
-            threads=args.workers,
-        )
+        preparation.encode()
         if args.command == "encode":
             return
-        binarise(args.out_dir, binarise_command(args.out_dir, parameters, tests, args.workers))
+        binarise(args.out_dir, command)
     print(summary_table(finish(args.out_dir)))
 
 

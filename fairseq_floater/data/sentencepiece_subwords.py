@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import sentencepiece
 
-from fairseq_floater.data.parallel_text import TextDataError, batched
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.files import write_text, write_whole
 
 # As pieces of text these would become fairseq's control symbols.
@@ -21,7 +19,6 @@ FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
 # million sentences, an even sample of longer corpora.
 SUBWORD_PAIRS = 500_000
 BATCH = 10_000
-DROPPED = ("empty", "too_long", "ratio")
 
 
 def train_subword(
@@ -62,7 +59,7 @@ def train_subword(
         )
     except (RuntimeError, ValueError) as error:  # a number that is no C int is a ValueError
         raise TextDataError(_subword_fault(str(error), vocab_size)) from None
-    write_whole(model_path, lambda temporary: temporary.write_bytes(model.getvalue()) and None)
+    write_whole(model_path, lambda temporary: temporary.write_bytes(model.getvalue()))
 
 
 def write_dictionary(model_path: Path, dict_path: Path) -> int:
@@ -100,96 +97,6 @@ class Segmenter:
             for side in zip(*batch)
         ]
         return zip(*([_without_symbols(pieces) for pieces in side] for side in sides))
-
-
-class PairSegmenter(Protocol):
-    """Cut raw sentence pairs into subwords."""
-
-    def pieces(
-        self, batch: Sequence[tuple[str, str]], *, test: bool = False
-    ) -> Iterable[tuple[list[str], list[str]]]: ...
-
-
-class SplitEncoder:
-    """Encode splits, and keep the raw text of those that are not train.
-
-    Train and valid lose the pairs with an empty side, with more than ``max_len`` subwords on one
-    side or with one side more than ``max_ratio`` times as long as the other (0 = no limit). Test
-    splits keep every line. Line k of ``raw_dir`` is always line k of ``out_dir``.
-    """
-
-    def __init__(self, segmenter: PairSegmenter, max_len: int, max_ratio: float) -> None:
-        self.segmenter = segmenter
-        self.max_len = max_len
-        self.max_ratio = max_ratio
-
-    def encode(
-        self,
-        pairs: Iterator[tuple[str, str]],
-        split: str,
-        langs: tuple[str, str],
-        out_dir: Path,
-        raw_dir: Path,
-    ) -> dict[str, Any]:
-        """Write the files of a split and return its counts.
-
-        Args:
-            pairs: raw sentence pairs.
-            split: train, valid or a test split.
-            langs: the languages of the pairs.
-            out_dir: the folder of the text in subwords.
-            raw_dir: the folder of the raw text.
-
-        Raises:
-            TextDataError: no pair is left.
-        """
-        counts: dict[str, Any] = {"lines": 0, "kept": 0}
-        counts |= {"dropped": dict.fromkeys(DROPPED, 0), "empty_kept": 0}
-        counts["subwords"] = dict.fromkeys(langs, 0)
-        with ExitStack() as stack:
-            folders = [out_dir] if split == "train" else [out_dir, raw_dir]
-            files = [
-                stack.enter_context(
-                    (folder / f"{split}.{lang}").open("w", encoding="utf-8", newline="\n")
-                )
-                for folder in folders
-                for lang in langs
-            ]
-            for batch in batched(pairs, BATCH):
-                found = self.segmenter.pieces(batch, test=split.startswith("test"))
-                for pair, pieces in zip(batch, found):
-                    counts["lines"] += 1
-                    fault = self._fault(*map(len, pieces))
-                    if fault and not split.startswith("test"):
-                        counts["dropped"][fault] += 1
-                        continue
-                    counts["kept"] += 1
-                    counts["empty_kept"] += fault == "empty"
-                    for lang, side in zip(langs, pieces):
-                        counts["subwords"][lang] += len(side)
-                    for file, text in zip(files, [*map(" ".join, pieces), *pair]):
-                        file.write(text + "\n")
-        _check_kept(split, counts)
-        return counts
-
-    def _fault(self, source: int, target: int) -> str | None:
-        short, long = sorted((source, target))
-        if short == 0:
-            return "empty"
-        if self.max_len and long > self.max_len:
-            return "too_long"
-        if self.max_ratio and long > self.max_ratio * short:
-            return "ratio"
-        return None
-
-
-def _check_kept(split: str, counts: dict[str, Any]) -> None:
-    if counts["kept"] == 0:
-        raise TextDataError(
-            f"No pair of `{split}` is left: of {counts['lines']:,} lines "
-            + ", ".join(f"{n:,} {why}" for why, n in counts["dropped"].items())
-            + "."
-        )
 
 
 def _without_symbols(pieces: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cut text into subwords in one of two ways behind one interface, for `prepare_text.sh`.
+"""Name the two ways to cut text into subwords, and encode splits by either.
 
 ``sentencepiece`` learns from raw text and gives raw text back; ``subword-nmt`` works on Moses tokens, as
 in the published WMT14 results.
@@ -7,103 +7,96 @@ in the published WMT14 results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from fairseq_floater.data.moses_subwords import (
-    MosesSegmenter,
-    train_codes,
-    write_counted_dictionary,
-)
-from fairseq_floater.data.sentencepiece_subwords import (
-    PairSegmenter,
-    Segmenter,
-    train_subword,
-    write_dictionary,
-)
-
-_Langs = tuple[str, str]
-_Pairs = Iterator[tuple[str, str]]
+from fairseq_floater.data.moses_subwords import MosesSegmenter
+from fairseq_floater.data.parallel_text import TextDataError, batched
+from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter
 
 
-class Segmentation(Protocol):
-    """Learn subwords, cut text by them and write their dictionary.
-
-    Attributes:
-        folder: the folder of the text in subwords.
-        model: the file of the learned model.
-        packages: the packages whose versions shape the result.
-    """
+class Segmentation(NamedTuple):
+    """Name the folder of the text in subwords, the model's file, and the packages that shape both."""
 
     folder: str
     model: str
     packages: tuple[str, ...]
 
-    def learn(
-        self, pairs: _Pairs, lines: int, path: Path, langs: _Langs, parameters: Any, workers: int
-    ) -> None:
-        """Learn from ``lines`` pairs of ``langs`` and write the model to ``path``."""
 
-    def segmenter(
-        self, path: Path, langs: _Langs, workers: int
-    ) -> AbstractContextManager[PairSegmenter]:
-        """Return a context that gives what cuts raw pairs of ``langs`` by the model at ``path``."""
-
-    def write_dictionary(
-        self, path: Path, texts: Sequence[Path], dict_path: Path, workers: int
-    ) -> int:
-        """Write the joint dictionary of the model at ``path`` and ``texts``; return its entries."""
-
-
-class Sentencepiece:
-    """Use one sentencepiece model of both languages."""
-
-    folder = "spm"
-    model = "spm.model"
-    packages: tuple[str, ...] = ("sentencepiece",)
-
-    def learn(
-        self, pairs: _Pairs, lines: int, path: Path, langs: _Langs, parameters: Any, workers: int
-    ) -> None:
-        coverage = parameters["character_coverage"]
-        vocab = parameters["vocab"]
-        train_subword(pairs, lines, path, vocab_size=vocab, character_coverage=coverage)
-
-    @contextmanager
-    def segmenter(self, path: Path, langs: _Langs, workers: int) -> Iterator[PairSegmenter]:
-        yield Segmenter(path, workers)
-
-    def write_dictionary(
-        self, path: Path, texts: Sequence[Path], dict_path: Path, workers: int
-    ) -> int:
-        return write_dictionary(path, dict_path)
-
-
-class SubwordNmt:
-    """Use Moses tokens and a joint byte-pair encoding."""
-
-    folder = "bpe"
-    model = "bpe.codes"
-    packages: tuple[str, ...] = ("sacremoses", "subword-nmt")
-
-    def learn(
-        self, pairs: _Pairs, lines: int, path: Path, langs: _Langs, parameters: Any, workers: int
-    ) -> None:
-        train_codes(pairs, langs, path, merges=parameters["vocab"], workers=workers)
-
-    @contextmanager
-    def segmenter(self, path: Path, langs: _Langs, workers: int) -> Iterator[PairSegmenter]:
-        with closing(MosesSegmenter(path, langs, workers)) as segmenter:
-            yield segmenter
-
-    def write_dictionary(
-        self, path: Path, texts: Sequence[Path], dict_path: Path, workers: int
-    ) -> int:
-        return write_counted_dictionary(texts, dict_path, workers)
-
-
-SEGMENTATIONS: dict[str, Segmentation] = {
-    "sentencepiece": Sentencepiece(),
-    "subword-nmt": SubwordNmt(),
+SEGMENTATIONS = {
+    "sentencepiece": Segmentation("spm", "spm.model", ("sentencepiece",)),
+    "subword-nmt": Segmentation("bpe", "bpe.codes", ("sacremoses", "subword-nmt")),
 }
+
+
+def encode_split(
+    segmenter: Segmenter | MosesSegmenter,
+    pairs: Iterator[tuple[str, str]],
+    split: str,
+    langs: tuple[str, str],
+    folders: Sequence[Path],
+    *,
+    max_len: int = 0,
+    max_ratio: float = 0.0,
+) -> dict[str, Any]:
+    """Write a split in subwords, and its raw text, line for line the same sentences.
+
+    Train and valid lose the pairs with an empty side, with more than ``max_len`` subwords on one
+    side or with one side more than ``max_ratio`` times as long as the other. Test splits keep every line.
+
+    Args:
+        segmenter: cuts the pairs.
+        pairs: raw sentence pairs.
+        split: train, valid or a test split.
+        langs: the languages of the pairs.
+        folders: of the text in subwords, and of the raw text, which train has no use for.
+        max_len, max_ratio: 0 is no limit.
+
+    Returns:
+        The counts of the split.
+
+    Raises:
+        TextDataError: no pair is left.
+    """
+    is_test = split.startswith("test")
+    dropped = {"empty": 0, "too_long": 0, "ratio": 0}
+    subwords = dict.fromkeys(langs, 0)
+    counts: dict[str, Any] = {"lines": 0, "kept": 0, "dropped": dropped, "empty_kept": 0}
+    counts["subwords"] = subwords
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(
+                (folder / f"{split}.{lang}").open("w", encoding="utf-8", newline="\n")
+            )
+            for folder in (folders[:1] if split == "train" else folders)
+            for lang in langs
+        ]
+        for batch in batched(pairs, BATCH):
+            for pair, pieces in zip(batch, segmenter.pieces(batch, test=is_test)):
+                counts["lines"] += 1
+                fault = _fault(sorted(map(len, pieces)), max_len, max_ratio)
+                if fault and not is_test:
+                    dropped[fault] += 1
+                    continue
+                counts["kept"] += 1
+                counts["empty_kept"] += fault == "empty"
+                for lang, side in zip(langs, pieces):
+                    subwords[lang] += len(side)
+                for file, text in zip(files, [*map(" ".join, pieces), *pair]):
+                    file.write(text + "\n")
+    if counts["kept"] == 0:
+        why = ", ".join(f"{number:,} {fault}" for fault, number in dropped.items())
+        raise TextDataError(f"No pair of `{split}` is left: of {counts['lines']:,} lines {why}.")
+    return counts
+
+
+def _fault(lengths: list[int], max_len: int, max_ratio: float) -> str | None:
+    short, long = lengths
+    if short == 0:
+        return "empty"
+    if max_len and long > max_len:
+        return "too_long"
+    if max_ratio and long > max_ratio * short:
+        return "ratio"
+    return None

@@ -5,8 +5,6 @@ A plugin around ours sends the signals from within, so that they come at the sam
 
 import copy
 import json
-import logging
-import re
 import shlex
 import signal
 import sys
@@ -149,8 +147,6 @@ def test_a_training_told_to_stop_saves_at_that_very_update(stopped):
     assert valid_losses(log) == {}
     line = "told to stop (SIGTERM): saved at update 4; run the same command to go on"
     assert log.count(line) == 1
-    assert "done training" not in log
-    assert "stopped training in " in log
 
 
 def test_told_during_the_save_of_an_epoch_it_stops_after_the_next_update(stopped, uninterrupted):
@@ -217,34 +213,37 @@ def options_of_a_training(**changes):
     ("options", "first_update", "stop"),  # told after the first update
     [
         ({}, 6, 7),
-        ({"save_interval_updates": 7}, 6, 8),
-        ({"validate_interval_updates": 7}, 13, 15),
-        ({"validate_interval_updates": 1}, 6, 8),  # it would never find another moment
-        ({}, 0, 1),  # the first batches overflowed
+        ({"save_interval_updates": 7}, 6, 7),
+        ({"validate_interval_updates": 7}, 6, 7),
+        ({}, -1, 1),  # the first batches overflowed
         ({"max_update": 7}, 6, None),
         ({"no_save": True}, 6, None),
         ({"no_last_checkpoints": True}, 6, None),
     ],
 )
 def test_the_update_of_the_stop(monkeypatch, options, first_update, stop):
-    monkeypatch.setattr(preemption, "_trains", False)
     monkeypatch.setattr(preemption, "_told", False)
-    monkeypatch.setattr(logging.getLogger("fairseq_cli.train"), "filters", [])
+    before = signal.getsignal(signal.SIGTERM)
     cfg, used = options_of_a_training(**options), []
     unchanged = copy.deepcopy(cfg)
     after_update = preemption.stopping(lambda cfg, *_: used.append(cfg))
-    for update in range(first_update, first_update + 3):
-        trainer = SimpleNamespace(cfg=cfg, get_num_updates=lambda update=update: update)
-        after_update(cfg, trainer, None, None, [], False)
-        preemption._told = preemption._trains  # by the handler, which was set before
-        if used[-1] is not cfg:
-            break
+    try:
+        for update in range(max(0, first_update), first_update + 3):
+            trainer = SimpleNamespace(cfg=cfg, get_num_updates=lambda update=update: update)
+            after_update(cfg, trainer, None, None, [], False)
+            if signal.getsignal(signal.SIGTERM) is not before:
+                signal.raise_signal(signal.SIGTERM)
+            if used[-1] is not cfg:
+                break
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert cfg == unchanged  # what checkpoints hold
     if stop is None:
-        assert used == [cfg] * 3
+        assert all(c is cfg for c in used) and len(used) == 3
         return
     assert used[-1].optimization.max_update == update == stop
-    assert used[-1].dataset.disable_validation is (options != {"validate_interval_updates": 1})
+    at_interval = any(name.endswith("interval_updates") for name in options)
+    assert used[-1].dataset.disable_validation is not at_interval
 
 
 TWICE = """
@@ -259,7 +258,7 @@ for folder in sys.argv[1:]:
 from fairseq_floater.checkpoints import preemption
 preemption.install()
 assert train.validate_and_save.__wrapped__ is plain
-assert signal.getsignal(signal.SIGTERM) is preemption._on_sigterm
+assert signal.getsignal(signal.SIGTERM) is preemption._pass_on
 print("installed once", flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 print("still there")
@@ -302,7 +301,7 @@ def test_loaders_outlive_a_signal_to_everyone_but_obey_their_parent(tmp_path):
     assert done.stdout.split() == ["fork", "7", "0", "0", "spawn", "7", "0", "0"]
 
 
-# Two processes: 5 updates an epoch; they ask each other at update 10 and 20.
+# Two processes: 5 updates an epoch.
 
 BOTH = ("--distributed-world-size", 2, "--distributed-backend", "gloo")
 # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
@@ -336,19 +335,18 @@ def by_fairseq(toy, plugin, folder, epochs, *options, tell=None):
 @pytest.mark.slow
 def test_two_processes_stop_at_the_same_update_whoever_is_told(toy, plugin, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    by_torchrun(toy, plugin, whole, 5, "--max-update", 21)
+    by_torchrun(toy, plugin, whole, 5, "--max-update", 13)
 
-    # The loaders of one, too; the other later. Update 10 ends an epoch.
-    tell = {1: [["update", 2, "group"]], 0: [["update", 7, "process"]]}
-    log = by_torchrun(toy, plugin, parts, 5, tell=tell)
-    assert re.findall(r"TELLING (\w+) AT (\d+)", log) == [("group", "2"), ("process", "7")]
-    assert log.count("saved at update 11;") == 1
-    assert (parts / "stopped").read_text() == f"{updates(parts)}\n" == "11\n"
-    assert list(valid_losses(log)) == [1, 2]
+    # The loaders of one, too.
+    log = by_torchrun(toy, plugin, parts, 5, tell={1: [["update", 6, "group"]]})
+    assert "TELLING group AT 6" in log
+    assert log.count("saved at update 7;") == 1
+    assert (parts / "stopped").read_text() == f"{updates(parts)}\n" == "7\n"
+    assert list(valid_losses(log)) == [1]
 
     # Only the process that waits for the other two.
     log = by_fairseq(toy, plugin, parts, 5, tell={1: [["update", 12, "parent"]]})
     assert "TELLING parent AT 12" in log
-    assert list(update_losses(log)) == list(range(12, 22))
-    assert (parts / "stopped").read_text() == f"{updates(parts)}\n" == "21\n"
+    assert list(update_losses(log)) == list(range(8, 14))
+    assert (parts / "stopped").read_text() == f"{updates(parts)}\n" == "13\n"
     assert largest_difference(whole / "checkpoint_last.pt", parts / "checkpoint_last.pt") <= 1e-5

@@ -1,11 +1,6 @@
 """Moses tokens and subword-nmt: the preprocessing of the published WMT14 results."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -143,33 +138,3 @@ def test_a_ready_model_is_for_sentencepiece_alone(numbers, tmp_path):
     assert "--spm-model is for --bpe sentencepiece" in done.stderr
     done = run(["bash", SCRIPT, numbers, tmp_path / "out", *words[:-1], "bpe"], code=2)
     assert "argument --bpe: invalid choice: 'bpe'" in done.stderr
-
-
-ORPHANS = """
-import os, sys, time
-from fairseq_floater.data.moses_subwords import Workers, _load
-pool = Workers(2, _load, ("en", "de"), None)
-print(*[p.pid for p in pool._pool._pool], flush=True)
-time.sleep(60)
-"""
-
-
-def test_workers_end_with_a_killed_parent():
-    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
-    workers = [int(word) for word in parent.stdout.readline().split()]
-    assert len(workers) == 2
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    deadline = time.monotonic() + 60
-    while any(_alive(pid) for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def _alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A process that nobody waits for is a zombie, and has ended.
-    return ") Z " not in Path(f"/proc/{pid}/stat").read_text()

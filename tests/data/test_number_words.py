@@ -154,15 +154,6 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
     assert contents(tmp_path) == whole
 
 
-def test_a_foreign_manifest_deletes_nothing(tmp_path: Path) -> None:
-    precious = tmp_path / "precious.txt"
-    precious.write_text("mine")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / MANIFEST).write_text('{"parameters": {}, "files": {"../precious.txt": {}}}')
-    write_numbers(tmp_path / "out", **SMALL, overwrite=True)
-    assert precious.read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -185,9 +176,3 @@ def test_impossible_corpora_are_refused(
     with pytest.raises(CorpusError, match=f"^{re.escape(message)}"):
         write_numbers(tmp_path, **{**SMALL, **arguments})
     assert contents(tmp_path) == {}
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CorpusError, match=r"file/out cannot be written: Not a directory\.$"):
-        write_numbers(tmp_path / "file" / "out", **SMALL)

@@ -150,12 +150,11 @@ def test_a_server_without_ranges_starts_over(download, server):
     assert download.path.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("status", [403, 404])
-def test_an_archive_that_is_not_there_is_not_asked_for_again(download, server, status):
-    server.faults = [status] * 9
+def test_an_archive_that_is_not_there_is_not_asked_for_again(download, server):
+    server.faults = [404] * 9
     told = download.run(code=1)
     assert f"{NAME} could not be fetched from {server.url} (0 bytes are kept); run " in told
-    assert "--mirror" in told and str(status) in told
+    assert "--mirror" in told and "404" in told
     assert server.starts == [0]
     assert not download.path.exists()
 
@@ -249,12 +248,6 @@ def test_a_changed_file_is_fetched_anew(download, server):
     assert len(server.starts) == 2
 
 
-def test_a_file_is_checked_against_what_is_published_since(download, server):
-    download.run()
-    download.known(server.url, sha256=sha256(OTHER))
-    assert sha256(OTHER) in download.run(code=1)
-
-
 # Mirrors
 
 
@@ -285,7 +278,7 @@ def test_a_mirror_replaces_the_published_url(capsys, tmp_path):
         assert listed(capsys, "--mirror", mirror)[0][0].startswith(start)
 
 
-@pytest.mark.parametrize("mirror", ["ftp://host/pub", "s3://bucket", "file://host/pub"])
+@pytest.mark.parametrize("mirror", ["ftp://host/pub", "file://host/pub"])
 def test_other_mirrors_are_refused(mirror, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["archives", "en-fr", "--out", "x", "--mirror", mirror])

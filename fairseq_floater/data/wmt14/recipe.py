@@ -29,98 +29,58 @@ def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
     return list({part.archive.name: part.archive for part in parts}.values())
 
 
-def archive_lines(
-    pair: str,
-    out: Path,
-    *,
-    mirror: str | None = None,
-    valid: str = VALID[0],
-    rehearsal: bool = False,
-) -> list[str]:
-    """Return a line for each archive: its URL, SHA-256, MD5 and place; a dash where none is published.
-
-    Args:
-        pair: a key of :data:`RECIPES`.
-        out: the folder of the data; archives lie in ``out/archives``.
-        mirror: the URL of a folder that replaces the published one.
-        valid: one of :data:`VALID`.
-        rehearsal: whether the archives are not the published ones.
-    """
-    lines = []
-    for archive in archives_of(RECIPES[pair], valid):
-        url = archive.url if mirror is None else f"{mirror}/{archive.name}"
-        checksums = (None, None) if rehearsal else (archive.sha256, archive.md5)
-        words = (url, *(checksum or "-" for checksum in checksums))
-        lines.append(" ".join((*words, str(out / "archives" / archive.name))))
-    return lines
+def _list_archives(args: argparse.Namespace) -> None:
+    """Print a line for each archive: its URL, SHA-256, MD5 and place; a dash where none is published."""
+    for archive in archives_of(RECIPES[args.pair], args.valid):
+        url = archive.url if args.mirror is None else f"{args.mirror}/{archive.name}"
+        checksums = (None, None) if args.rehearsal else (archive.sha256, archive.md5)
+        place = args.out / "archives" / archive.name
+        print(url, *(checksum or "-" for checksum in checksums), place)
 
 
-def make_corpus(pair: str, out: Path, *, valid: str, rehearsal: bool) -> None:
-    """Assemble ``out/corpus`` from ``out/archives``, unless it was made of the same archives.
-
-    Args:
-        pair: a key of :data:`RECIPES`.
-        out: the folder of the data.
-        valid: one of :data:`VALID`.
-        rehearsal: whether the archives are not the published ones: their lines are not compared.
-    """
-    recipe, folder = RECIPES[pair], out / "archives"
-    checksums = {a.name: _recorded_checksum(folder / a.name) for a in archives_of(recipe, valid)}
-    made_of = {"pair": pair, "valid": valid, "rehearsal": rehearsal, "archives": checksums}
-    manifest = out / "corpus.json"
-    if (out / "corpus" / COUNTS).is_file() and _read(manifest) == made_of:
+def _make_corpus(args: argparse.Namespace) -> None:
+    """Assemble ``OUT/corpus`` from ``OUT/archives``, unless it was made of the same archives."""
+    recipe, folder, corpus = RECIPES[args.pair], args.out / "archives", args.out / "corpus"
+    checksums = {}
+    for archive in archives_of(recipe, args.valid):
+        # The script writes it beside an archive once it has checked it.
+        record = folder / f"{archive.name}.sha256"
+        if not ((folder / archive.name).is_file() and record.is_file()):
+            raise TextDataError(
+                f"{folder / archive.name} must be fetched first: run scripts/prepare_wmt14.sh."
+            )
+        checksums[archive.name] = record.read_text(encoding="utf-8").split(" ")[0]
+    made_of = {name: getattr(args, name) for name in ("pair", "valid", "rehearsal")}
+    made_of["archives"] = checksums
+    manifest = args.out / "corpus.json"
+    if (corpus / COUNTS).is_file() and manifest.is_file() and read_json(manifest) == made_of:
         say("corpus is there already: skipped.")
         return
     # Gone while the text is made: a break in between never leaves old text under a new description.
     manifest.unlink(missing_ok=True)
-    assemble(recipe, folder, out / "corpus", valid=valid, check=not rehearsal, say=say)
+    assemble(recipe, folder, corpus, valid=args.valid, check=not args.rehearsal)
     write_text(manifest, json.dumps(made_of, indent=2) + "\n")
-
-
-def _recorded_checksum(archive: Path) -> str:
-    """Return the SHA-256 that the script wrote beside an archive once it had checked it."""
-    record = archive.with_name(f"{archive.name}.sha256")
-    if not (archive.is_file() and record.is_file()):
-        raise TextDataError(f"{archive} must be fetched first: run scripts/prepare_wmt14.sh.")
-    return record.read_text(encoding="utf-8").split(" ")[0]
-
-
-def _read(path: Path) -> Any:
-    """Return the content of a JSON record; None where there is none."""
-    try:
-        return read_json(path) if path.is_file() else None
-    except ValueError:
-        raise TextDataError(
-            f"{path} is damaged; remove it and run again: it is made anew."
-        ) from None
 
 
 def report(pair: str, out: Path) -> dict[str, Any]:
     """Return what was made beside what is published: lines of each corpus, pairs kept of each split."""
-    try:
-        found = _report(RECIPES[pair], out)
-        report_text(found)  # a record that cannot be shown was not written here
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
-        raise TextDataError(f"The records in {out} are damaged; make it again.") from None
-    return found
-
-
-def _report(recipe: Recipe, out: Path) -> dict[str, Any]:
-    counts = _read(out / "corpus" / COUNTS)
-    summary = _read(out / "summary.json")
+    recipe, made_of = RECIPES[pair], read_json(out / "corpus.json")
+    counts, summary = read_json(out / "corpus" / COUNTS), read_json(out / "summary.json")
     published = recipe.published_lines
     train = summary["splits"]["train"]
-    made_of = _read(out / "corpus.json")
     return {
         **{key: made_of[key] for key in ("pair", "valid", "rehearsal")},
         "lines": {n: {"found": k, "published": published[n]} for n, k in counts["lines"].items()},
         "repaired": counts["repaired"],
         "splits": {
-            name: {"lines": counts["splits"][name], "kept": summary["splits"][name]["kept"]}
-            for name in counts["splits"]
+            name: {"lines": lines, "kept": summary["splits"][name]["kept"]}
+            for name, lines in counts["splits"].items()
         },
-        "share_kept": {"found": train["kept"] / train["lines"], "published": recipe.kept}
-        | {"source": recipe.kept_source},
+        "share_kept": {
+            "found": train["kept"] / train["lines"],
+            "published": recipe.kept,
+            "source": recipe.kept_source,
+        },
         **{key: summary[key] for key in ("dictionary", "sha256", "parameters")},
     }
 
@@ -177,26 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a step of the script; return the exit code."""
-    args = _parser().parse_args(argv)
-    if args.command == "text":
-        return _prepare_text(args)
-    return exit_code(lambda: _run(args), args.out)
-
-
-def _run(args: argparse.Namespace) -> None:
-    sources = {"valid": args.valid, "rehearsal": args.rehearsal}
-    if args.command == "archives":
-        print("\n".join(archive_lines(args.pair, args.out, mirror=args.mirror, **sources)))
-    elif args.command == "corpus":
-        make_corpus(args.pair, args.out, **sources)
-    else:
-        found = report(args.pair, args.out)
-        write_text(args.out / "wmt14.json", json.dumps(found, indent=2) + "\n")
-        print(report_text(found))
-
-
 def _prepare_text(args: argparse.Namespace) -> int:
     words = ["all", str(args.out / "corpus"), str(args.out), "--src", "en"]
     words += ["--tgt", RECIPES[args.pair].target, "--bpe", args.bpe, "--vocab", str(args.vocab)]
@@ -204,6 +144,21 @@ def _prepare_text(args: argparse.Namespace) -> int:
     # Its table is progress here: the report is the result.
     with contextlib.redirect_stdout(sys.stderr):
         return prepare.main([*words, *(["--force"] if args.force else [])])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a step of the script; return the exit code."""
+    args = _parser().parse_args(argv)
+    if args.command == "text":
+        return _prepare_text(args)
+    steps = {"archives": _list_archives, "corpus": _make_corpus, "report": _report}
+    return exit_code(lambda: steps[args.command](args), args.out)
+
+
+def _report(args: argparse.Namespace) -> None:
+    found = report(args.pair, args.out)
+    write_text(args.out / "wmt14.json", json.dumps(found, indent=2) + "\n")
+    print(report_text(found))
 
 
 if __name__ == "__main__":

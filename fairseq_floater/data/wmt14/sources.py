@@ -43,26 +43,22 @@ _NEWS = Archive(
 _UN = Archive("training-parallel-un.tgz", f"{_SITE}/wmt13/training-parallel-un.tgz")
 _GIGA = Archive("training-giga-fren.tar", f"{_SITE}/wmt10/training-giga-fren.tar")
 _NEWSTEST2014 = Archive(
-    "test-full.tgz",
-    f"{_SITE}/wmt14/test-full.tgz",
-    md5="a8cd784e006feb32ac6f3d9ec7eb389a",
+    "test-full.tgz", f"{_SITE}/wmt14/test-full.tgz", md5="a8cd784e006feb32ac6f3d9ec7eb389a"
 )
 # The archive is called test.tgz where it is published, as those of other years are.
 _NEWSTEST2013 = Archive(
-    "wmt13-test.tgz",
-    f"{_SITE}/wmt13/test.tgz",
-    md5="48eca5d02f637af44e85186847141f67",
+    "wmt13-test.tgz", f"{_SITE}/wmt13/test.tgz", md5="48eca5d02f637af44e85186847141f67"
 )
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Describe one part of the training text.
+    """Describe a part of the training text, or a test set in SGML.
 
     Attributes:
         name: as reports show it.
         archive: the archive that holds it.
-        member: its path in the archive; ``{lang}`` stands for the language.
+        member: its path in the archive; ``{lang}`` stands for the language, ``{role}`` for src or ref.
         lines: the published number of lines.
     """
 
@@ -73,20 +69,6 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class TestSet:
-    """Describe a test set in SGML, as :class:`Corpus` describes text.
-
-    In ``member``, ``{role}`` stands for src or ref; ``roles`` is (src, src) where each file is a source.
-    """
-
-    name: str
-    archive: Archive
-    member: str
-    lines: int
-    roles: tuple[str, str] = ("src", "ref")
-
-
-@dataclass(frozen=True)
 class Recipe:
     """List what a language pair is made of.
 
@@ -94,24 +76,29 @@ class Recipe:
         target: the language that is not English.
         corpora: the training text, in its order.
         held_out_every: line k * ``held_out_every`` of that text is held out for validation.
-        test, valid: newstest2014 and newstest2013.
+        test: newstest2014.
         kept: the share of pairs that published runs of the Perl scripts kept after cleaning.
         kept_source: where that share is reported.
+        valid: newstest2013.
     """
 
     target: str
     corpora: tuple[Corpus, ...]
     held_out_every: int
-    test: TestSet
-    valid: TestSet
+    test: Corpus
     kept: float
     kept_source: str
+    valid: Corpus = Corpus("newstest2013", _NEWSTEST2013, "test/newstest2013-src.{lang}.sgm", 3000)
 
     @property
     def published_lines(self) -> dict[str, int]:
         """Return the number of lines of every corpus and test set, by name."""
-        parts: tuple[Corpus | TestSet, ...] = (*self.corpora, self.test, self.valid)
-        return {part.name: part.lines for part in parts}
+        return {part.name: part.lines for part in (*self.corpora, self.test, self.valid)}
+
+
+def _newstest2014(pair: str) -> Corpus:
+    member = f"test-full/newstest2014-{pair}-{{role}}.{{lang}}.sgm"
+    return Corpus("newstest2014", _NEWSTEST2014, member, 3003)
 
 
 RECIPES = {
@@ -125,12 +112,7 @@ RECIPES = {
             ),
         ),
         held_out_every=100,
-        test=TestSet(
-            "newstest2014", _NEWSTEST2014, "test-full/newstest2014-deen-{role}.{lang}.sgm", 3003
-        ),
-        valid=TestSet(
-            "newstest2013", _NEWSTEST2013, "test/newstest2013-src.{lang}.sgm", 3000, ("src", "src")
-        ),
+        test=_newstest2014("deen"),
         kept=3_960_793 / 4_544_200,
         kept_source="fairseq issue 132, with news-commentary v12",
     ),
@@ -146,12 +128,7 @@ RECIPES = {
             Corpus("giga-fren", _GIGA, "giga-fren.release2.fixed.{lang}.gz", 22_520_376),
         ),
         held_out_every=1333,
-        test=TestSet(
-            "newstest2014", _NEWSTEST2014, "test-full/newstest2014-fren-{role}.{lang}.sgm", 3003
-        ),
-        valid=TestSet(
-            "newstest2013", _NEWSTEST2013, "test/newstest2013-src.{lang}.sgm", 3000, ("src", "src")
-        ),
+        test=_newstest2014("fren"),
         kept=35_482_654 / 40_811_694,
         kept_source="fairseq-lua issue 59, which also left out sentences above 175 words",
     ),
