@@ -290,7 +290,6 @@ def trained(toy, tmp_path_factory):
     """An epoch of every setting from random parameters, in folders ``one/NAME`` and ``two/NAME``."""
     folder = tmp_path_factory.mktemp("settings")
     shared = ("--arch", toys.ARCH, "--dropout", 0, "--max-epoch", 1, "--no-epoch-checkpoints")
-    shared += ("--num-workers", 0)  # the end of a run waits seconds for a worker to notice
     one, two = [], []
     for name, setting in SETTINGS.items():
         alone = toy.training(folder / "one" / name, *shared, *setting, "--update-freq", 2)
