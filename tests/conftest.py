@@ -10,8 +10,8 @@ torch.set_num_threads(1)
 
 # The files that take minutes, longest first: begun last, one of them would run alone at the end.
 LONGEST = (
-    *("test_scripts", "test_integration", "test_distributed", "test_preemption"),
-    *("test_integration_training", "test_table2", "test_s2l_script", "test_wmt14"),
+    *("test_preemption", "test_s2l_script", "test_scripts", "test_distributed"),
+    *("test_integration", "test_fairseq_compat", "test_integration_training", "test_wmt14"),
 )
 
 

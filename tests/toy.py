@@ -63,7 +63,7 @@ def environment(**changes):
 def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300, new=False):
     """Run a command to its end and return it; another exit code than ``code`` fails the test.
 
-    Python's own options and what happens at its exit need a ``new`` process (`warm.py`).
+    Signals, Python's own options and what happens at its exit need a ``new`` process (`warm.py`).
     """
     __tracebackhide__ = True
     command = [str(word) for word in command]

@@ -2,7 +2,7 @@
 
 Not a test file. A command is a process of its own, with its own arguments, environment, folder and exit
 code, forked from one that has imported both and nothing of this package; the module runs as `__main__`.
-Only what happens before that (options of Python itself) and after it (`atexit`) needs a new process.
+What happens before that (options of Python itself), after it (`atexit`) and by signals needs a new process.
 """
 
 import logging
