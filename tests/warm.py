@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,10 +37,14 @@ def run(command, *, stdin, cwd, env, timeout):
         streams[0].write_text(stdin, encoding="utf-8")
         process = _CONTEXT.Process(target=_become, args=(command[2:], streams, cwd, env))
         process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            raise subprocess.TimeoutExpired(command, timeout)
+        try:
+            process.join(timeout)
+            if process.exitcode is None:
+                raise subprocess.TimeoutExpired(command, timeout)
+        finally:
+            if process.exitcode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.join()
         output, messages = (path.read_text(encoding="utf-8") for path in streams[1:])
     return subprocess.CompletedProcess(command, process.exitcode, output, messages)
 
@@ -56,7 +61,8 @@ def _start_server(env):
 
 
 def _become(words, streams, cwd, env):
-    """Be the command: in the forked process."""
+    """Be the command: in the forked process, which ends with all that it starts."""
+    os.setsid()
     for number, path in enumerate(streams):
         flags = os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY
         os.dup2(os.open(path, flags), number)
