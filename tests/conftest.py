@@ -1,17 +1,17 @@
 """One thread a process: small matrices gain nothing from more, and sums keep their order."""
 
-import sys
 from pathlib import Path
 
 import pytest
+import tally
 import torch
 
 torch.set_num_threads(1)
 
 # The files that take minutes, longest first: begun last, one of them would run alone at the end.
 LONGEST = (
-    *("test_scripts", "test_integration", "test_distributed", "test_preemption"),
-    *("test_integration_training", "test_table2", "test_s2l_script", "test_wmt14"),
+    *("test_preemption", "test_s2l_script", "test_scripts", "test_distributed"),
+    *("test_integration", "test_fairseq_compat", "test_integration_training", "test_wmt14"),
 )
 
 
@@ -25,12 +25,31 @@ def _seeded():
     torch.manual_seed(0)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """How many inputs each fuzz target had, where they were asked for (one process: no -n)."""
-    fuzzing = sys.modules.get("fuzzing")
-    if fuzzing is None or not fuzzing.ASKED:
+def pytest_addoption(parser):
+    parser.addoption(
+        "--tables", action="store_true", help="print the tables of docs/reliability.md"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _counted(request):
+    tally.take()
+    yield
+    request.node.user_properties += [("tally", counted) for counted in tally.take()]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print what tests counted."""
+    if not config.getoption("--tables"):
         return
-    terminalreporter.section("inputs tried, and those of them accepted")
-    for target, tried in fuzzing.TRIED.items():
-        terminalreporter.line(f"{target:<40}{tried:>9,}{fuzzing.ACCEPTED[target]:>9,}")
-    terminalreporter.line(f"{'in all':<40}{sum(fuzzing.TRIED.values()):>9,}")
+    failures = [r for kind in ("failed", "error") for r in terminalreporter.getreports(kind)]
+    failed = {report.nodeid for report in failures}
+    counts = [
+        [*counted, report.nodeid in failed]
+        for report in (*terminalreporter.getreports(""), *failures)
+        if report.when == "teardown"
+        for name, counted in report.user_properties
+        if name == "tally"
+    ]
+    for line in tally.markdown(counts):
+        terminalreporter.line(line)

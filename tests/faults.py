@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+import tally
 import torch
 from toy import environment
 
@@ -48,6 +49,11 @@ class Tool:
     copied: tuple = ()
     varies: tuple = ()
     writing: str = ""
+
+    @property
+    def title(self):
+        """Its name in a table."""
+        return f"`scripts/{self.name}`" if self.name.endswith(".sh") else f"`floater {self.name}`"
 
 
 # What a folder holds.
@@ -276,6 +282,7 @@ def kill_and_restart(tool, place, inputs, kills, seed=1):
             if met is not None:
                 counts[met] += 1
                 done += 1
+                tally.count("kills", tool.title, met.name)
             check_nothing_half(tool, folder, whole)
         begun = time.monotonic()
         finish(tool, folder)

@@ -1,8 +1,7 @@
 """What the fuzz tests share: how many inputs they try, how they spoil a good one, what may come of it.
 
 Not a test file. `FLOATER_FUZZ_EXAMPLES=N` makes about N inputs over all targets, at random; without it the
-few thousand of a normal run are the same every time. At its end pytest says how many each target got
-(`conftest.py`).
+few thousand of a normal run are the same every time. `--tables` says how many each target got (`tally.py`).
 """
 
 import contextlib
@@ -13,8 +12,8 @@ import json
 import math
 import os
 import time
-from collections import Counter
 
+import tally
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +22,6 @@ from fairseq_floater.errors import one_line
 
 ASKED = "FLOATER_FUZZ_EXAMPLES" in os.environ
 TOTAL = int(os.environ.get("FLOATER_FUZZ_EXAMPLES", 2_000))
-# Inputs by target, and those of them that were accepted.
-TRIED, ACCEPTED = Counter(), Counter()
 # Seconds of this process's own that one input may take, however busy the machine is; most take 0.01.
 MOST_SECONDS = 10
 
@@ -38,9 +35,9 @@ def inputs(target, share, *examples, **strategies):
     def decorate(test):
         @functools.wraps(test)
         def counted(*fixtures, **words):
-            TRIED[target] += 1
+            tally.count("inputs", target, "tried")
             start = time.process_time()
-            ACCEPTED[target] += bool(test(*fixtures, **words))
+            tally.count("inputs", target, "accepted", bool(test(*fixtures, **words)))
             assert time.process_time() - start < MOST_SECONDS
 
         run = given(**strategies)(counted)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from toy import ROOT, floater, run
 
+import fairseq_floater
 from fairseq_floater.cli import build_parser
 from fairseq_floater.verbs import VERBS
 
@@ -78,15 +79,33 @@ assert argparse.Namespace in torch.serialization.get_safe_globals()
 
 
 def test_an_import_registers_what_fairseq_needs(tmp_path):
-    run([sys.executable, "-c", REGISTERED])
-    # Not only for `-c`: from a script too, and from a module that is itself run with -m.
     (tmp_path / "script.py").write_text(REGISTERED)
     run([sys.executable, "script.py"], cwd=tmp_path)
-    run([sys.executable, "-m", "script"], cwd=tmp_path)
+    # Here `-m` still looks for what it is to run.
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text(REGISTERED)
     (tmp_path / "package" / "__main__.py").write_text("")
     run([sys.executable, "-m", "package"], cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["-c"], False),
+        (["script.py"], False),
+        (["/usr/bin/fairseq-train"], False),
+        (["-m", "package"], False),
+        (["-m", "fairseq_cli.train"], False),
+        (["/usr/bin/floater"], True),
+        (["-m", "fairseq_floater"], True),
+        (["-m", "fairseq_floater.data.prepare"], True),
+    ],
+    ids=str,
+)
+def test_only_our_own_command_waits_to_import_fairseq(monkeypatch, words, own):
+    monkeypatch.setattr(sys, "argv", words[:1])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
+    assert fairseq_floater._is_own_command() == own
 
 
 def test_a_fault_of_the_user_is_one_sentence(tmp_path):

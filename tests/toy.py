@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import warm
 
 import fairseq_floater
 
@@ -27,6 +28,8 @@ SHAPE = (
     *("--encoder-normalize-before", "--decoder-normalize-before"),
 )
 TASK = ("--task", "translation", "--source-lang", "en", "--target-lang", "de", "--cpu")
+# The end of every epoch would wait seconds for a loader's process to notice.
+TASK += ("--num-workers", "0")
 TRAINING = (
     *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0"),
     *("--batch-size", "34", "--required-batch-size-multiple", "1", "--seed", "1"),
@@ -57,20 +60,19 @@ def environment(**changes):
     return {**kept, **own, **changes}
 
 
-def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300):
-    """Run a command to its end and return it; another exit code than ``code`` fails the test."""
+def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300, new=False):
+    """Run a command to its end and return it; another exit code than ``code`` fails the test.
+
+    Signals, Python's own options and what happens at its exit need a ``new`` process (`warm.py`).
+    """
     __tracebackhide__ = True
     command = [str(word) for word in command]
-    done = subprocess.run(
-        command,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        cwd=cwd,
-        env=environment() if env is None else env,
-        timeout=timeout,
-    )
+    how = {"cwd": cwd, "env": environment() if env is None else env, "timeout": timeout}
+    if warm.is_warm(command) and not new:
+        done = warm.run(command, stdin=stdin, **how)
+    else:
+        how |= {"capture_output": True, "text": True, "encoding": "utf-8"}
+        done = subprocess.run(command, input=stdin, **how)
     if done.returncode != code:
         raise AssertionError(
             f"exit code {done.returncode} instead of {code}: {shlex.join(command)}\n"

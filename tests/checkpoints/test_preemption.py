@@ -88,9 +88,10 @@ def train(toy, plugin, folder, *options, tell=None, asked=ASKED, code=0):
     """The log of a training of two epochs whose process gets the signals of ``tell``."""
     words = toy.training(folder, "--arch", toys.ARCH, "--max-epoch", 2, *options)
     # Without fairseq's buffer an epoch needs its loader to the end.
-    words += ["--data-buffer-size", 0, "--user-dir", plugin]
+    words += ["--num-workers", 1, "--data-buffer-size", 0, "--user-dir", plugin]
     command = [sys.executable, "-m", "fairseq_cli.train", *words]
-    return toys.run(command, env=told({0: tell or []}, **asked), code=code).stdout
+    # What a signal does depends on the process that it meets: no fork.
+    return toys.run(command, env=told({0: tell or []}, **asked), code=code, new=True).stdout
 
 
 def state(folder):
@@ -306,6 +307,7 @@ def test_loaders_outlive_a_signal_to_everyone_but_obey_their_parent(tmp_path):
 BOTH = ("--distributed-world-size", 2, "--distributed-backend", "gloo")
 # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
 BOTH += ("--ddp-backend", "legacy_ddp", "--load-checkpoint-on-all-dp-ranks")
+BOTH += ("--num-workers", 1)
 
 
 def training_of_two(toy, plugin, folder, epochs, *options):

@@ -111,7 +111,7 @@ def line_of(verb, words):
     return line
 
 
-@inputs("options, parsed", 40, verb=st.sampled_from(tuple(OPTIONS)), words=ODD_OPTIONS)
+@inputs("options, parsed", 70, verb=st.sampled_from(tuple(OPTIONS)), words=ODD_OPTIONS)
 def test_odd_options_are_parsed(place, verb, words):
     """argparse takes them, or exits with 2 (0: help); no type of ours fails otherwise."""
     quiet = io.StringIO()

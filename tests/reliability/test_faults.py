@@ -56,7 +56,6 @@ def test_a_killed_tool_restarts_to_the_same_result(inputs, tmp_path, name):
 def test_many_kills_lose_nothing(inputs, tmp_path, name):
     kills = max(2, round(KILLS * SHARES[name] / sum(SHARES.values())))
     counts = kill_and_restart(TOOLS[name], tmp_path, inputs, kills, seed=2)
-    print(f"kills: {name}: {counts}")  # seen with -rP or -s
     assert sum(counts.values()) == kills
 
 

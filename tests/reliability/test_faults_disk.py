@@ -8,6 +8,7 @@ import shutil
 import time
 
 import pytest
+import tally
 from fault_disks import immutable, losable, mount, remount, small_disk, unmount
 from fault_tools import TOOLS, make_inputs
 from faults import (
@@ -25,6 +26,20 @@ TOOLS_ON_A_DISK = ["average", "warm-start", "s2l split", "score", "prepare_text.
 LOSSES = 4  # moments at which a mount is lost, for each tool
 FULL = "No space left on device"
 READ_ONLY = "Read-only file system"
+# Rows of a table: the fault, and what these tests hold the tools to.
+FILLS_UP = (
+    f'disk fills up while writing | one sentence with the file and "{FULL}", exit code 1; the old '
+    "result unchanged; once there is room, the undisturbed result"
+)
+LOCKED = f'folder becomes read-only | the same, with "{READ_ONLY}"'
+LOST = (
+    "mount is lost at a random moment | a sentence, or a complete result; after mounting it again, the "
+    "undisturbed result"
+)
+IN_TRAINING = (
+    "training ends with the reason, earlier checkpoints intact; restarted, the same parameters "
+    "and scores"
+)
 
 
 def on_a_disk(quick):
@@ -66,6 +81,7 @@ def test_a_full_disk(inputs, tmp_path, name):
             check_nothing_half(tool, folder, whole)
             if tool.older:
                 assert contents(folder, tool) == older
+            tally.count("disks", FILLS_UP, tool.title)
             fill.unlink()
         finish(tool, folder)
         check_the_same(tool, folder, whole)
@@ -94,6 +110,7 @@ def test_a_folder_that_becomes_read_only(inputs, tmp_path, name):
         remount(folder / "out", "ro")
         refused(tool, folder, READ_ONLY)
         assert contents(folder, tool) == older
+        tally.count("disks", LOCKED, tool.title)
         remount(folder / "out", "rw")
         finish(tool, folder)
         check_the_same(tool, folder, whole)
@@ -123,6 +140,7 @@ def test_a_mount_that_is_lost(inputs, tmp_path, name):
             check_nothing_half(tool, folder, whole)
             finish(tool, folder)
             check_the_same(tool, folder, whole)
+            tally.count("disks", LOST, tool.title)
     assert noticed  # else it was never lost in time
 
 
@@ -171,9 +189,15 @@ def whole_protocol(inputs, tmp_path_factory):
         (functools.partial(lost_in_training, below="ro"), READ_ONLY),
         (functools.partial(lost_in_training, below="rw"), "was its disk lost"),
     ],
-    ids=["full while writing", "full while copying", "read-only", "lost", "lost, writable below"],
+    ids=[
+        "disk is full while a checkpoint is written",
+        "disk is full while a checkpoint is copied",
+        "folder of checkpoints accepts no file",
+        "mount is lost, read-only below",
+        "mount is lost, writable below",
+    ],
 )
-def test_a_disk_that_fails_in_training(inputs, whole_protocol, tmp_path, fault, reason):
+def test_a_disk_that_fails_in_training(request, inputs, whole_protocol, tmp_path, fault, reason):
     """After the donor's first checkpoint: an error, whole checkpoints, and the same results afterwards."""
     tool = TOOLS["protocol.sh"]
     folder = fresh(tmp_path / "run", inputs)
@@ -193,3 +217,4 @@ def test_a_disk_that_fails_in_training(inputs, whole_protocol, tmp_path, fault, 
         check_nothing_half(tool, folder, whole_protocol)
         finish(tool, folder)
         check_the_same(tool, folder, whole_protocol)
+    tally.count("disks", f"{request.node.callspec.id} | {IN_TRAINING}", tool.title)

@@ -130,7 +130,7 @@ SOURCES = st.sampled_from((GENERATED, GENERATED, PLAIN))
 
 @inputs(
     "hypotheses, read",
-    150,
+    200,
     *(example(source=GENERATED, edits=[("insert", 0, 0, odd)], bpe=None) for odd in ODD_BYTES),
     source=SOURCES,
     edits=EDITS,
@@ -164,7 +164,7 @@ def test_scoring_spoilt_files(place, source, edits, references):
 
 @inputs(
     "parallel text, read",
-    120,
+    150,
     edits=EDITS,
     zipped=st.sampled_from((None, "whole", "spoilt")),
     side=st.sampled_from(LANGS),

@@ -13,6 +13,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.optim.adam import Adam
 from fairseq.sequence_generator import SequenceGenerator
 from helpers import (
+    CASES,
     PAD,
     TOLERANCE,
     build,
@@ -217,11 +218,21 @@ def test_a_search_adds_the_sources_biases_once_and_keeps_one_key_a_sentence(monk
 # fairseq's options.
 
 
-@every_case
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
-def test_activation_checkpointing(encoder, blocks, target, dropout, option):
-    options = {"dropout": dropout, "attention_dropout": dropout / 3}
+CHECKPOINTED = [("checkpoint_activations", case) for case in CASES]
+CHECKPOINTED += [
+    ("offload_activations", ("floater", "all", target)) for target in ("qkv", "hidden")
+]
+
+
+@pytest.mark.parametrize(
+    ("option", "case"),
+    CHECKPOINTED,
+    ids=["-".join((option, *case)) for option, case in CHECKPOINTED],
+)
+def test_activation_checkpointing(option, case):
+    """With dropout: the second forward pass has to draw the masks of the first."""
+    encoder, blocks, target = case
+    options = {"dropout": 0.3, "attention_dropout": 0.1}
     loss, gradient = gradients(randomise_positions(build(encoder, blocks, target, **options)))
     model = randomise_positions(build(encoder, blocks, target, **options, **{option: True}))
     layers = [*model.encoder.layers, *model.decoder.layers]

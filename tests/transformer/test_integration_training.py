@@ -228,6 +228,7 @@ def hydra_train(toy, folder, *overrides, **how):
         *("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny"),
         *(f"task.data={toy.data}", f"common.user_dir={PACKAGE}", "common.cpu=true"),
         *("model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64", "dataset.batch_size=34"),
+        "dataset.num_workers=0",
         *("lr_scheduler.warmup_updates=10", f"checkpoint.save_dir={folder / 'checkpoints'}"),
         f"hydra.run.dir={folder / 'hydra'}",
     ]
@@ -286,7 +287,7 @@ def test_a_plain_checkout_is_what_user_dir_loads(toy, tmp_path):
     elsewhere.mkdir()
     words = toy.training(elsewhere / "out", "--arch", toys.ARCH, "--max-update", 2)
     command = [sys.executable, "-m", "fairseq_cli.train", *words, "--user-dir", copy]
-    done = toys.run(command, cwd=elsewhere)
+    done = toys.run(command, cwd=elsewhere, new=True)
     files = done.stderr.split("LOADED\n")[1].split()
     assert len(files) > 10
     assert all(Path(file).is_relative_to(copy) for file in files)
