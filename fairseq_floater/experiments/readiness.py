@@ -134,7 +134,7 @@ def _add_experiment(
         "data": data_bytes,
     }
     memory = max(learning, PROGRAM + TRAINING * parameters)
-    arch, vocab = experiment.arch(System(PLAIN)), experiment.config["data"]["vocab"]
+    arch, vocab = experiment.arch(System(PLAIN)), experiment.config.data.vocab
     model = (
         f"{parameters:,} parameters ({arch}, {vocab} subwords), {in_bytes(checkpoint)} a checkpoint"
     )
@@ -182,12 +182,8 @@ def training_options(experiment: Experiment, stage: str, machines: Machines) -> 
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
     """Count the plain model's parameters, on torch's meta device, which takes no memory."""
-    dictionary, vocab = Dictionary(), experiment.config["data"]["vocab"]
-    if not isinstance(vocab, int):
-        raise ConfigError(
-            f"{experiment.path}: `data: vocab` must be a whole number, but is {vocab!r} instead."
-        )
-    for number in range(vocab - len(dictionary)):
+    dictionary = Dictionary()
+    for number in range(experiment.config.data.vocab - len(dictionary)):
         dictionary.add_symbol(f"subword{number}")
     try:
         with torch.device("meta"):
@@ -219,18 +215,18 @@ def kept_checkpoints(options: argparse.Namespace) -> int | None:
 
 def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Check, int, int]:
     """Check the binarised data; returns the disk and the memory that making them takes as well."""
-    folder, settings = Path(data) if data else work / "data", experiment.config["data"]
+    folder, settings = Path(data) if data else work / "data", experiment.config.data
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
     none = Check(MISSING, "data", f"no folder bin in {folder}", "", "")
     if data:
         advice = "Make the data with scripts/prepare_text.sh, or leave `--data` out."
         return dataclasses.replace(none, advice=advice), 0, 0
-    if settings.get("wmt14") in WMT14:
-        disk, memory = WMT14[settings["wmt14"]]
-        advice = f"WMT14 {settings['wmt14']} is still to be fetched (scripts/prepare_wmt14.sh)."
+    if settings.wmt14 is not None:
+        disk, memory = WMT14[settings.wmt14]
+        advice = f"WMT14 {settings.wmt14} is still to be fetched (scripts/prepare_wmt14.sh)."
         return dataclasses.replace(none, mark=NOTE, advice=advice), disk, memory
-    if settings.get("numbers"):
+    if settings.numbers is not None:
         return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0
     # Subwords, and what is made of them for fairseq.
     advice = "Pass the scripts your text with --raw; it takes up to twice its size on top."
@@ -240,7 +236,7 @@ def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Ch
 def update_check(experiment: Experiment, processes: int) -> Check:
     """Check that an update has as many tokens as the configuration wants."""
     frequency, tokens = experiment.tokens_per_update(processes)
-    wanted = experiment.config["budget"]["tokens-per-update"]
+    wanted = experiment.config.budget.tokens_per_update
     found = f"--update-freq {frequency}, {tokens:,} tokens an update on "
     found += f"{processes} GPUs" if processes else "the CPU"
     if tokens == wanted:

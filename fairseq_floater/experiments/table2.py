@@ -1,4 +1,4 @@
-"""The 24 cells of Table 2, the runs that answer to them, and how far those are: `scripts/table2.sh`.
+"""Run the 24 cells of Table 2 and say how far each is: `scripts/table2.sh`.
 
 A cell's run lies in ``WORK/<config>/seed-<n>/<run>``, its donor, shared by all rows and seeds of a column,
 in ``WORK/<config>/plain``.
@@ -15,22 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_floater.errors import UsageError, UserError, sentence
+from fairseq_floater.errors import UsageError, UserError, exit_code, sentence
 from fairseq_floater.experiments.commands import (
     add_run_options,
     machines_of,
     preparation_of,
-    run_command,
-    seeds_of,
+    seeds,
 )
+from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.job import Run, floater
-from fairseq_floater.experiments.launch import BusyError, Launcher, use_gpus
+from fairseq_floater.experiments.launch import BusyError, Launcher
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.run_folder import RunFolder, is_locked
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.files import USER_DIR
+from fairseq_floater.files import USER_DIR, write_whole
 
 _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 
@@ -160,13 +160,13 @@ class Table2:
         self.failed: list[str] = []
         self.busy: list[str] = []
 
-    def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+    def run(self, cells: Sequence[Cell]) -> None:
         """Run the cells; what another process is at is left to it, a failure stops no other cell.
 
         Raises:
             UserError: a cell failed.
         """
-        for seed in seeds:
+        for seed in self.args.seeds:
             for cell in cells:
                 self._run_cell(cell, seed)
         if self.busy:
@@ -211,10 +211,11 @@ class Table2:
         if not any(work.glob("*/*/scores.*.json")) and not any(work.glob("*/*/*/scores.*.json")):
             self.launcher.say("Nothing is scored yet: no table.")
             return
-        part = work / ".table2.md.part"
-        self.launcher.run(table_command(work), name="table", log=work / "table2.log", output=part)
-        part.replace(work / "table2.md")
-        print((work / "table2.md").read_text(encoding="utf-8"), end="")
+        table, places = work / "table2.md", {"name": "table", "log": work / "table2.log"}
+        write_whole(
+            table, lambda part: self.launcher.run(table_command(work), output=part, **places)
+        )
+        print(table.read_text(encoding="utf-8"), end="")
 
 
 def table_command(work: Path) -> list[str | Path]:
@@ -226,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/table2.sh", allow_abbrev=False)
     parser.add_argument("--only", default="", metavar="CELLS")
     parser.add_argument("--donors", action="store_true")
-    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--seeds", type=seeds, default=[1])
     parser.add_argument("--work", type=Path, default=Path("work/table2"), metavar="DIR")
     parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
     for action in ("status", "list", "table"):
@@ -236,26 +237,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    seeds = seeds_of(args.seeds)
     cells = select(args.only, donors=args.donors)
     launcher = Launcher(dry_run=args.dry_run)
     if args.status:
         donors = select(donors=True) if not args.only else []
-        print(status_text(args.work, [*donors, *select(args.only)], seeds))
+        print(status_text(args.work, [*donors, *select(args.only)], args.seeds))
     elif args.list:
         print("\n".join(cell.name for cell in cells))
     elif args.table:
         launcher.run(table_command(args.work), name="table")
     else:
-        launcher.screen.systems = len(cells) * len(seeds)
+        launcher.screen.systems = len(cells) * len(args.seeds)
         with launcher.signals():
-            Table2(args, launcher).run(cells, seeds)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m fairseq_floater.experiments.table2`; return the exit code."""
-    return run_command(_parser(), _run, argv)
+            Table2(args, launcher).run(cells)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    arguments = _parser().parse_args()
+    sys.exit(exit_code(lambda: _run(arguments)))
