@@ -1,4 +1,4 @@
-"""The exact fairseq arguments of each stage of an experiment, so that every number lives in the YAML once."""
+"""Make the exact fairseq arguments of each stage of an experiment from its YAML."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ STAGES = (
     *("settings", "numbers", "split", "systems", "prepare"),
     *("donor", "warm-start", "finetune", "scratch", "validate", "generate", "score-reference"),
 )
-
-
-class MissingStageError(ConfigError):
-    """The experiment has no such stage."""
 
 
 class Experiment:
@@ -58,15 +54,6 @@ class Experiment:
             donor: the folder of the donor, shared by several seeds and trained with the file's;
                 None for ``work/plain``.
         """
-        if stage not in STAGES:
-            raise ConfigError(
-                f"`STAGE` must be one of {', '.join(STAGES)}, but is {stage!r} instead."
-            )
-        if stage == "donor":
-            run = System(PLAIN)
-        folder = Path(work) / run.name
-        if stage == "donor" and donor is not None:
-            folder, seed = Path(donor), None
         if stage == "settings":
             settings = self.settings(run, machines, seed)
             return [f"{key}={value}" for key, value in settings.items()]
@@ -83,55 +70,46 @@ class Experiment:
             return ["--arch", self.arch(run), "--data", _place(data), *run.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
-        seed = self.config.seed if seed is None else seed
-        return self._training(stage, run, data, folder, machines, seed)
+        run = System(PLAIN) if stage == "donor" else run
+        folder = Path(work) / run.name
+        if stage == "donor" and donor is not None:
+            folder, seed = Path(donor), None
+        return [
+            *(_place(data), *self._task(), "--arch", self.arch(run), *run.model_options()),
+            *self._training(stage, machines),
+            *("--save-dir", _place(folder / "checkpoints")),
+            *("--seed", str(self.config.seed if seed is None else seed)),
+            *(["--finetune-from-model", _place(folder / "warm_start.pt")] * (stage == "finetune")),
+        ]
 
-    def _training(
-        self, stage: str, run: System, data: str, folder: Path, machines: Machines, seed: int
-    ) -> list[str]:
+    def _training(self, stage: str, machines: Machines) -> list[str]:
+        """Return shape, optimisation and the stage's own options; training on halves the rate (B.2)."""
         limits = self.config.budget.of(stage)
         if limits is None:
-            raise MissingStageError(f"{self.path}: `budget` has no {stage}.")
-        arguments = [_place(data), *self._task(), "--arch", self.arch(run), *run.model_options()]
-        arguments += _options({k: v for k, v in self.config.shape.items() if k != "arch"})
-        arguments += _options(self._optimisation(stage, limits, machines))
-        arguments += self._batching(machines)
-        arguments += ["--save-dir", _place(folder / "checkpoints"), "--seed", str(seed)]
+            raise ConfigError(f"{self.path}: `budget` has no {stage}.")
+        options = {**self.config.shape, **self.config.optimisation}
+        if machines.on_cpu or not machines.fp16:
+            options.pop("fp16", None)  # fairseq has no half precision on a CPU
         if stage == "finetune":
-            arguments += ["--finetune-from-model", _place(folder / "warm_start.pt")]
-        return arguments
+            options["lr"] = options["lr"] / 2
+        options |= limits
+        options["max-tokens"] = self.config.budget.max_tokens
+        options["update-freq"] = self.tokens_per_update(machines.world)[0]
+        for name in ("arch", "average-of"):
+            options.pop(name, None)
+        return _options(options) + machines.training_options()
 
     def arch(self, run: System) -> str:
+        """Return fairseq's name of the architecture, or ours of the same shape."""
         plain = str(self.config.shape["arch"])
         return plain if run.encoder == PLAIN else f"floater_{plain}"
 
     def tokens_per_update(self, processes: int) -> tuple[int, int]:
-        """``--update-freq`` that keeps the configured tokens an update, and the tokens in force."""
+        """Return the ``--update-freq`` that keeps the configured tokens an update, and those in force."""
         budget = self.config.budget
         a_step = budget.max_tokens * max(processes, 1)
         frequency = max(1, -(-budget.tokens_per_update // a_step))
         return frequency, frequency * a_step
-
-    def _optimisation(
-        self, stage: str, limits: dict[str, Any], machines: Machines
-    ) -> dict[str, Any]:
-        """Shared options, then the stage's own; training on starts at half the peak rate (B.2)."""
-        options = dict(self.config.optimisation)
-        if machines.on_cpu or not machines.fp16:
-            options.pop("fp16", None)  # fairseq has no half precision on a CPU
-        if stage == "finetune":
-            options["lr"] = float(options["lr"]) / 2
-        return {**options, **{k: v for k, v in limits.items() if k != "average-of"}}
-
-    def _batching(self, machines: Machines) -> list[str]:
-        frequency, _ = self.tokens_per_update(machines.world)
-        words = [
-            "--max-tokens",
-            str(self.config.budget.max_tokens),
-            "--update-freq",
-            str(frequency),
-        ]
-        return [*words, *machines.training_options()]
 
     def _task(self) -> list[str]:
         languages = self.config.languages
@@ -204,9 +182,9 @@ class Experiment:
 
     @property
     def s2l(self) -> ShortToLong:
-        """The short-to-long section; raises MissingStageError where there is none."""
+        """The short-to-long section; raises ConfigError where there is none."""
         if self.config.s2l is None:
-            raise MissingStageError(f"{self.path} is no short-to-long experiment (no `s2l`).")
+            raise ConfigError(f"{self.path} is no short-to-long experiment (no `s2l`).")
         return self.config.s2l
 
     def _split(self) -> list[str]:
@@ -215,7 +193,7 @@ class Experiment:
 
     def _numbers(self) -> list[str]:
         if self.config.data.numbers is None:
-            raise MissingStageError(f"{self.path} has no built-in corpus (`data: numbers`).")
+            raise ConfigError(f"{self.path} has no built-in corpus (`data: numbers`).")
         return self._languages() + _options(self.config.data.numbers)
 
 

@@ -11,9 +11,11 @@ import fnmatch
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_floater.errors import UsageError, UserError, exit_code, sentence
 from fairseq_floater.experiments.commands import (
@@ -75,11 +77,7 @@ def select(patterns: str = "", *, donors: bool = False) -> list[Cell]:
         UsageError: a pattern that matches nothing.
     """
     rows = [("all", PLAIN)] if donors else list(TABLE_2)
-    cells = [
-        Cell(size, source, target, encoder, blocks)
-        for size, source, target in COLUMNS
-        for blocks, encoder in rows
-    ]
+    cells = [Cell(*column, encoder, blocks) for column in COLUMNS for blocks, encoder in rows]
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:
         if not any(fnmatch.fnmatchcase(cell.name, pattern) for cell in cells):
@@ -87,23 +85,21 @@ def select(patterns: str = "", *, donors: bool = False) -> list[Cell]:
                 f"`--only` must match cells such as {cells[0].name}, but {pattern!r} matches none; "
                 "--list prints them all."
             )
-    if not wanted:
-        return cells
+    wanted = wanted or ["*"]
     return [c for c in cells if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in wanted)]
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a run is: ``state`` is done, running, failed, broken off or not begun."""
 
     state: str
-    detail: str
+    detail: str = ""
 
 
 def progress_of(folder: Path) -> Progress:
     """Look at a run's folder, from any machine that shares it."""
     if not folder.is_dir():
-        return Progress("not begun", "")
+        return Progress("not begun")
     # Whoever trains a donor holds the lock beside it.
     beside = [folder.parent / ".donor.lock"] if folder.name == PLAIN else []
     if any(is_locked(lock) for lock in (folder / ".lock", *beside)):
@@ -112,34 +108,33 @@ def progress_of(folder: Path) -> Progress:
     if record.get("state") in ("done", "failed"):
         return Progress(record["state"], str(record.get("reason") or ""))
     if folder.name == PLAIN and record.get("trained"):
-        return Progress("trained", "")
+        return Progress("trained")
     return Progress("broken off", _last_update(folder))
 
 
 def _last_update(folder: Path) -> str:
-    """``epoch 3, update 12400, 2 min ago`` from the end of a training's log."""
+    """Return ``epoch 3, update 12,400, 2 min ago`` from the end of a training's log."""
     log = folder / "train.log"
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_END))
-            end = file.read().decode("utf-8", errors="replace")
-        age = max(0.0, time.time() - log.stat().st_mtime)
-    except FileNotFoundError:
+    if not log.exists():
         return "no training yet"
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END))
+        end = file.read().decode("utf-8", errors="replace")
+    age = max(0.0, time.time() - log.stat().st_mtime)
     found = re.findall(r"epoch (\d+).*?num_updates[=\s]+(\d+)", end)
     where = f"epoch {int(found[-1][0])}, update {int(found[-1][1]):,}" if found else "no update yet"
     return f"{where}, {age / 60:.0f} min ago"
 
 
 def status_text(work: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> str:
-    """One line a run: its name, state, and where it is; then how many are in each state."""
-    lines, counts = [], dict[str, int]()
+    """List the runs, one a line: its name, state, and where it is; then how many are in each state."""
+    lines, counts = [], Counter[str]()
     for cell in cells:
         for seed in [0] if cell.encoder == PLAIN else seeds:
-            progress = progress_of(cell.folder(work, seed))
-            counts[progress.state] = counts.get(progress.state, 0) + 1
+            state, detail = progress_of(cell.folder(work, seed))
+            counts[state] += 1
             name = cell.name if cell.encoder == PLAIN else f"{cell.name} seed {seed}"
-            lines.append(f"{name:<38} {progress.state:<11} {progress.detail}".rstrip())
+            lines.append(f"{name:<38} {state:<11} {detail}".rstrip())
     total = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     return "\n".join([*lines, "", total])
 
@@ -166,6 +161,7 @@ class Table2:
         Raises:
             UserError: a cell failed.
         """
+        self.launcher.screen.systems = len(cells) * len(self.args.seeds)
         for seed in self.args.seeds:
             for cell in cells:
                 self._run_cell(cell, seed)
@@ -247,7 +243,6 @@ def _run(args: argparse.Namespace) -> None:
     elif args.table:
         launcher.run(table_command(args.work), name="table")
     else:
-        launcher.screen.systems = len(cells) * len(args.seeds)
         with launcher.signals():
             Table2(args, launcher).run(cells)
 

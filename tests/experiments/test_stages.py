@@ -18,7 +18,7 @@ from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.experiments.run_folder import write_validation
-from fairseq_floater.experiments.stages import Experiment, MissingStageError
+from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.records import ReportError
@@ -257,7 +257,7 @@ def test_what_is_no_yaml_is_refused(tmp_path, text):
 
 
 def test_a_stage_that_a_configuration_lacks():
-    with pytest.raises(MissingStageError, match="no built-in corpus"):
+    with pytest.raises(ConfigError, match="no built-in corpus"):
         Experiment(ROOT / "configs" / "text_tiny.yaml").arguments("numbers", System())
 
 
