@@ -1,4 +1,4 @@
-"""What a training runs on: GPUs or CPU processes, of one node or several, and fairseq's options for it."""
+"""Describe the hardware of a training: GPUs or CPU processes, of one node or several."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Machines:
         return self.cpu or not self.processes
 
     def __str__(self) -> str:
-        """``2 nodes x 8 GPUs``."""
+        """Return ``2 nodes x 8 GPUs``."""
         kind = "CPU process" if self.on_cpu else "GPU"
         each = max(self.processes, 1)
         name = f"{each} {kind}" + ("es" if self.on_cpu else "s") * (each > 1)
@@ -46,7 +46,7 @@ class Machines:
 
     @property
     def world(self) -> int:
-        """Processes of a training in all."""
+        """Count the processes of a training in all."""
         return max(self.processes, 1) * self.nodes
 
     @property
@@ -55,7 +55,7 @@ class Machines:
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
     def training_options(self) -> list[str]:
-        """fairseq-train's options of this hardware, without the rank."""
+        """Return fairseq-train's options of this hardware, without the rank."""
         options = ["--cpu"] if self.on_cpu else []
         if not self.torchrun and not self.on_cpu:
             # Else fairseq takes every GPU that it sees.
@@ -72,7 +72,6 @@ class Machines:
         return options
 
 
-# What a test machine is, and a person's command that says nothing.
 ONE_CPU = Machines()
 
 

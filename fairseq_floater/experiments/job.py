@@ -1,4 +1,4 @@
-"""One run at work: what is asked for, where it lies, the locks it holds, and how its commands start."""
+"""Hold what a run is asked to do, where it lies, its locks, and how its commands start."""
 
 from __future__ import annotations
 

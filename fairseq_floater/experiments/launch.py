@@ -1,4 +1,4 @@
-"""Start the commands of an experiment: shown in a dry run, logged, stopped by signals, side by side."""
+"""Start the commands of an experiment: print them in a dry run, log them, stop them by signals."""
 
 from __future__ import annotations
 
@@ -133,15 +133,17 @@ class Launcher:
             print(shlex.join(command), flush=True)
             return
         self.check_stopped()
-        with _opened(log, output) as (stdout, stderr):
-            begin = 0
+        begin = 0
+        with ExitStack() as files:
+            stderr = None if log is None else files.enter_context(log.open("ab"))
+            stdout = stderr if output is None else files.enter_context(output.open("wb"))
             if stderr is not None:
                 stderr.write(f"+ {shlex.join(command)}\n".encode("utf-8", "backslashreplace"))
                 stderr.flush()
                 begin = stderr.tell()
             child = self._start(command, stdout, stderr, locks)
             try:
-                code = self._wait(child, log, begin, line)
+                code = _wait(child, log, begin, line)
             finally:
                 self._children.discard(child)
         self.check_stopped()
@@ -176,31 +178,20 @@ class Launcher:
             child.terminate()
         return child
 
-    def _wait(
-        self,
-        child: subprocess.Popen[bytes],
-        log: Path | None,
-        place: int,
-        line: TrainingLine | None,
-    ) -> int:
-        code = None
-        while code is None:
-            with suppress(subprocess.TimeoutExpired):
-                code = child.wait(_POLL)
-            if line is not None and log is not None:
-                lines, place = _read(log, place)
-                for text in lines:
-                    line.read(text)
-        return code
 
-
-@contextmanager
-def _opened(log: Path | None, output: Path | None) -> Iterator[tuple[Any, Any]]:
-    """Open where a command writes, its stdout and its stderr; None is where this process writes."""
-    with ExitStack() as files:
-        stderr = None if log is None else files.enter_context(log.open("ab"))
-        stdout = stderr if output is None else files.enter_context(output.open("wb"))
-        yield stdout, stderr
+def _wait(
+    child: subprocess.Popen[bytes], log: Path | None, place: int, line: TrainingLine | None
+) -> int:
+    """Wait for a command and show what comes into its log; return its exit code."""
+    code = None
+    while code is None:
+        with suppress(subprocess.TimeoutExpired):
+            code = child.wait(_POLL)
+        if line is not None and log is not None:
+            lines, place = _read(log, place)
+            for text in lines:
+                line.read(text)
+    return code
 
 
 def _read(log: Path, place: int) -> tuple[list[str], int]:

@@ -1,4 +1,4 @@
-"""The record of a run, ``run.json`` in its folder; the locks beside it; and what may go on there.
+"""Keep the record of a run, ``run.json`` in its folder, and the locks beside it; say what may go on there.
 
 The record holds the settings, the arguments and tokens an update of each stage begun, the number of
 processes that trained last, whether the training is whole (``trained``), and how the run ended
@@ -34,7 +34,7 @@ _RESULTS = {"generate": "generate", "score-reference": "losses"}
 # Locks.
 
 
-def try_lock(path: Path) -> int | None:
+def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """Lock a file and return its descriptor; None where another process or thread holds the lock.
 
     Whoever inherits the descriptor holds the lock too: a training that outlives a killed script
@@ -42,7 +42,7 @@ def try_lock(path: Path) -> int | None:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None
@@ -53,20 +53,12 @@ def try_lock(path: Path) -> int | None:
 
 def is_locked(path: Path) -> bool:
     """Return whether a run holds a lock; asked for as shared, so that looking keeps nobody waiting."""
-    try:
-        # For writing: file systems that make flock of fcntl's locks (NFS) ask for it.
-        handle = os.open(path, os.O_RDWR)
-    except OSError:
+    if not os.access(path, os.W_OK):
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without locks
-    finally:
+    handle = try_lock(path, fcntl.LOCK_SH)
+    if handle is not None:
         os.close(handle)  # gives the lock back
-    return False
+    return handle is None
 
 
 # The record.
@@ -254,7 +246,7 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
     Raises:
         ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
     """
-    made = read_json(folder / "summary.json")["parameters"]
+    made = read_json(folder / "summary.json").get("parameters", {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
     for ours, key in names:
         # A vocabulary of None is that of a ready model, as short-to-long has it.

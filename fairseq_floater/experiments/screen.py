@@ -67,7 +67,7 @@ class Screen:
 
 
 class TrainingLine:
-    """How far a training is, from the lines of fairseq's log as they come.
+    """The progress of a training, from the lines of fairseq's log as they come.
 
     Args:
         arguments: fairseq-train's, of which ``--max-epoch`` and ``--max-update`` say how long it is.

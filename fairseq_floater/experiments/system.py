@@ -1,4 +1,4 @@
-"""One system of an experiment, as the scripts and a configuration name it: `--encoder floater ...`."""
+"""Describe one system of an experiment as scripts and configurations name it: `--encoder floater ...`."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class System:
     def label(self) -> str:
         """Describe the run in a few words, for tables: ``FLOATER, hidden``; ``sinusoid, warm``.
 
-        Untold is what is usual: a sinusoid or learned vectors at the input, flows at all blocks, each
-        encoder's own target, from random parameters with nothing underneath.
+        The usual is left out: a sinusoid or learned vectors at the input, flows at all blocks, each
+        encoder's own target, random parameters with nothing underneath.
         """
         if self.encoder == PLAIN:
             return PLAIN
@@ -90,7 +90,7 @@ class System:
         return ", ".join([*parts, *re.split(r"\s*--", words)[1:]])
 
     def model_options(self) -> list[str]:
-        """fairseq-train's options of the position encoder."""
+        """Return fairseq-train's options of the position encoder."""
         options = [] if self.base else ["--no-token-positional-embeddings"]
         if self.encoder != PLAIN:
             options += ["--position-encoder", self.encoder, "--position-blocks", self.blocks]

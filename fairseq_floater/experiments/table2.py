@@ -90,7 +90,7 @@ def select(patterns: str = "", *, donors: bool = False) -> list[Cell]:
 
 
 class Progress(NamedTuple):
-    """How far a run is: ``state`` is done, running, failed, broken off or not begun."""
+    """The progress of a run: ``state`` is done, running, failed, broken off or not begun."""
 
     state: str
     detail: str = ""
