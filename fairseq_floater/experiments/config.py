@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -115,9 +116,6 @@ class Config:
     s2l: ShortToLong | None = None
 
 
-_REQUIRED_OPTIONS = {"shape": ("arch",), "optimisation": ("lr",), "generation": ("beam", "lenpen")}
-
-
 def read_config(path: Path) -> Config:
     """Read and check a configuration.
 
@@ -177,57 +175,58 @@ def _unknown_key(error: ConfigKeyError) -> str:
     return f"{_where(section)} has the unknown key {shown(key)[1:-1]}; {advice}"
 
 
+def _require(path: Path, holds: object, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{path}: `{key}` must be {rule}, but is {shown(value)} instead.")
+
+
 def _check(path: Path, config: Config) -> None:
     """Check what types do not say; raises ConfigError."""
-
-    def require(holds: object, key: str, rule: str, value: object) -> None:
-        if not holds:
-            raise ConfigError(f"{path}: `{key}` must be {rule}, but is {shown(value)} instead.")
-
-    def require_choice(value: object, key: str, choices: Iterable[str]) -> None:
-        require(value in (None, *choices), key, f"one of {', '.join(choices)}", value)
-
-    for side, language in vars(config.languages).items():
+    require = partial(_require, path)
+    data, budget, languages = config.data, config.budget, config.languages
+    for side, language in vars(languages).items():
         rule = "a code such as de (in quotes where YAML takes it for something else)"
         require(LANGUAGE.fullmatch(language), f"languages: {side}", rule, language)
-    data, budget = config.data, config.budget
-    named = all(re.fullmatch(r"[\w.-]+", test) for test in data.tests)
+    named = data.tests and all(re.fullmatch(r"[\w.-]+", test) for test in data.tests)
     rule = "a list of names of letters, digits, `_`, `-` and `.`"
-    require(named and data.tests, "data: tests", rule, data.tests)
-    require_choice(data.bpe, "data: bpe", SEGMENTATIONS)
-    require_choice(data.wmt14, "data: wmt14", RECIPES)
-    pair = f"{config.languages.source}-{config.languages.target}"
+    require(named, "data: tests", rule, data.tests)
+    choices: list[tuple[str, Any, Iterable[str]]] = [
+        ("shape: arch", _option(path, config, "shape", "arch"), ARCHITECTURES.values()),
+        ("data: bpe", data.bpe, SEGMENTATIONS),
+        ("data: wmt14", data.wmt14, RECIPES),
+    ]
+    for stage in ("donor", "finetune", "scratch"):
+        limits = budget.of(stage) or {}
+        choices.append((f"budget: {stage}: average-of", limits.get("average-of"), AVERAGE_OF))
+    for key, value, known in choices:
+        require(value in (None, *known), key, f"one of {', '.join(known)}", value)
+    pair = f"{languages.source}-{languages.target}"
     require(data.wmt14 in (None, pair), "data: wmt14", f"{pair}, as `languages`", data.wmt14)
     for key in ("max_tokens", "tokens_per_update", "average"):
         number = getattr(budget, key)
         require(number > 0, f"budget: {_name(key)}", "a positive whole number", number)
     require(0 <= config.seed <= _LARGEST_SEED, "seed", f"from 0 to {_LARGEST_SEED}", config.seed)
-    sections = {name: getattr(config, name) for name in _REQUIRED_OPTIONS}
-    for name, needed in _REQUIRED_OPTIONS.items():
-        _check_missing(path, [f"{name}.{key}" for key in needed if key not in sections[name]])
-    for stage in ("donor", "finetune", "scratch"):
-        sections[f"budget: {stage}"] = limits = budget.of(stage) or {}
-        require_choice(limits.get("average-of"), f"budget: {stage}: average-of", AVERAGE_OF)
-    for section, options in {**sections, "data: numbers": data.numbers or {}}.items():
-        for key, value in options.items():
+    rate = _option(path, config, "optimisation", "lr")
+    holds = isinstance(rate, (int, float)) and 0 < rate < float("inf")
+    require(holds, "optimisation: lr", "a number above 0", rate)
+    for key in ("beam", "lenpen"):
+        _option(path, config, "generation", key)
+    for section in ("shape", "optimisation", "generation"):
+        for key, value in getattr(config, section).items():
             values = value if isinstance(value, list) else [value]
             flat = not any(isinstance(v, (dict, list)) for v in values)
             require(flat, f"{section}: {key}", "numbers, true, false or text", value)
-    rate = config.optimisation["lr"]
-    is_number = isinstance(rate, (int, float))
-    require(is_number and 0 < rate < float("inf"), "optimisation: lr", "a number above 0", rate)
-    known = ARCHITECTURES.values()
-    require(
-        config.shape["arch"] in known,
-        "shape: arch",
-        f"one of {', '.join(known)}",
-        config.shape["arch"],
-    )
     if config.s2l is not None:
-        require(
-            data.bpe in (None, "sentencepiece"), "data: bpe", "sentencepiece for `s2l`", data.bpe
-        )
+        bpe = data.bpe or "sentencepiece"
+        require(bpe == "sentencepiece", "data: bpe", "sentencepiece for `s2l`", bpe)
         _check_s2l(path, config.s2l)
+
+
+def _option(path: Path, config: Config, section: str, key: str) -> Any:
+    """Return a required option of fairseq's."""
+    value = getattr(config, section).get(key)
+    _check_missing(path, [f"{section}.{key}"] if value is None else [])
+    return value
 
 
 def _check_s2l(path: Path, section: ShortToLong) -> None:
@@ -243,19 +242,14 @@ def _check_s2l(path: Path, section: ShortToLong) -> None:
     names, labels = [system.run.name for system in found], [system.label for system in found]
     if len(set(names)) < len(names):
         raise ConfigError(f"{where} names {names} one of them twice.")
-    for label in (e["label"] for e in section.systems if isinstance(e, dict) and "label" in e):
-        if not re.fullmatch(rf"[^|\n]{{1,{LONGEST_LABEL}}}", label):
-            raise ConfigError(
-                f"{path}: `s2l: systems: label` must be 1 to {LONGEST_LABEL} characters without `|`, but is "
-                f"{shown(label)} instead."
-            )
     if double := next((label for label in labels if labels.count(label) > 1), None):
         raise ConfigError(f"{where} has two labelled {double}; give one a `label`.")
-    if section.baseline not in (None, *names):
-        raise ConfigError(
-            f"{path}: `s2l: baseline` must be one of {', '.join(names)}, but is "
-            f"{shown(section.baseline)} instead."
-        )
+    rule = f"1 to {LONGEST_LABEL} characters without `|`"
+    for label in (e["label"] for e in section.systems if "label" in e and isinstance(e, dict)):
+        fits = re.fullmatch(rf"[^|\n]{{1,{LONGEST_LABEL}}}", label)
+        _require(path, fits, "s2l: systems: label", rule, label)
+    known = section.baseline in (None, *names)
+    _require(path, known, "s2l: baseline", f"one of {', '.join(names)}", section.baseline)
 
 
 def _is_system(value: Any) -> bool:
