@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
 from fairseq_floater.records import ReportError, read_json
 
@@ -229,8 +230,11 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
     if not found:
         raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
     subset, fields = found[-1]
-    pairs = (field.split(" ", 1) for field in fields.split(" | "))
-    losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
+    try:
+        pairs = (field.split(" ", 1) for field in fields.split(" | "))
+        losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
+    except ValueError:
+        raise ReportError(f"{log} ends in a validation without numbers: {shown(fields)}.") from None
     write_text(output, json.dumps(losses, indent=2) + "\n")
     return losses
 
