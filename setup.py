@@ -29,7 +29,6 @@ setup(
         "sentencepiece>=0.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",
-        "PyYAML>=6",
         "tqdm>=4.60",
         "psutil>=5.9",
         "sacremoses>=0.1",
@@ -37,7 +36,7 @@ setup(
     ],
     extras_require={
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]
-        + ["types-PyYAML", "types-tqdm"],
+        + ["types-tqdm"],
     },
     entry_points={"console_scripts": ["floater=fairseq_floater.cli:main"]},
 )

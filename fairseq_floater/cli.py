@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from fairseq_floater.errors import UsageError, UserError, one_line, sentence
+from fairseq_floater.errors import UserError, exit_code, one_line
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import UnsupportedError, check_fairseq
 from fairseq_floater.verbs import VERBS
 from fairseq_floater.version import __version__
 
-# What a user can cause. Anything else is a fault of ours and keeps its traceback.
+# Errors that a user can cause.
 USER_ERRORS = (UserError, ValueError, OSError)
 
 
@@ -47,23 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The models that tools build need not announce themselves; warnings still come.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
-    try:
-        result = run(**options)
-        if result is not None:
-            print(_encodable(result.format_text()))
-            if json_file is not None:
-                has_own = hasattr(result, "to_json_dict")
-                fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
-                as_json = json.dumps(fields, indent=2, ensure_ascii=False)
-                write_text(json_file, _encodable(as_json) + "\n")
-    except USER_ERRORS as error:
-        name = " ".join(filter(None, ("floater", verb, part)))
-        print(one_line(f"{name}: {sentence(error)}"), file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    return 1 if getattr(result, "failed", False) else 0
+    name = " ".join(filter(None, ("floater", verb, part)))
+    return exit_code(lambda: _show(run(**options), json_file), name=f"{name}: ", errors=USER_ERRORS)
+
+
+def _show(result: Any, json_file: str | None) -> Any:
+    """Print a tool's result, write it as JSON where asked to, and return it."""
+    if result is not None:
+        print(_encodable(result.format_text()))
+        if json_file is not None:
+            has_own = hasattr(result, "to_json_dict")
+            fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
+            as_json = json.dumps(fields, indent=2, ensure_ascii=False)
+            write_text(json_file, _encodable(as_json) + "\n")
+    return result
 
 
 def _encodable(text: str) -> str:

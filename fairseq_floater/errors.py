@@ -8,7 +8,6 @@ import io
 import reprlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 
 class UserError(Exception):
@@ -27,19 +26,13 @@ class ReportError(UserError, ValueError):
 _LONGEST = 1_400
 
 
-class _ShortRepr(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 80
-
-    def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to print integers of thousands of digits.
-        return repr(x) if x.bit_length() <= 256 else f"a number of {x.bit_length()} bits"
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: object) -> str:
     """Quote a wrong value in a message: its repr, cut where it is long or nested."""
-    return _ShortRepr().repr(value)
+    return _SHORT.repr(value)
 
 
 def sentence(error: BaseException, place: object = None) -> str:
@@ -68,17 +61,26 @@ def refused_options(rule: str) -> Iterator[None]:
         raise UsageError(f"{rule}: {reason}.") from None
 
 
-def exit_code(action: Callable[[], object], place: Path) -> int:
-    """Run the command line of a module that scripts call; print a user's error as one sentence.
+def exit_code(
+    action: Callable[[], object],
+    place: object = None,
+    name: str = "",
+    errors: tuple[type[Exception], ...] = (UserError, OSError),
+) -> int:
+    """Run a command line and return its exit code; print a user's error as one sentence.
 
-    ``place`` is named where a fault of the system names no file.
+    Args:
+        action: the command; a result whose ``failed`` is true makes the exit code 1.
+        place: named where a fault of the system names no file.
+        name: of the command, before the sentence.
+        errors: those that a user can cause. Anything else is a fault of ours and keeps its traceback.
     """
     try:
-        action()
-    except (UserError, OSError) as error:
-        print(one_line(sentence(error, place)), file=sys.stderr)
-        return 1
+        result = action()
+    except errors as error:
+        print(one_line(name + sentence(error, place)), file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
-    return 0
+    return 1 if getattr(result, "failed", False) else 0

@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UserError
-
 # Asking sets it, which must not meet the threads that run systems side by side.
 _UMASK = os.umask(0)
 os.umask(_UMASK)
@@ -105,22 +103,6 @@ def put_folder(work: Path, folder: Path) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text so that it is there whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def read_limited(path: str | os.PathLike[str], largest: int) -> bytes:
-    """Read a file that is known to be small, so that another one, or a device, cannot fill the memory.
-
-    Raises:
-        UserError: it is larger than ``largest`` bytes.
-    """
-    with Path(path).open("rb") as file:
-        size, data = os.fstat(file.fileno()).st_size, bytearray()
-        while size <= largest and (piece := file.read(1 << 20)):
-            data += piece
-            size = len(data)  # of a pipe or a device, which have none of their own
-        if size > largest:
-            raise UserError(f"`{path}` must hold at most {largest:,} bytes, but holds more.")
-    return bytes(data)
 
 
 def file_hash(path: Path, kind: str = "sha256") -> str:

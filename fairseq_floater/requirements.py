@@ -13,22 +13,14 @@ import sys
 
 from fairseq_floater.errors import UserError
 
-# Distribution -> the module that it brings, fairseq's own requirements among them. The first ones
-# decide on results: `floater info` shows their versions. fairseq comes as one of two distributions.
-DECISIVE = {
-    "torch": "torch",
-    "fairseq": "fairseq",
-    "torchdiffeq": "torchdiffeq",
-    "numpy": "numpy",
-    "sacrebleu": "sacrebleu",
-    "sentencepiece": "sentencepiece",
-    "omegaconf": "omegaconf",
-    "hydra-core": "hydra",
-}
+# Distributions that decide on results: `floater info` shows their versions. fairseq comes as one of two.
+_SAME = ("torch", "fairseq", "torchdiffeq", "numpy", "sacrebleu", "sentencepiece", "omegaconf")
+DECISIVE = (*_SAME, "hydra-core")
+# Distribution -> the module that it brings, fairseq's own requirements among them.
 PACKAGES = {
-    **DECISIVE,
+    **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
-    **{"subword-nmt": "subword_nmt", "PyYAML": "yaml"},
+    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt"},
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 

@@ -6,98 +6,81 @@ ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="${FLOATER_PYTHON:-$ROOT/.venv/bin/python}"
 DRY_RUN="${DRY_RUN:-0}"
 
+# Prints the help of a script: the comment at its head.
+usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
+
 # A message for the person who waits.
-say() {
-  printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2
-}
+say() { printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2; }
 
 # die SENTENCE: something failed that is no fault of the command line.
 die() {
-  printf '%s\n' "$*" >&2
-  exit 1
-}
-
-# A command as one could type it.
-quoted() {
-  local words
-  printf -v words '%q ' "$@"
-  printf '%s' "${words% }"
-}
-
-# run COMMAND...: shows a command, then runs it. In a dry run only shows it, on stdout.
-run() {
-  if [[ $DRY_RUN == 1 ]]; then
-    printf '%s\n' "$(quoted "$@")"
-    return
-  fi
-  say "+ $(quoted "$@")"
-  stoppable "$@"
+    printf '%s\n' "$*" >&2
+    exit 1
 }
 
 dry() { [[ $DRY_RUN == 1 ]]; }
 
-# put PART FILE: what was written as PART is FILE from now on; on the disk first, so that FILE is never half there.
-put() {
-  if ! sync "$1" || ! mv "$1" "$2"; then die "$2 could not be written."; fi
+# run COMMAND...: shows a command as one could type it, then runs it. In a dry run only shows it, on stdout.
+run() {
+    local words
+    printf -v words '%q ' "$@"
+    if dry; then
+        printf '%s\n' "${words% }"
+    else
+        say "+ ${words% }"
+        stoppable "$@"
+    fi
 }
 
-# stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want
-# to save first; when it has ended the script ends with 143. Bash by itself would leave the command running.
+# stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want to save
+# first; then the script ends with 143. Bash by itself would leave the command running.
 stoppable() {
-  local child status stopped=""
-  "$@" &
-  child=$!
-  # SIGINT too becomes SIGTERM: a command behind & ignores SIGINT.
-  trap 'stopped=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
-  while true; do
-    status=0
+    local child status=0
+    "$@" &
+    child=$!
+    # SIGINT too becomes SIGTERM: a command behind & ignores SIGINT.
+    trap 'kill -TERM "$child" || true; wait "$child" || true; say "Told to stop: run the same command to go on."; exit 143' \
+        TERM INT
     wait "$child" || status=$?
-    # A trapped signal ends the waiting, not the command.
-    kill -0 "$child" 2>/dev/null || break
-  done
-  trap - TERM INT
-  if [[ -n $stopped ]]; then
-    say "Told to stop: run the same command to go on."
-    exit 143
-  fi
-  return "$status"
+    trap - TERM INT
+    return "$status"
 }
 
 # Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls. From here on Python
 # finds this clone's package, not another copy that is installed or lies where the script was called.
 ensure_setup() {
-  local root
-  if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
-    if dry; then # looked for and not imported, which takes seconds
-      "$PYTHON" -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("fairseq_floater") is None)' \
-        2>/dev/null || die "Run scripts/setup.sh first: a dry run installs nothing."
-    else
-      bash "$ROOT/scripts/setup.sh" || exit $?
+    local root
+    if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
+        if dry; then # looked for and not imported, which takes seconds
+            "$PYTHON" -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("fairseq_floater") is None)' \
+                2>/dev/null || die "Run scripts/setup.sh first: a dry run installs nothing."
+        else
+            bash "$ROOT/scripts/setup.sh" || exit $?
+        fi
+        export FLOATER_SET_UP=$PYTHON
     fi
-    export FLOATER_SET_UP=$PYTHON
-  fi
-  root=$(cd -P -- "$ROOT" && pwd)
-  [[ :${PYTHONPATH:-}: == ":$root:"* ]] || export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-  export PYTHONSAFEPATH=1
+    root=$(cd -P -- "$ROOT" && pwd)
+    [[ :${PYTHONPATH:-}: == ":$root:"* ]] || export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+    export PYTHONSAFEPATH=1
 }
 
 # read_flags WORDS...: prints the help and ends, or notes that this is a dry run.
 read_flags() {
-  local word
-  for word in "$@"; do
-    case $word in
-    -h | --help)
-      usage
-      exit 0
-      ;;
-    --dry-run) DRY_RUN=1 ;;
-    esac
-  done
+    local word
+    for word in "$@"; do
+        case $word in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --dry-run) DRY_RUN=1 ;;
+        esac
+    done
 }
 
 # enter MODULE WORDS...: prints the help, or becomes the command of Python that does the work.
 enter() {
-  read_flags "${@:2}"
-  ensure_setup
-  exec "$PYTHON" -m "$@"
+    read_flags "${@:2}"
+    ensure_setup
+    exec "$PYTHON" -m "$@"
 }

@@ -1,41 +1,37 @@
 #!/usr/bin/env bash
 # WMT14 En-De or En-Fr from nothing to binarised data, by the paper's recipe.
+#
+# usage: bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options]
+#
+# WMT14's training text, newstest2014 (full, 3,003 lines) for test, and every 100th (En-De) or 1,333rd (En-Fr)
+# line held out for validation, as fairseq's recipe has it (the authors' README: `--icml17`). DIR gets
+#
+#   archives/      what was downloaded, each archive with its checksum
+#   corpus/        the raw text of train, valid and test
+#   bpe/ or spm/   the text in subwords; bpe.codes or spm.model, dict.txt
+#   raw/           the raw lines of valid and test, for scoring
+#   bin/           what fairseq-train takes
+#   wmt14.json     counts, beside the published ones
+#
+# options:
+#   --bpe KIND      subword-nmt on Moses tokens (default: the recipe's), or sentencepiece on raw text
+#   --vocab N       merges, or subwords of both languages (default: 40000, as the recipe)
+#   --valid SET     held-out (default) or newstest2013
+#   --mirror PLACE  take the archives from this URL (http, https, file) or folder, by their file names; nothing
+#                   else is tried. Copy them there on a machine with a network where this one has none.
+#   --rehearsal     the archives are not the published ones: record their checksums, compare no counts
+#   --workers N     processes (the number of cores, at most 16)
+#   --force         make the data anew where DIR was made with other settings
+#   --dry-run       print the commands and run none
+#
+# Downloads resume, and outputs that are whole are not made again: after a break, run the same command. Cleaning:
+# 1 to 250 subwords a side, at most 1.5 times as many on one side as on the other. En-De takes 1.7 GB of downloads
+# and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.
+#
+# example: bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de
+
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-
-usage() {
-    cat <<'END'
-usage: bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options]
-
-WMT14's training text, newstest2014 (full, 3,003 lines) for test, and every 100th (En-De) or 1,333rd (En-Fr)
-line held out for validation, as fairseq's recipe has it (the authors' README: `--icml17`). DIR gets
-
-  archives/      what was downloaded, each archive with its checksum
-  corpus/        the raw text of train, valid and test
-  bpe/ or spm/   the text in subwords; bpe.codes or spm.model, dict.txt
-  raw/           the raw lines of valid and test, for scoring
-  bin/           what fairseq-train takes
-  wmt14.json     counts, beside the published ones
-
-options:
-  --bpe KIND      subword-nmt on Moses tokens (default: the recipe's), or sentencepiece on raw text
-  --vocab N       merges, or subwords of both languages (default: 40000, as the recipe)
-  --valid SET     held-out (default) or newstest2013
-  --mirror PLACE  take the archives from this URL (http, https, file) or folder, by their file names; nothing
-                  else is tried. Copy them there on a machine with a network where this one has none.
-  --rehearsal     the archives are not the published ones: record their checksums, compare no counts
-  --workers N     processes (the number of cores, at most 16)
-  --force         make the data anew where DIR was made with other settings
-  --dry-run       print the commands and run none
-  --help
-
-Downloads resume, and outputs that are whole are not made again: after a break, run the same command. Cleaning:
-1 to 250 subwords a side, at most 1.5 times as many on one side as on the other. En-De takes 1.7 GB of downloads
-and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.
-
-example: bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de
-END
-}
 
 # curl's own retries throw away the bytes of the call that they belong to: only a young call retries, and
 # `download` resumes where an older one broke off.
@@ -59,28 +55,24 @@ download() {
             "to go on, or name another place that holds it by --mirror (a URL or a folder)."
         sleep "$failures"
     done
-    put "$part" "$2"
+    # On the disk first, so that the archive is never half there.
+    if ! sync "$part" || ! mv "$part" "$2"; then die "$2 could not be written."; fi
 }
 
 # is_whole SHA256 MD5 FILE: FILE has the published checksums. Where none is published (-), it has the one of its first
-# download, which is kept in FILE.sha256. The record is as old as its file, which is not read again then.
+# download, which is kept in FILE.sha256. A FILE that is older than that record is not read again.
 is_whole() {
-    local sha256=$1 file=$3 record=$3.sha256 recorded=""
-    if [[ -f $record ]]; then read -r recorded _ <"$record" || true; fi
+    local sha256=$1 file=$3 record=$3.sha256 recorded="" found
+    if [[ -f $record ]]; then read -r recorded _ <"$record"; fi
     if [[ $2 != - ]]; then
         md5sum --check --status <<<"$2  $file" || return
     elif [[ $1 == - ]]; then
         sha256=${recorded:--}
     fi
-    if [[ $sha256 == "$recorded" && ! $record -nt $file && ! $record -ot $file ]]; then return; fi
-    if [[ $sha256 == - ]]; then
-        sha256=$(sha256sum <"$file")
-        sha256=${sha256%% *}
-    else
-        sha256sum --check --status <<<"$sha256  $file" || return
-    fi
-    printf '%s  %s\n' "$sha256" "${file##*/}" >"$record"
-    touch -r "$file" "$record"
+    if [[ $sha256 == "$recorded" && ! $file -nt $record ]]; then return; fi
+    found=$(sha256sum <"$file")
+    [[ $sha256 == - || $sha256 == "${found%% *}" ]] || return
+    printf '%s  %s\n' "${found%% *}" "${file##*/}" >"$record"
 }
 
 # fetch URL SHA256 MD5 FILE: leaves FILE whole and checked. One that is wrong is fetched once more.
@@ -102,9 +94,7 @@ fetch() {
 
 read_flags "$@"
 words=()
-for word in "$@"; do
-    if [[ $word != --dry-run ]]; then words+=("$word"); fi
-done
+for word in "$@"; do [[ $word == --dry-run ]] || words+=("$word"); done
 ensure_setup
 
 tool=("$PYTHON" -m fairseq_floater.data.wmt14.recipe)

@@ -1,50 +1,40 @@
 #!/usr/bin/env bash
 # The paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
+#
+# usage: bash scripts/protocol.sh CONFIG --encoder E [options] [-- options of the model]
+#
+# Trains the plain Transformer of CONFIG (once, shared by all systems), starts E from it, trains on at half the peak
+# rate, averages the last checkpoints, translates and scores every test set. A killed run goes on where it was.
+#
+#   --encoder E     floater, sinusoidal, learned, rnn, rotation_flow, none; or plain: average and score the donor itself
+#   --blocks B      all (default) or input
+#   --target T      qkv or hidden (default: qkv for floater and rnn, hidden for the others)
+#   --scratch       train from random parameters instead of the donor (`budget: scratch`)
+#   --no-base       without fairseq's sinusoid underneath
+#   --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)
+#   --seed N        of training (default: the configuration's)
+#   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
+#   --data DIR      data that prepare_text.sh has made, instead of making them; WMT14's are made there if need be
+#   --mirror PLACE, --rehearsal   of prepare_wmt14.sh, where CONFIG is of WMT14
+#   --work DIR      where everything goes (default: work/<name of CONFIG>)
+#   --donor DIR     the donor's folder (default: <work>/plain); trained there if it is not, with CONFIG's seed
+#   --processes N   GPUs of a node (default: all of this machine; 0 is the CPU)
+#   --cpu, --no-fp16    the N processes are CPU processes; full precision on GPUs
+#   --nodes N       train on N nodes, by torchrun: --launch COMMAND starts the words after it once on each node
+#                   ("srun --ntasks-per-node=1"), --rendezvous HOST:PORT is a free port of one of them
+#   --dry-run       print every command, run none
+#
+# Tokens an update are the configuration's on any number of GPUs (--update-freq). SIGTERM saves a checkpoint first.
+#
+# examples:
+#   bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
+#   bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder rnn -- --rnn-layers 2 --rnn-input vector
+
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() {
-    cat <<'EOF'
-usage: bash scripts/protocol.sh CONFIG --encoder E [options] [-- options of the model]
-
-Trains the plain Transformer of CONFIG (once, shared by all systems), starts E from it, trains on at
-half the peak rate, averages the last checkpoints, translates and scores every test set. A step
-whose result is whole is skipped; a killed run goes on where it was.
-
-  --encoder E     floater, sinusoidal, learned, rnn, rotation_flow, none; or plain: average and score the donor itself
-  --blocks B      all (default) or input
-  --target T      qkv or hidden (default: qkv for floater and rnn, hidden for the others)
-  --scratch       train from random parameters instead of the donor (`budget: scratch`)
-  --no-base       without fairseq's sinusoid underneath
-  --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)
-  --seed N        of training (default: the configuration's)
-  --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
-  --data DIR      data that prepare_text.sh has made, instead of making them; WMT14's are made there if need be
-  --mirror PLACE, --rehearsal   of prepare_wmt14.sh, where CONFIG is of WMT14
-  --work DIR      where everything goes (default: work/<name of CONFIG>)
-  --donor DIR     the donor's folder (default: <work>/plain); trained there if it is not, with CONFIG's seed
-  --processes N   GPUs of a node (default: all of this machine; 0 is the CPU)
-  --cpu           the N processes are CPU processes
-  --no-fp16       full precision on GPUs
-  --nodes N       train on N nodes, by torchrun: --launch COMMAND starts the words after it once on each node
-                  ("srun --ntasks-per-node=1"), --rendezvous HOST:PORT is a free port of one of them
-  --dry-run       print every command, run none
-
-Tokens an update are the configuration's on any number of GPUs (--update-freq). SIGTERM saves a checkpoint first.
-
-examples:
-  bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
-  bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder rnn -- --rnn-layers 2 --rnn-input vector
-EOF
-}
-
-words=()
-while (($#)); do
-    if [[ $1 == -- ]]; then
-        words+=("--model-options=${*:2}")
-        break
-    fi
-    words+=("$1")
-    shift
+words=("$@")
+for ((i = 0; i < $#; i++)); do
+    if [[ ${words[i]} == -- ]]; then words=("${words[@]:0:i}" "--model-options=${words[*]:i+1}"); fi
 done
 enter fairseq_floater run "${words[@]}"

@@ -1,25 +1,22 @@
 #!/usr/bin/env bash
 # The short-to-long experiment: split by length, train every system on the short part, score by bins.
+#
+# usage: bash scripts/s2l.sh CONFIG [options]
+#
+# Trains on sentences below a length and tests on longer ones, in bins (section `s2l` of CONFIG: threshold,
+# edges, systems): splits the text, trains each system under the same budget, translates, scores per bin
+# with intervals and paired comparisons. A step whose result is whole is skipped; run it again after a break.
+#
+#   --seeds 1,2,3   train every system under each seed: means and spreads (default: the configuration's seed)
+#   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
+#   --work DIR      where everything goes (default: work/<name of CONFIG>)
+#   --processes N   GPUs for one training (default: all of this machine; 0 is the CPU)
+#   --jobs N        trainings side by side (default: 1 on GPUs, the number of cores, at most 4, on the CPU)
+#   --dry-run       print every command, run none
+#
+# example: bash scripts/s2l.sh configs/numbers_s2l.yaml
+
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-
-usage() {
-  cat <<'EOF'
-usage: bash scripts/s2l.sh CONFIG [options]
-
-Trains on sentences below a length and tests on longer ones, in bins (section `s2l` of CONFIG: threshold,
-edges, systems): splits the text, trains each system under the same budget, translates, scores per bin
-with intervals and paired comparisons. A step whose result is whole is skipped; run it again after a break.
-
-  --seeds 1,2,3   train every system under each seed: means and spreads (default: the configuration's seed)
-  --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
-  --work DIR      where everything goes (default: work/<name of CONFIG>)
-  --processes N   GPUs for one training (default: all of this machine; 0 is the CPU)
-  --jobs N        trainings side by side (default: 1 on GPUs, the number of cores, at most 4, on the CPU)
-  --dry-run       print every command, run none
-
-example: bash scripts/s2l.sh configs/numbers_s2l.yaml
-EOF
-}
 
 enter fairseq_floater.experiments.short_to_long "$@"

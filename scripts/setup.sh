@@ -1,40 +1,25 @@
 #!/usr/bin/env bash
 # Install everything into .venv in the order that works; a second run does nothing.
-set -euo pipefail
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+#
+# usage: bash scripts/setup.sh [--help]
+#
+# Makes .venv with torch, fairseq, this package (editable) and the tools for its tests.
+# Takes about four minutes: fairseq compiles. A second run checks and does nothing.
+#
+# FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
+# FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
+# example: bash scripts/setup.sh && .venv/bin/floater info
+
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 TORCH=${FLOATER_TORCH:-torch==2.13.0}
 FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
 
-usage() {
-    cat <<EOF
-usage: bash scripts/setup.sh [--help]
-
-Makes $ROOT/.venv with torch, fairseq, this package (editable) and the tools for its tests.
-Takes about four minutes: fairseq compiles. A second run checks and does nothing.
-
-FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
-FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA (default: $TORCH)
-example: bash scripts/setup.sh && .venv/bin/floater info
-EOF
-}
-
-say() { printf '[setup] %s\n' "$*" >&2; }
-die() {
-    say "$*"
-    exit 1
-}
-
-case ${1:-} in
-"") ;;
--h | --help)
-    usage
-    exit 0
-    ;;
-*)
+read_flags "$@"
+if (($#)); then
     usage >&2
     exit 2
-    ;;
-esac
+fi
 
 # ready PYTHON: what is needed is installed there; looked for and not imported, which takes seconds.
 ready() {
@@ -55,7 +40,7 @@ if command -v flock >/dev/null; then flock 9; fi
 
 stamp=$ROOT/.venv/.floater-setup
 wanted=$(cat "$ROOT/setup.py" "$ROOT/scripts/setup.sh" | cksum)-$TORCH-$FAIRSEQ
-if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$ROOT/.venv/bin/python"; then
+if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then
     exit 0
 fi
 
@@ -73,12 +58,12 @@ find_python() {
 command -v cc >/dev/null || command -v gcc >/dev/null ||
     die "A C++ compiler is needed to build fairseq; install one (e.g. g++) and run this again."
 
-if [[ ! -x $ROOT/.venv/bin/python ]]; then
+if [[ ! -x $PYTHON ]]; then
     base=$(find_python)
     say "making .venv with $base ($("$base" --version))"
     "$base" -m venv "$ROOT/.venv"
 fi
-pip() { "$ROOT/.venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+pip() { "$PYTHON" -m pip --quiet --disable-pip-version-check "$@"; }
 
 # fairseq is built against the torch that is there: built in isolation it would fetch another one.
 say "installing $TORCH and what building fairseq needs"
@@ -89,7 +74,7 @@ pip install --no-build-isolation "$FAIRSEQ"
 say "installing fairseq_floater"
 pip install --no-build-isolation --editable "${ROOT}[dev]"
 
-"$ROOT/.venv/bin/python" -c 'import fairseq_floater, fairseq_floater.cli' >/dev/null 2>&1 ||
-    die "the installation is incomplete: $("$ROOT/.venv/bin/python" -c 'import fairseq_floater.cli' 2>&1 | tail -n 1)"
+"$PYTHON" -c 'import fairseq_floater, fairseq_floater.cli' >/dev/null 2>&1 ||
+    die "the installation is incomplete: $("$PYTHON" -c 'import fairseq_floater.cli' 2>&1 | tail -n 1)"
 printf '%s' "$wanted" >"$stamp"
 say "ready: $ROOT/.venv/bin/floater --help"

@@ -1,21 +1,16 @@
 #!/usr/bin/env bash
 # All tests. Sets itself up first.
+#
+# usage: bash scripts/test.sh [PYTEST OPTIONS]
+#
+# Runs every test but those marked slow (about ten minutes on two cores).
+# example: bash scripts/test.sh -k contract
+#          bash scripts/test.sh -m slow
+
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-case ${1:-} in
--h | --help)
-    cat <<'EOF'
-usage: bash scripts/test.sh [PYTEST OPTIONS]
-
-Runs every test but those marked slow (about ten minutes on two cores).
-example: bash scripts/test.sh -k contract
-         bash scripts/test.sh -m slow
-EOF
-    exit 0
-    ;;
-esac
-
+read_flags "$@"
 ensure_setup
 cd "$ROOT"
 # Tests run modules of their own folders.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args
-from fairseq_floater.experiments.stages import STAGES, Experiment, one_a_line
+from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args, use_gpus
+from fairseq_floater.experiments.stages import STAGES, Experiment
 from fairseq_floater.experiments.system import add_system_options, system_from_args
 from fairseq_floater.verbs import add_verb
 
@@ -16,15 +16,11 @@ from fairseq_floater.verbs import add_verb
 def args(verbs: Any) -> None:
     def run(**options: Any) -> None:
         args = argparse.Namespace(**options)
-        experiment = Experiment(args.config)
-        system = system_from_args(args)
-        places = {"data": args.data, "work": args.work}
-        places |= {"machines": machines_from_args(args), "seed": args.seed}
-        places["donor"] = args.donor
-        words = experiment.arguments(args.stage, system, **places)
-        if args.write_all is not None:
-            experiment.write_all(args.write_all, system, **places)
-        print(one_a_line(words), end="")
+        places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
+        words = Experiment(args.config).arguments(
+            args.stage, system_from_args(args), machines=machines_from_args(args), **places
+        )
+        print("\n".join(words))
 
     parser = add_verb(
         verbs,
@@ -39,39 +35,29 @@ def args(verbs: Any) -> None:
     parser.add_argument("--work", default="work", metavar="DIR", help="the experiment's folder")
     parser.add_argument("--donor", metavar="DIR", help="the donor's folder (default: WORK/plain)")
     parser.add_argument("--seed", type=int, help="of training (default: the file's)")
-    add_machine_options(parser)
-    parser.add_argument(
-        "--write-all", metavar="DIR", help="also write every stage's arguments as DIR/<stage>.args"
-    )
+    add_machine_options(parser, processes=0)
 
 
 def run(verbs: Any) -> None:
     from fairseq_floater.experiments import commands
     from fairseq_floater.experiments.job import Run
-    from fairseq_floater.experiments.launch import Launcher, use_gpus
+    from fairseq_floater.experiments.launch import Launcher
     from fairseq_floater.experiments.protocol import Protocol
 
     def run(**options: Any) -> None:
         args = argparse.Namespace(**options)
-        experiment = commands.experiment_from_args(args)
-        if args.encoder is None:
-            raise UsageError("--encoder is needed.")
-        machines = commands.machines_of(args)
+        places = {name: options[name] for name in ("raw", "data", "donor", "seed", "losses")}
         asked = Run(
-            experiment,
+            commands.experiment_of(args),
             system_from_args(args),
             commands.work_of(args),
-            raw=args.raw,
-            data=args.data,
-            donor=args.donor,
-            seed=args.seed,
-            machines=machines,
+            machines=commands.machines_of(args),
             launch=args.launch,
             rendezvous=args.rendezvous,
-            losses=args.losses,
             preparation=commands.preparation_of(args),
+            **places,
         )
-        environment = {} if args.dry_run else use_gpus(machines)
+        environment = {} if args.dry_run else use_gpus(asked.machines)
         launcher = Launcher(dry_run=args.dry_run, environment=environment)
         with launcher.signals():
             Protocol(asked, launcher).run()
@@ -83,15 +69,13 @@ def run(verbs: Any) -> None:
         run,
     )
     commands.add_config(parser)
-    add_system_options(parser)
-    parser.set_defaults(encoder=None)
+    add_system_options(parser, required=True)
     commands.add_run_options(parser)
     parser.add_argument("--losses", action="store_true", help="also the loss of each test sentence")
     parser.add_argument("--seed", type=int, help="of training (default: the file's)")
     for name, text in (
         ("raw", "parallel text (train, valid and test* files)"),
         ("data", "data that are made (default: WORK/data)"),
-        ("work", "where everything goes (default: work/<name of CONFIG>)"),
         ("donor", "the donor's folder (default: WORK/plain)"),
     ):
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)

@@ -1,201 +1,33 @@
-"""What an experiment's YAML must be: sections, keys, values. Every fault is one sentence."""
+"""Read an experiment's YAML, a dataclass a section. Every fault is one sentence."""
 
 from __future__ import annotations
 
-import math
+import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-import yaml
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.sources import RECIPES
 from fairseq_floater.errors import UsageError, shown
-from fairseq_floater.experiments.system import CONTROL, System, system_from_words
-from fairseq_floater.files import read_limited
+from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
-# Ours take 5 kB; PyYAML reads some 100 kB a second.
-LARGEST = 1 << 16
-
-_SECTIONS: dict[str, tuple[set[str], set[str]]] = {
-    # section: (required keys, further keys); None-like empty pair = free fairseq options
-    "languages": ({"source", "target"}, set()),
-    "data": ({"vocab", "tests"}, {"numbers", "max-len", "max-ratio", "bpe", "wmt14"}),
-    "shape": ({"arch"}, set()),
-    "optimisation": ({"lr"}, set()),
-    "budget": (
-        {"max-tokens", "tokens-per-update", "donor", "finetune", "average"},
-        {"scratch"},
-    ),
-    "generation": ({"beam", "lenpen"}, set()),
-}
-# Only of a short-to-long experiment.
-_S2L_KEYS = (
-    {"threshold", "systems"},
-    {"edges", "both-sides", "max-len", "max-per-bin", "baseline"},
-)
 LONGEST_LABEL = 31  # of a system; the table of scores is then at most 100 columns wide
-_FREE_SECTIONS = ("shape", "optimisation", "generation")
-# Of which checkpoints a stage's average is made; `average-of` of its budget.
+# Which checkpoints a stage's average is made of; `average-of` of its budget.
 AVERAGE_OF = ("epochs", "updates")
-# Keys whose value may be a section of its own.
-_NESTED = ("numbers", "donor", "finetune", "scratch")
-_LARGEST_COUNT = 2**31 - 1
 _LARGEST_SEED = 2**32 - 1  # numpy's
 
 
 class ConfigError(UsageError):
     """A configuration that does not make sense; the message names file, key, rule and value."""
-
-
-def check_config(path: Path, config: Any) -> None:
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path} must hold sections {', '.join(_SECTIONS)}.")
-    _check_keys(path, "the file", config, set(_SECTIONS), {"seed", "s2l"})
-    for section, (required, further) in _SECTIONS.items():
-        value = config[section]
-        if not isinstance(value, dict):
-            raise ConfigError(f"{path}: `{section}` must be a section of keys.")
-        allowed = set(value) if section in _FREE_SECTIONS else further
-        _check_keys(path, f"`{section}`", value, required, allowed)
-        _check_values(path, section, value)
-    _check_number(path, "seed", config.get("seed", 1), 0, _LARGEST_SEED)
-    if "s2l" in config:
-        _check_s2l(path, config["s2l"])
-    for stage in ("donor", "finetune", "scratch"):
-        limits = config["budget"].get(stage)
-        if limits is not None and not isinstance(limits, dict):
-            raise ConfigError(f"{path}: `budget: {stage}` must hold options like max-epoch.")
-        _check_choice(path, f"`budget: {stage}: average-of`", limits, "average-of", AVERAGE_OF)
-    _check_data(path, config["data"], config["languages"])
-    if "s2l" in config and config["data"].get("bpe", "sentencepiece") != "sentencepiece":
-        raise ConfigError(f"{path}: `data: bpe` must be sentencepiece where there is an `s2l`.")
-    for key in ("max-tokens", "tokens-per-update", "average"):
-        _check_number(path, f"budget: {key}", config["budget"][key], 1, _LARGEST_COUNT)
-    _check_rate(path, config["optimisation"]["lr"])
-    if f"floater_{config['shape']['arch']}" not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES.values())
-        raise ConfigError(
-            f"{path}: `shape: arch` must be one of {known}, "
-            f"but is {shown(config['shape']['arch'])} instead."
-        )
-
-
-def _check_data(path: Path, data: dict[str, Any], languages: dict[str, Any]) -> None:
-    for side in ("source", "target"):
-        language = languages[side]
-        if not _is_text(language) or not LANGUAGE.fullmatch(language):
-            raise ConfigError(
-                f"{path}: `languages: {side}` must be a code such as de (in quotes where YAML takes it "
-                f"for something else), but is {shown(language)} instead."
-            )
-    tests = data["tests"]
-    if not isinstance(tests, list) or not all(re.fullmatch(r"[\w.-]+", str(t)) for t in tests):
-        raise ConfigError(
-            f"{path}: `data: tests` must list names of letters, digits, `_`, `-` and `.`, but is "
-            f"{shown(tests)} instead."
-        )
-    if not isinstance(data.get("numbers", {}), dict):
-        raise ConfigError(f"{path}: `data: numbers` must hold options like train.")
-    _check_choice(path, "`data: bpe`", data, "bpe", SEGMENTATIONS)
-    _check_choice(path, "`data: wmt14`", data, "wmt14", RECIPES)
-    pair = f"{languages['source']}-{languages['target']}"
-    if data.get("wmt14", pair) != pair:
-        raise ConfigError(
-            f"{path}: `data: wmt14` must be {pair}, as `languages`, but is "
-            f"{shown(data['wmt14'])} instead."
-        )
-
-
-def _check_choice(
-    path: Path, where: str, section: dict[str, Any] | None, key: str, choices: Iterable[str]
-) -> None:
-    value = (section or {}).get(key)
-    if value is not None and value not in tuple(choices):
-        raise ConfigError(
-            f"{path}: {where} must be one of {', '.join(choices)}, but is {shown(value)} instead."
-        )
-
-
-def _check_values(path: Path, where: str, section: dict[Any, Any]) -> None:
-    """Options and their values become words of a command: one line each, nothing nested."""
-    for key, value in section.items():
-        if not _is_text(key) or not re.fullmatch(r"[A-Za-z][\w-]*", key, re.ASCII):
-            raise ConfigError(f"{path}: `{where}` has the key {shown(key)}, which names no option.")
-        if key in _NESTED and isinstance(value, dict):
-            _check_values(path, f"{where}: {key}", value)
-        elif not all(map(_is_word, value if isinstance(value, list) else [value])):
-            raise ConfigError(
-                f"{path}: `{where}: {key}` must be numbers, true, false or text of one line, but is "
-                f"{shown(value)} instead."
-            )
-
-
-def _check_number(path: Path, where: str, value: Any, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        rule = f"a {'positive whole number' if low else 'whole number from 0'} up to {high}"
-        raise ConfigError(f"{path}: `{where}` must be {rule}, but is {shown(value)} instead.")
-
-
-def _check_rate(path: Path, value: Any) -> None:
-    # Text too: YAML takes 1e-3, without a point, for it.
-    try:
-        rate = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise ConfigError(
-            f"{path}: `optimisation: lr` must be a number above 0, but is {shown(value)} instead."
-        )
-
-
-def _check_s2l(path: Path, section: Any) -> None:
-    if not isinstance(section, dict):
-        raise ConfigError(f"{path}: `s2l` must be a section of keys.")
-    _check_keys(path, "`s2l`", section, *_S2L_KEYS)
-    _check_values(path, "s2l", {k: v for k, v in section.items() if k != "systems"})
-    systems = section["systems"]
-    if not systems or not isinstance(systems, list) or not all(map(_is_system, systems)):
-        raise ConfigError(
-            f"{path}: `s2l: systems` must list one line of options a system, or `options` and `label`."
-        )
-    try:
-        found = s2l_systems(section)
-    except UsageError as error:
-        raise ConfigError(f"{path}: `s2l: systems`: {error}") from None
-    names, labels = [system.run.name for system in found], [system.label for system in found]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"{path}: `s2l: systems` names {names} one of them twice.")
-    for entry, label in zip(systems, labels):
-        if isinstance(entry, dict) and not re.fullmatch(rf"[^|]{{1,{LONGEST_LABEL}}}", label):
-            raise ConfigError(
-                f"{path}: `s2l: systems: label` must be 1 to {LONGEST_LABEL} characters without `|`, but is "
-                f"{shown(label)} instead."
-            )
-    if double := next((label for label in labels if labels.count(label) > 1), None):
-        raise ConfigError(f"{path}: `s2l: systems` has two labelled {double}; give one a `label`.")
-    baseline = section.get("baseline")
-    if baseline is not None and baseline not in names:
-        raise ConfigError(
-            f"{path}: `s2l: baseline` must be one of {', '.join(names)}, but is "
-            f"{shown(baseline)} instead."
-        )
-
-
-def _check_keys(path: Path, where: str, found: dict, required: set[str], further: set[str]) -> None:
-    missing = sorted(required - set(found))
-    unknown = sorted(str(k) for k in set(found) - required - further)
-    if missing:
-        raise ConfigError(f"{path}: {where} lacks {', '.join(missing)}.")
-    if unknown:
-        known = ", ".join(sorted(required | further))
-        raise ConfigError(
-            f"{path}: {where} has the unknown key {shown(unknown[0])[1:-1]}; it knows {known}."
-        )
 
 
 class ListedSystem(NamedTuple):
@@ -206,75 +38,222 @@ class ListedSystem(NamedTuple):
     label: str
 
 
-def s2l_systems(section: dict[str, Any]) -> list[ListedSystem]:
-    """Return the systems of an `s2l` section; raises UsageError for options that make no run."""
-    entries = [e if isinstance(e, dict) else {"options": e} for e in section["systems"]]
-    runs = [system_from_words(entry["options"]) for entry in entries]
-    return [
-        ListedSystem(run, entry["options"], entry.get("label", run.label))
-        for run, entry in zip(runs, entries)
+# Keys of the file have hyphens where fields have underscores. A section that is a dictionary holds any
+# options of fairseq. Options of our own commands go there in the order of the fields, those that are
+# None not at all.
+
+
+@dataclass
+class Languages:
+    """The languages, as in the file names."""
+
+    source: str = MISSING
+    target: str = MISSING
+
+
+@dataclass
+class Data:
+    """Where the text comes from, how it is cut and cleaned, and the test sets."""
+
+    bpe: str | None = None
+    vocab: int = MISSING
+    max_len: int | None = None
+    max_ratio: int | float | None = None
+    tests: list[str] = MISSING
+    numbers: dict[str, Any] | None = None
+    wmt14: str | None = None
+
+
+@dataclass
+class Budget:
+    """The tokens of an update, the length of each training, and the checkpoints averaged."""
+
+    max_tokens: int = MISSING
+    tokens_per_update: int = MISSING
+    donor: dict[str, Any] = MISSING
+    finetune: dict[str, Any] = MISSING
+    scratch: dict[str, Any] | None = None
+    average: int = MISSING
+
+    def of(self, stage: str) -> dict[str, Any] | None:
+        """Return the options of a training alone; None where there is no such training."""
+        return cast(dict[str, Any] | None, getattr(self, stage))
+
+
+@dataclass
+class ShortToLong:
+    """How text is split by length, and the systems that are compared."""
+
+    threshold: int = MISSING
+    edges: list[int] | None = None
+    both_sides: bool | None = None
+    max_len: int | None = None
+    max_per_bin: int | None = None
+    systems: list[Any] = MISSING
+    baseline: str | None = None
+
+    def listed(self) -> list[ListedSystem]:
+        """Return the systems; raises UsageError for options that make no run."""
+        entries = [e if isinstance(e, dict) else {"options": e} for e in self.systems]
+        runs = [system_from_words(entry["options"]) for entry in entries]
+        return [
+            ListedSystem(run, entry["options"], entry.get("label", run.label))
+            for run, entry in zip(runs, entries)
+        ]
+
+
+@dataclass
+class Config:
+    """A whole configuration."""
+
+    languages: Languages = MISSING
+    data: Data = MISSING
+    shape: dict[str, Any] = MISSING
+    optimisation: dict[str, Any] = MISSING
+    budget: Budget = MISSING
+    generation: dict[str, Any] = MISSING
+    seed: int = 1
+    s2l: ShortToLong | None = None
+
+
+def read_config(path: Path) -> Config:
+    """Read and check a configuration.
+
+    Raises:
+        ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
+    """
+    if not path.exists():
+        raise ConfigError(f"There is no configuration {path}.")
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except Exception as error:  # PyYAML and what it calls raise what they like
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} must hold sections {', '.join(_keys(Config))}.")
+    for name in sorted({*loaded} & {*_keys(Config)} - {"seed"}):
+        if not isinstance(loaded[name], dict):
+            raise ConfigError(f"{path}: `{name}` must be a section of keys.")
+    own = {"data", "budget", "s2l"} & {*loaded}
+    loaded |= {name: {str(k).replace("-", "_"): v for k, v in loaded[name].items()} for name in own}
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), loaded)
+    except ConfigKeyError as error:
+        raise ConfigError(f"{path}: {_unknown_key(error)}") from None
+    except (OmegaConfBaseException, ValueError) as error:
+        key, reason = getattr(error, "full_key", ""), str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"{path}: {_where(key)} is of the wrong kind: {reason}.") from None
+    _check_missing(path, OmegaConf.missing_keys(merged))
+    config = cast(Config, OmegaConf.to_object(merged))
+    _check(path, config)
+    return config
+
+
+def _keys(section: type) -> list[str]:
+    return [field.name.replace("_", "-") for field in fields(section)]
+
+
+def _name(full_key: str) -> str:
+    """``budget: max-tokens`` for ``budget.max_tokens``."""
+    return full_key.replace("_", "-").replace(".", ": ")
+
+
+def _where(section: str) -> str:
+    return f"`{_name(section)}`" if section else "the file"
+
+
+def _check_missing(path: Path, missing: Iterable[str]) -> None:
+    for section, _, key in sorted(name.rpartition(".") for name in missing):
+        raise ConfigError(f"{path}: {_where(section)} lacks {_name(key)}.")
+
+
+def _unknown_key(error: ConfigKeyError) -> str:
+    section, key = str(error.full_key).rpartition(".")[0], _name(str(error.key))
+    known = _keys(error.object_type)
+    near = difflib.get_close_matches(key, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}."
+    return f"{_where(section)} has the unknown key {shown(key)[1:-1]}; {advice}"
+
+
+def _require(path: Path, holds: object, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{path}: `{key}` must be {rule}, but is {shown(value)} instead.")
+
+
+def _check(path: Path, config: Config) -> None:
+    """Check what types do not say; raises ConfigError."""
+    require = partial(_require, path)
+    data, budget, languages = config.data, config.budget, config.languages
+    for side, language in vars(languages).items():
+        rule = "a code such as de (in quotes where YAML takes it for something else)"
+        require(LANGUAGE.fullmatch(language), f"languages: {side}", rule, language)
+    named = data.tests and all(re.fullmatch(r"[\w.-]+", test) for test in data.tests)
+    rule = "a list of names of letters, digits, `_`, `-` and `.`"
+    require(named, "data: tests", rule, data.tests)
+    choices: list[tuple[str, Any, Iterable[str]]] = [
+        ("shape: arch", _option(path, config, "shape", "arch"), ARCHITECTURES.values()),
+        ("data: bpe", data.bpe, SEGMENTATIONS),
+        ("data: wmt14", data.wmt14, RECIPES),
     ]
+    for stage in ("donor", "finetune", "scratch"):
+        limits = budget.of(stage) or {}
+        choices.append((f"budget: {stage}: average-of", limits.get("average-of"), AVERAGE_OF))
+    for key, value, known in choices:
+        require(value in (None, *known), key, f"one of {', '.join(known)}", value)
+    pair = f"{languages.source}-{languages.target}"
+    require(data.wmt14 in (None, pair), "data: wmt14", f"{pair}, as `languages`", data.wmt14)
+    for key in ("max_tokens", "tokens_per_update", "average"):
+        number = getattr(budget, key)
+        require(number > 0, f"budget: {_name(key)}", "a positive whole number", number)
+    require(0 <= config.seed <= _LARGEST_SEED, "seed", f"from 0 to {_LARGEST_SEED}", config.seed)
+    rate = _option(path, config, "optimisation", "lr")
+    holds = isinstance(rate, (int, float)) and 0 < rate < float("inf")
+    require(holds, "optimisation: lr", "a number above 0", rate)
+    for key in ("beam", "lenpen"):
+        _option(path, config, "generation", key)
+    for section in ("shape", "optimisation", "generation"):
+        for key, value in getattr(config, section).items():
+            values = value if isinstance(value, list) else [value]
+            flat = not any(isinstance(v, (dict, list)) for v in values)
+            require(flat, f"{section}: {key}", "numbers, true, false or text", value)
+    if config.s2l is not None:
+        bpe = data.bpe or "sentencepiece"
+        require(bpe == "sentencepiece", "data: bpe", "sentencepiece for `s2l`", bpe)
+        _check_s2l(path, config.s2l)
+
+
+def _option(path: Path, config: Config, section: str, key: str) -> Any:
+    """Return a required option of fairseq's."""
+    value = getattr(config, section).get(key)
+    _check_missing(path, [f"{section}.{key}"] if value is None else [])
+    return value
+
+
+def _check_s2l(path: Path, section: ShortToLong) -> None:
+    where = f"{path}: `s2l: systems`"
+    if not section.systems or not all(map(_is_system, section.systems)):
+        raise ConfigError(
+            f"{where} must list one line of options a system, or `options` and `label`."
+        )
+    try:
+        found = section.listed()
+    except UsageError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    names, labels = [system.run.name for system in found], [system.label for system in found]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{where} names {names} one of them twice.")
+    if double := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConfigError(f"{where} has two labelled {double}; give one a `label`.")
+    rule = f"1 to {LONGEST_LABEL} characters without `|`"
+    for label in (e["label"] for e in section.systems if "label" in e and isinstance(e, dict)):
+        fits = re.fullmatch(rf"[^|\n]{{1,{LONGEST_LABEL}}}", label)
+        _require(path, fits, "s2l: systems: label", rule, label)
+    known = section.baseline in (None, *names)
+    _require(path, known, "s2l: baseline", f"one of {', '.join(names)}", section.baseline)
 
 
 def _is_system(value: Any) -> bool:
     if isinstance(value, dict):
-        words = list(value.values())
-        return {"options"} <= set(value) <= {"options", "label"} and all(map(_is_line, words))
-    return _is_line(value)
-
-
-def _is_line(value: Any) -> bool:
-    return _is_text(value) and _is_word(value)
-
-
-def _is_text(value: Any) -> bool:
+        known = {"options"} <= set(value) <= {"options", "label"}
+        return known and all(isinstance(word, str) for word in value.values())
     return isinstance(value, str)
-
-
-def _is_word(value: Any) -> bool:
-    """Return whether a value is one word of a command line."""
-    if isinstance(value, int):  # or bool
-        return -(2**63) <= value < 2**63
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or (_is_text(value) and not CONTROL.search(value))
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases, of which a few lines can make gigabytes, and without double keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem="write values out, no *alias", problem_mark=mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                problem = f"the key {shown(key.value)} comes twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def read_config(path: Path) -> Any:
-    """Read what the file holds, as plain Python values.
-
-    Raises:
-        OSError: it cannot be read.
-        UserError: it is larger than :data:`LARGEST`.
-        ValueError: it is no YAML, or has aliases or the same key twice; one sentence.
-    """
-    try:
-        text = read_limited(path, LARGEST).decode("utf-8-sig")
-        return yaml.load(text, _PlainLoader)
-    except (yaml.YAMLError, ValueError) as error:
-        words = str(error).replace(' in "<unicode string>",', ",").split()
-        raise ValueError(" ".join(words).rstrip(".")) from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    # PyYAML lets the errors of what it calls through: of `!!bool x`, `!!timestamp x` and the like.
-    except (LookupError, AttributeError, TypeError, OverflowError):
-        raise ValueError("a value is not what its !!tag says") from None

@@ -1,19 +1,18 @@
-"""The demo (`scripts/demo.sh`): five systems of the built-in corpus, a table and a figure."""
+"""Run the demo (`scripts/demo.sh`): five systems of the built-in corpus, a table and a figure."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_floater.experiments.commands import run_command
-from fairseq_floater.experiments.hardware import Machines, visible_gpus
+from fairseq_floater.errors import exit_code
+from fairseq_floater.experiments.commands import ONE_THREAD, run_all
+from fairseq_floater.experiments.hardware import Machines, use_gpus, visible_gpus
 from fairseq_floater.experiments.job import Run, floater
-from fairseq_floater.experiments.launch import Launcher, use_gpus
+from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.screen import Screen
-from fairseq_floater.experiments.short_to_long import ONE_THREAD, run_all
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
@@ -27,25 +26,6 @@ SYSTEMS = (
     System("learned"),
 )
 _JOBS = 2  # one thread each: the models are too small to share one among cores
-
-
-def _run(args: argparse.Namespace) -> None:
-    work, machines = args.work, Machines(len(visible_gpus()))
-    environment = ONE_THREAD if args.dry_run else {**ONE_THREAD, **use_gpus(machines)}
-    screen = Screen(len(SYSTEMS), _JOBS)
-    launcher = Launcher(dry_run=args.dry_run, screen=screen, environment=environment)
-    experiment = Experiment(CONFIG)
-    protocols = [
-        Protocol(Run(experiment, system, work, machines=machines), launcher) for system in SYSTEMS
-    ]
-    with launcher.signals():
-        run_all(protocols, _JOBS, "demo")
-        words = [work, "--figure", work / "scores.png", "--json", work / "results.json"]
-        launcher.run(floater("table", *words), name="table", output=None)
-    if not args.dry_run:
-        print(_WHERE.format(work=work))
-
-
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters: the donor, and the control of equal updates
 for floater-all-hidden-scratch-nobase; the other three trained on from it for equal updates.
@@ -57,13 +37,23 @@ Each system {work}/<system>: checkpoints, average.pt, train.log, run.json (setti
 Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m fairseq_floater.experiments.demo`; return the exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/demo.sh", allow_abbrev=False)
-    parser.add_argument("--work", type=Path, default=Path("work/demo"))
-    parser.add_argument("--dry-run", action="store_true")
-    return run_command(parser, _run, argv)
+def _run(work: Path, dry_run: bool) -> None:
+    machines, experiment = Machines(len(visible_gpus())), Experiment(CONFIG)
+    environment = ONE_THREAD if dry_run else {**ONE_THREAD, **use_gpus(machines)}
+    screen = Screen(len(SYSTEMS))
+    launcher = Launcher(dry_run=dry_run, screen=screen, environment=environment)
+    runs = (Run(experiment, system, work, machines=machines) for system in SYSTEMS)
+    with launcher.signals():
+        run_all([Protocol(run, launcher) for run in runs], _JOBS, "demo")
+        words = [work, "--figure", work / "scores.png", "--json", work / "results.json"]
+        launcher.run(floater("table", *words), name="table")
+    if not dry_run:
+        print(_WHERE.format(work=work))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(prog="scripts/demo.sh", allow_abbrev=False)
+    parser.add_argument("--work", type=Path, default=Path("work/demo"))
+    parser.add_argument("--dry-run", action="store_true")
+    options = vars(parser.parse_args())
+    sys.exit(exit_code(lambda: _run(**options)))

@@ -1,13 +1,14 @@
-"""What a training runs on: GPUs or CPU processes, of one node or several, and fairseq's options for it."""
+"""Describe the hardware of a training: GPUs or CPU processes, of one node or several."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, UserError
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Machines:
         return self.cpu or not self.processes
 
     def __str__(self) -> str:
-        """``2 nodes x 8 GPUs``."""
+        """Return ``2 nodes x 8 GPUs``."""
         kind = "CPU process" if self.on_cpu else "GPU"
         each = max(self.processes, 1)
         name = f"{each} {kind}" + ("es" if self.on_cpu else "s") * (each > 1)
@@ -45,7 +46,7 @@ class Machines:
 
     @property
     def world(self) -> int:
-        """Processes of a training in all."""
+        """Count the processes of a training in all."""
         return max(self.processes, 1) * self.nodes
 
     @property
@@ -54,7 +55,7 @@ class Machines:
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
     def training_options(self) -> list[str]:
-        """fairseq-train's options of this hardware, without the rank."""
+        """Return fairseq-train's options of this hardware, without the rank."""
         options = ["--cpu"] if self.on_cpu else []
         if not self.torchrun and not self.on_cpu:
             # Else fairseq takes every GPU that it sees.
@@ -71,7 +72,6 @@ class Machines:
         return options
 
 
-# What a test machine is, and a person's command that says nothing.
 ONE_CPU = Machines()
 
 
@@ -88,21 +88,68 @@ def visible_gpus() -> list[str]:
     return [line.strip() for line in found.splitlines() if line.strip().isdigit()]
 
 
-def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = 0) -> None:
-    """Add the options that :func:`machines_from_args` reads; by default ``processes``, all for None."""
-    default = "all" if processes is None else processes
+def use_gpus(machines: Machines) -> dict[str, str]:
+    """Return the environment in which programs see no more GPUs than are asked for.
+
+    fairseq takes all that it sees, and with --cpu starts a process for each: the tokens of an update
+    would not be those that are recorded.
+
+    Raises:
+        UserError: there are not so many.
+    """
+    there, wanted = visible_gpus(), 0 if machines.on_cpu else machines.processes
+    if wanted > len(there):
+        raise UserError(
+            f"--processes {wanted}, but this machine shows {len(there)} GPUs; --cpu is for processes "
+            "without one."
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(there[:wanted])}
+
+
+def torchrun(name: str, machines: Machines, launch: str = "", rendezvous: str = "") -> list[str]:
+    """Return the words that start each process of a training before fairseq-train's own.
+
+    Args:
+        name: of the run.
+        launch: a command that starts the words after it once on each of several nodes.
+        rendezvous: host and free port of one of the nodes.
+    """
+    if not machines.torchrun:
+        return []  # fairseq itself starts a process for each GPU of a node
+    # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
+    # checkpoint.
+    words = [*launch.split(), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
+    words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
+    words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
+    if machines.nodes > 1:
+        words += ["--rdzv_backend", "c10d", "--rdzv_endpoint", rendezvous]
+        words += ["--rdzv_id", f"{name}-{os.getpid()}"]
+    else:
+        words += ["--standalone"]
+    # RANK is each process's own.
+    own = 'exec "$@" --distributed-rank "$RANK"'
+    return [*words, "--no-python", "bash", "-c", own, "fairseq-train"]
+
+
+def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = None) -> None:
+    """Add the options that :func:`machines_from_args` reads; ``processes`` of None are all GPUs."""
     parser.add_argument(
         "--processes",
         type=int,
         default=processes,
         metavar="N",
-        help=f"GPUs of a node; 0 is the CPU (default: {default})",
+        help=f"GPUs of a node; 0 is the CPU (default: {'all' if processes is None else processes})",
     )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes (default: 1)")
     parser.add_argument("--cpu", action="store_true", help="the processes have no GPUs")
     parser.add_argument("--no-fp16", action="store_true", help="train in full precision")
 
 
+def all_gpus(processes: int | None) -> int:
+    """Return the processes asked for, or one for each GPU."""
+    return len(visible_gpus()) if processes is None else processes
+
+
 def machines_from_args(args: argparse.Namespace) -> Machines:
     """Return the machines of a parsed command line."""
-    return Machines(args.processes, args.nodes, args.cpu, not args.no_fp16)
+    return Machines(all_gpus(args.processes), args.nodes, args.cpu, not args.no_fp16)

@@ -1,4 +1,4 @@
-"""One run at work: what is asked for, where it lies, the locks it holds, and how its commands start."""
+"""Hold what a run is asked to do, where it lies, its locks, and how its commands start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def floater(*words: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a person asks for: one system of an experiment.
+    """A request: one system of an experiment.
 
     Args:
         experiment: the configuration.
@@ -74,15 +74,13 @@ class Job:
 
     def __init__(self, run: Run, launcher: Launcher):
         self.asked, self.launcher = run, launcher
-        self.experiment, self.system = run.experiment, run.system
+        self.experiment, self.stage = run.experiment, run.system.stage
         self.data = run.data or run.work / "data"
         self.donor = run.donor or run.work / PLAIN
-        plain = run.system.encoder == PLAIN
-        self.stage = "scratch" if run.system.scratch else "donor" if plain else "finetune"
-        self.settings = dict(line.split("=", 1) for line in self.arguments("settings"))
-        self.name = self.settings["name"]
-        self.title = self.name if run.seed is None else f"{self.name}, seed {run.seed}"
-        self.path = self.donor if self.stage == "donor" else run.work / self.name
+        self.settings = run.experiment.settings(run.system, run.machines, run.seed)
+        name = run.system.name
+        self.title = name if run.seed is None else f"{name}, seed {run.seed}"
+        self.path = self.donor if self.stage == "donor" else run.work / name
         self.folder = RunFolder(self.path)
         self.log = self.path / "steps.log"
         self.locks: list[int] = []
@@ -90,7 +88,7 @@ class Job:
     def arguments(self, stage: str) -> list[str]:
         return self.experiment.arguments(
             stage,
-            self.system,
+            self.asked.system,
             data=str(self.data / "bin"),
             work=str(self.asked.work),
             machines=self.asked.machines,
@@ -99,7 +97,8 @@ class Job:
         )
 
     def say(self, text: str) -> None:
-        self.launcher.say(f"{self.title}: {text}")
+        if not self.launcher.dry_run:
+            self.launcher.say(f"{self.title}: {text}")
 
     def command(self, words: list[Any], **places: Any) -> None:
         places = {"name": self.title, "log": self.log, **places}
@@ -108,37 +107,24 @@ class Job:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Hold the run's lock; leave a failure's reason in the record."""
-        try:
-            for folder in (self.path, self.asked.work, self.donor.parent):
+        for folder in (self.path, self.asked.work, self.donor.parent):
+            try:
                 folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            raise UserError(f"The folder {folder} cannot be made.") from None
-        lock = self._lock(self.path / ".lock", seconds=_LOOKING)
-        if lock is None:
-            self.launcher.say(f"Another protocol.sh is at work on {self.path}.")
-            raise BusyError(self.path)
-        self.locks.append(lock)
-        try:
-            with self.folder.changing() as record:
-                for key in ("state", "reason"):
-                    record.pop(key, None)
-            yield
-        except Exception as error:
-            with suppress(OSError, UserError), self.folder.changing() as record:
-                record |= {"state": "failed", "reason": one_line(sentence(error))}
-            raise
-        finally:
-            self.locks.remove(lock)
-            os.close(lock)
-
-    def _lock(self, path: Path, seconds: float) -> int | None:
-        """Return the descriptor of a lock; None where somebody else still holds it after so long."""
-        lock = try_lock(path)
-        while lock is None and seconds > 0:
-            self.launcher.check_stopped(_POLL)
-            seconds -= _POLL
-            lock = try_lock(path)
-        return lock
+            except OSError:
+                raise UserError(f"The folder {folder} cannot be made.") from None
+        with self._locked(self.path / ".lock", seconds=_LOOKING) as lock:
+            if lock is None:
+                self.launcher.say(f"Another protocol.sh is at work on {self.path}.")
+                raise BusyError(self.path)
+            try:
+                with self.folder.changing() as record:
+                    for key in ("state", "reason"):
+                        record.pop(key, None)
+                yield
+            except Exception as error:
+                with suppress(OSError, UserError), self.folder.changing() as record:
+                    record |= {"state": "failed", "reason": one_line(sentence(error))}
+                raise
 
     @contextmanager
     def alone(self, path: Path) -> Iterator[None]:
@@ -146,14 +132,26 @@ class Job:
         if self.launcher.dry_run:
             yield
             return
-        lock = self._lock(path, seconds=0)
+        waiting = f"another run is making what this one needs ({path.name}): waiting for it"
+        with self._locked(path, seconds=float("inf"), waiting=waiting):
+            yield
+
+    @contextmanager
+    def _locked(self, path: Path, seconds: float, waiting: str = "") -> Iterator[int | None]:
+        """Hold a lock, which commands inherit; None where somebody else has it after so long."""
+        lock = try_lock(path)
+        if lock is None and waiting:
+            self.say(waiting)
+        while lock is None and seconds > 0:
+            self.launcher.check_stopped(_POLL)
+            seconds -= _POLL
+            lock = try_lock(path)
         if lock is None:
-            self.say(f"another run is making what this one needs ({path.name}): waiting for it")
-            lock = self._lock(path, seconds=float("inf"))
-        assert lock is not None
+            yield None
+            return
         self.locks.append(lock)
         try:
-            yield
+            yield lock
         finally:
             self.locks.remove(lock)
             os.close(lock)

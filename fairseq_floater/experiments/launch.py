@@ -1,28 +1,24 @@
-"""Start the commands of an experiment: shown in a dry run, logged, stopped by signals, side by side."""
+"""Start the commands of an experiment: print them in a dry run, log them, stop them by signals."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.hardware import Machines, visible_gpus
 from fairseq_floater.experiments.screen import Screen, TrainingLine
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
 
 
 class CommandError(UserError):
@@ -42,18 +38,6 @@ class BusyError(SystemExit):
     def __init__(self, place: Path):
         super().__init__(75)
         self.place = place
-
-
-def quoted(words: Iterable[str]) -> str:
-    """Return a command as one could type it, on one line whatever its words hold."""
-    return " ".join(map(_quoted_word, words))
-
-
-def _quoted_word(word: str) -> str:
-    if not _CONTROL.search(word):
-        return shlex.quote(word)
-    escaped = word.replace("\\", r"\\").replace("'", r"\'")
-    return "$'" + _CONTROL.sub(lambda m: rf"\u{ord(m[0]):04x}", escaped) + "'"
 
 
 def _word(word: Any) -> str:
@@ -83,8 +67,7 @@ class Launcher:
             **os.environ,
             # The scripts that are called use this Python, and do not look again whether it is set up.
             **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
-            "FLOATER_SAVE_ON_SIGTERM": "1",
-            **(environment or {}),
+            **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {})},
         }
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
@@ -147,25 +130,27 @@ class Launcher:
         """
         command = [_word(word) for word in words]
         if self.dry_run:
-            print(quoted(command), flush=True)
+            print(shlex.join(command), flush=True)
             return
         self.check_stopped()
-        with _opened(log, output) as (stdout, stderr):
-            begin = 0
+        begin = 0
+        with ExitStack() as files:
+            stderr = None if log is None else files.enter_context(log.open("ab"))
+            stdout = stderr if output is None else files.enter_context(output.open("wb"))
             if stderr is not None:
-                stderr.write(f"+ {quoted(command)}\n".encode("utf-8", "backslashreplace"))
+                stderr.write(f"+ {shlex.join(command)}\n".encode("utf-8", "backslashreplace"))
                 stderr.flush()
                 begin = stderr.tell()
             child = self._start(command, stdout, stderr, locks)
             try:
-                code = self._wait(child, log, begin, line)
+                code = _wait(child, log, begin, line)
             finally:
                 self._children.discard(child)
         self.check_stopped()
         if code == 0:
             return
         if log is None:
-            raise CommandError(f"{name or command[0]}: the command failed: {quoted(command)}.")
+            raise CommandError(f"{name or command[0]}: the command failed: {shlex.join(command)}.")
         for text in _read(log, begin)[0][-_LAST_LINES:]:
             print(text, file=sys.stderr)
         raise CommandError(f"{name}: the command failed; see the end of {log}.")
@@ -193,31 +178,20 @@ class Launcher:
             child.terminate()
         return child
 
-    def _wait(
-        self,
-        child: subprocess.Popen[bytes],
-        log: Path | None,
-        place: int,
-        line: TrainingLine | None,
-    ) -> int:
-        code = None
-        while code is None:
-            with suppress(subprocess.TimeoutExpired):
-                code = child.wait(_POLL)
-            if line is not None and log is not None:
-                lines, place = _read(log, place)
-                for text in lines:
-                    line.read(text)
-        return code
 
-
-@contextmanager
-def _opened(log: Path | None, output: Path | None) -> Iterator[tuple[Any, Any]]:
-    """Open where a command writes, its stdout and its stderr; None is where this process writes."""
-    with ExitStack() as files:
-        stderr = None if log is None else files.enter_context(log.open("ab"))
-        stdout = stderr if output is None else files.enter_context(output.open("wb"))
-        yield stdout, stderr
+def _wait(
+    child: subprocess.Popen[bytes], log: Path | None, place: int, line: TrainingLine | None
+) -> int:
+    """Wait for a command and show what comes into its log; return its exit code."""
+    code = None
+    while code is None:
+        with suppress(subprocess.TimeoutExpired):
+            code = child.wait(_POLL)
+        if line is not None and log is not None:
+            lines, place = _read(log, place)
+            for text in lines:
+                line.read(text)
+    return code
 
 
 def _read(log: Path, place: int) -> tuple[list[str], int]:
@@ -231,64 +205,3 @@ def _read(log: Path, place: int) -> tuple[list[str], int]:
     end = text.rfind(b"\n") + 1
     lines = text[:end].decode("utf-8", errors="replace").split("\n")
     return [line for line in lines if line.strip()], place + end
-
-
-def side_by_side(jobs: int, tasks: Sequence[Callable[[], None]]) -> list[BaseException]:
-    """Run tasks, so many at a time; begin no further one after a failure. Return what they raised."""
-    failures: list[BaseException] = []
-
-    def guarded(task: Callable[[], None]) -> None:
-        if failures:
-            return
-        try:
-            task()
-        except BaseException as error:  # StoppedError too
-            failures.append(error)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(guarded, tasks))
-    return failures
-
-
-def use_gpus(machines: Machines) -> dict[str, str]:
-    """Return the environment in which programs see no more GPUs than are asked for.
-
-    fairseq takes all that it sees, and with --cpu starts a process for each: the tokens of an update
-    would not be those that are recorded.
-
-    Raises:
-        UserError: there are not so many.
-    """
-    there = visible_gpus()
-    wanted = 0 if machines.on_cpu else machines.processes
-    if wanted > len(there):
-        raise UserError(
-            f"--processes {wanted}, but this machine shows {len(there)} GPUs; --cpu is for processes "
-            "without one."
-        )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(there[:wanted])}
-
-
-def torchrun(name: str, machines: Machines, launch: str = "", rendezvous: str = "") -> list[str]:
-    """Return the words that start each process of a training before fairseq-train's own.
-
-    Args:
-        name: of the run.
-        launch: a command that starts the words after it once on each of several nodes.
-        rendezvous: host and free port of one of the nodes.
-    """
-    if not machines.torchrun:
-        return []  # fairseq itself starts a process for each GPU of a node
-    # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
-    # checkpoint.
-    words = [*launch.split(), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
-    words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
-    words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
-    if machines.nodes > 1:
-        words += ["--rdzv_backend", "c10d", "--rdzv_endpoint", rendezvous]
-        words += ["--rdzv_id", f"{name}-{os.getpid()}"]
-    else:
-        words += ["--standalone"]
-    # RANK is each process's own.
-    own = 'exec "$@" --distributed-rank "$RANK"'
-    return [*words, "--no-python", "bash", "-c", own, "fairseq-train"]

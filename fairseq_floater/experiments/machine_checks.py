@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import re
 import shutil
@@ -25,13 +24,10 @@ from fairseq_floater.requirements import FAIRSEQS, version_of
 OK, NOTE, MISSING = "ok", "note", "missing"
 GB = 10**9
 OLDEST_BASH = (4, 4)  # empty arrays under `set -u`
-# Command -> the mark of its absence, and what to do.
+# Command -> what to do without it.
 COMMANDS = {
-    "sed": (MISSING, "The scripts call it: install sed."),
-    "tee": (MISSING, "The scripts call it: install coreutils."),
-    "diff": (MISSING, "The scripts compare a run's arguments with it: install diffutils."),
-    "flock": (NOTE, "Two runs in one folder are then not kept apart: install util-linux."),
-    "nvidia-smi": (NOTE, "The scripts count GPUs with it: pass them --processes N."),
+    "curl": "scripts/prepare_wmt14.sh downloads with it: install curl for WMT14.",
+    "nvidia-smi": "The scripts count GPUs with it: pass them --processes N.",
 }
 
 
@@ -49,6 +45,15 @@ class Check:
         needed = f"; needed: {self.needed}" if self.needed else ""
         advice = f". {self.advice}" if self.advice else ""
         return f"{self.mark:<8} {self.name:<14} {self.found}{needed}{advice}"
+
+
+def judged(
+    holds: bool, name: str, found: str, needed: str, advice: str, otherwise: str = MISSING
+) -> Check:
+    """Return a check that holds, or else one with the mark ``otherwise`` and its advice."""
+    return (
+        Check(OK, name, found, needed) if holds else Check(otherwise, name, found, needed, advice)
+    )
 
 
 class Gpu(NamedTuple):
@@ -77,22 +82,19 @@ def package_check(distribution: str, module: str) -> Check:
 def command_check(name: str) -> Check:
     """Check that a command of :data:`COMMANDS` is in PATH."""
     path = shutil.which(name)
-    mark, advice = COMMANDS[name]
-    return Check(OK, name, path) if path else Check(mark, name, "not found", "", advice)
+    return judged(path is not None, name, path or "not found", "", COMMANDS[name], NOTE)
 
 
 def bash_check() -> Check:
     """Check that bash is there, and not older than :data:`OLDEST_BASH`."""
+    found, path = "not found", shutil.which("bash")
+    if path is not None:
+        command = [path, "-c", 'echo "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}"']
+        version = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        found = f"{version} ({path})"
+    recent = tuple(map(int, re.findall(r"\d+", found.split("(")[0]))) >= OLDEST_BASH
     needed = "{}.{} or later".format(*OLDEST_BASH)
-    path = shutil.which("bash")
-    lacking = Check(MISSING, "bash", "not found", needed, "The scripts are written for it.")
-    if path is None:
-        return lacking
-    command = [path, "-c", 'echo "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}"']
-    version = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    if tuple(map(int, re.findall(r"\d+", version))) < OLDEST_BASH:
-        return dataclasses.replace(lacking, found=f"{version} ({path})")
-    return Check(OK, "bash", f"{version} ({path})", needed)
+    return judged(recent, "bash", found, needed, "The scripts are written for it.")
 
 
 def find_gpus() -> list[Gpu]:
@@ -109,12 +111,10 @@ def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
     if (processes or 0) > len(gpus):
         advice = f"Pass --processes {len(gpus)} at most, or set up where torch sees more."
         return Check(MISSING, "GPUs", found, f"{processes} (`--processes`)", advice)
-    if gpus and processes != 0:
-        return Check(OK, "GPUs", found)
     advice = "Training runs on the CPU; WMT14's base model takes GPUs."
     if not gpus and shutil.which("nvidia-smi"):
         advice += " If nvidia-smi lists some, set up with a torch for your CUDA (FLOATER_TORCH)."
-    return Check(NOTE, "GPUs", found, "", advice)
+    return judged(bool(gpus) and processes != 0, "GPUs", found, "", advice, NOTE)
 
 
 def folder_check(work: Path) -> Check:
@@ -130,31 +130,24 @@ def folder_check(work: Path) -> Check:
 
 def memory_check(available: int, needed: int) -> Check:
     """Check the bytes of memory that are available."""
-    found, text = f"{in_bytes(available)} available", f"about {in_bytes(needed)}"
-    if available >= needed:
-        return Check(OK, "memory", found, text)
-    return Check(MISSING, "memory", found, text, "Free some, or take a machine with more.")
+    found, advice = f"{in_bytes(available)} available", "Free some, or take a machine with more."
+    return judged(available >= needed, "memory", found, f"about {in_bytes(needed)}", advice)
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that the system and this process's control groups (version 2) leave.
+    """Return the bytes that the system leaves, and that the control groups (version 2) admit at most.
 
     psutil knows nothing of control groups, by which containers and SLURM limit memory.
     """
     rooms = [psutil.virtual_memory().available]
     with suppress(OSError):
         own = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
-        top = root / "sys/fs/cgroup"
-        for group in (top / own, *(top / own).parents):
-            # No limit is the word `max`; a machine's top group has no such files.
+        group = root / "sys/fs/cgroup" / own
+        for place in (group, *group.parents):
+            # No limit is the word `max`; a machine's top group has no such file.
             with suppress(OSError, ValueError):
-                limit = int((group / "memory.max").read_text())
-                used = int((group / "memory.current").read_text())
-                text = (group / "memory.stat").read_text()
-                # Cached files count as used, but make way.
-                cached = re.findall(r"^(?:in)?active_file (\d+)$", text, re.MULTILINE)
-                rooms.append(limit - used + sum(map(int, cached)))
-    return max(min(rooms), 0)
+                rooms.append(int((place / "memory.max").read_text()))
+    return min(rooms)
 
 
 def in_bytes(size: int) -> str:

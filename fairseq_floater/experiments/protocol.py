@@ -1,4 +1,4 @@
-"""The paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
+"""Run the paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
 
 A step whose result is whole is skipped, a killed one starts over; a training goes on from its last
 whole checkpoint. Everything of a run lies in its folder, with the record of it (`run_folder.py`).
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.experiments.hardware import torchrun
 from fairseq_floater.experiments.job import Job, floater, python
-from fairseq_floater.experiments.launch import CommandError, StoppedError, torchrun
+from fairseq_floater.experiments.launch import CommandError, StoppedError
 from fairseq_floater.experiments.run_folder import RunFolder, check_data, write_validation
-from fairseq_floater.files import USER_DIR, naming
+from fairseq_floater.experiments.screen import TrainingLine
+from fairseq_floater.files import USER_DIR, write_whole
 from fairseq_floater.records import read_json
 
 SCRIPTS = USER_DIR.parent / "scripts"
@@ -52,7 +54,7 @@ class Protocol(Job):
         if self.stage != "donor":
             self._train(self.stage, self.path)
         self._average()
-        for test in self.experiment.tests:
+        for test in self.experiment.config.data.tests:
             if self.asked.losses:
                 self._generate("score-reference", test, self.path / f"losses.{test}.txt")
             self._generate("generate", test, self.path / f"generate.{test}.txt")
@@ -61,17 +63,22 @@ class Protocol(Job):
     def _prepare_data(self) -> None:
         """Make the data, or make sure that those given are what the configuration describes."""
         raw, wmt14 = self.asked.raw, self.settings["wmt14"]
+        binarised = (self.data / "bin").is_dir()
         if self.asked.data is not None:
             if raw is not None:
                 raise UsageError(
                     "--data is for data that are made, --raw for text to make them of."
                 )
             # WMT14's data are made where they are wanted, if they are not there.
-            if not wmt14 or ((self.data / "wmt14.json").is_file() and self._binarised()):
-                self._check_data()
+            if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
+                if not self.launcher.dry_run:
+                    if not binarised:
+                        raise UserError(f"{self.data} holds no binarised data (bin).")
+                    rehearsal = "--rehearsal" in self.asked.preparation
+                    check_data(self.data, self.settings, rehearsal=rehearsal)
                 return
         log = self.asked.work / "data.log"
-        if "numbers" in self.experiment.config["data"]:
+        if self.experiment.config.data.numbers is not None:
             if raw is not None:
                 raise UsageError(
                     f"{self.experiment.path} makes its own corpus; --raw is for your text."
@@ -85,20 +92,10 @@ class Protocol(Job):
         elif raw is not None:
             words = [raw, self.data, *self.arguments("prepare")]
             self.command(["bash", SCRIPTS / "prepare_text.sh", *words], log=log)
-        elif not self._binarised():
+        elif not binarised:
             raise UsageError(
                 f"{self.experiment.path} is for your text: pass its folder with --raw."
             )
-
-    def _binarised(self) -> bool:
-        return (self.data / "bin").is_dir()
-
-    def _check_data(self) -> None:
-        if self.launcher.dry_run:
-            return
-        if not self._binarised():
-            raise UserError(f"{self.data} holds no binarised data (bin).")
-        check_data(self.data, self.settings, rehearsal="--rehearsal" in self.asked.preparation)
 
     def _train(self, stage: str, path: Path) -> None:
         """Train until fairseq is done; go on from the last whole checkpoint."""
@@ -139,7 +136,7 @@ class Protocol(Job):
 
     def _watch(self, command: list[Any], name: str, path: Path, words: list[str]) -> None:
         """Run a training with its progress on the screen."""
-        line = self.launcher.screen.training(name, self.path, words)
+        line = TrainingLine(self.launcher.screen, name, words)
         failure = None
         try:
             self.command(command, name=name, log=path / "train.log", line=line)
@@ -169,25 +166,21 @@ class Protocol(Job):
         result = self.path / "warm_start.json"
         if result.is_file():
             return
-        words: list[Any] = [
-            self.donor / "checkpoints" / "checkpoint_best.pt",
-            self.path / "warm_start.pt",
-        ]
-        words += ["--force", "--json", result, *self.arguments("warm-start")]
-        self.command(floater("warm-start", *words))
-        self._done("warm start from the donor's best checkpoint")
+        words = ["--force", "--json", result, *self.arguments("warm-start")]
+        best = self.donor / "checkpoints" / "checkpoint_best.pt"
+        self.command(floater("warm-start", best, self.path / "warm_start.pt", *words))
+        self.say("warm start from the donor's best checkpoint")
 
     def _validate_warm_start(self) -> None:
         """Compute the validation loss before the first update."""
         result, log = self.path / "before.json", self.path / "before.log"
         if result.is_file():
             return
-        words: list[Any] = [*self.arguments("validate"), "--path", self.path / "warm_start.pt"]
+        words = [*self.arguments("validate"), "--path", self.path / "warm_start.pt"]
         self.command(python("fairseq_cli.validate", *words, "--valid-subset", "valid"), log=log)
         if not self.launcher.dry_run:
-            write_validation(log, result)
-            loss = read_json(result).get("loss")
-            self._done(f"validation loss before the first update: {loss}")
+            found = write_validation(log, result)
+            self.say(f"validation loss before the first update: {found['loss']}")
 
     def _average(self) -> None:
         """Average the last checkpoints."""
@@ -196,17 +189,12 @@ class Protocol(Job):
             self.folder.check_average(self.settings)
             self._keep_settings()
             return
-        words: list[Any] = [
-            "--inputs",
-            self.path / "checkpoints",
-            "--last",
-            self.settings["average"],
-        ]
+        words = ["--inputs", self.path / "checkpoints", "--last", self.settings["average"]]
         words += ["--updates"] if self.settings["average_of"] == "updates" else []
         words += ["--output", self.path / "average.pt", "--force", "--json", result]
         self.command(floater("average", *words))
         self._keep_settings("average", "average_of")
-        self._done(f"average of the last {self.settings['average']} checkpoints")
+        self.say(f"average of the last {self.settings['average']} checkpoints")
 
     def _keep_settings(self, *keys: str) -> None:
         """Keep the settings where none are kept, else those of ``keys``.
@@ -222,29 +210,27 @@ class Protocol(Job):
 
     def _generate(self, stage: str, test: str, result: Path) -> None:
         """Keep fairseq-generate's output of a test set, whole or not at all."""
-        words: list[Any] = self.arguments(stage)
-        subset = test
-        if not self.launcher.dry_run:
-            self.folder.check_same(stage, words)
-            if result.is_file():
-                return
-            with self.folder.changing() as record:
-                record["arguments"][stage] = words
-            subset = self._subset(test)
-        words = [*words, "--path", self.path / "average.pt", "--gen-subset", subset]
-        part = result.with_name(f"{result.name}.part")
-        self.command(
-            python("fairseq_cli.generate", *words), log=result.with_suffix(".log"), output=part
-        )
-        if not self.launcher.dry_run:
-            _put(part, result)
-            self._done(result.name)
+        words = self.arguments(stage)
+        command = python("fairseq_cli.generate", *words, "--path", self.path / "average.pt")
+        command.append("--gen-subset")
+        if self.launcher.dry_run:
+            self.command([*command, test])
+            return
+        self.folder.check_same(stage, words)
+        if result.is_file():
+            return
+        with self.folder.changing() as record:
+            record["arguments"][stage] = words
+        command.append(self._subset(test))
+        log = result.with_suffix(".log")
+        write_whole(result, lambda part: self.command(command, output=part, log=log))
+        self.say(result.name)
 
     def _subset(self, test: str) -> str:
         """Return fairseq's name of a test set (test, test1, ...), as prepare_text.sh wrote it down."""
         path = self.data / "tests.json"
         found = read_json(path)
-        if not isinstance(found, dict) or not isinstance(found.get(test), str):
+        if test not in found:
             raise UserError(
                 f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path})."
             )
@@ -255,20 +241,7 @@ class Protocol(Job):
         result, target = self.path / f"scores.{test}.json", self.settings["target"]
         if result.is_file():
             return
-        words: list[Any] = [self.path / f"generate.{test}.txt", "--references"]
-        words += [self.data / "raw" / f"{test}.{target}", "--target-lang", target, "--json", result]
-        self.command(floater("score", *words))
+        words = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]
+        self.command(floater("score", self.path / f"generate.{test}.txt", *words, "--json", result))
         if not self.launcher.dry_run:
-            self._done(f"{test}: BLEU {read_json(result)['bleu']['score']:.2f}")
-
-    def _done(self, text: str) -> None:
-        if not self.launcher.dry_run:
-            self.say(text)
-
-
-def _put(part: Path, path: Path) -> None:
-    """Give a written file its name, on the disk first, so that it is never half there."""
-    with naming(path):
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
+            self.say(f"{test}: BLEU {read_json(result)['bleu']['score']:.2f}")

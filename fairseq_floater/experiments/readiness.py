@@ -38,6 +38,7 @@ from fairseq_floater.experiments.machine_checks import (
     folder_check,
     gpu_check,
     in_bytes,
+    judged,
     memory_check,
     nearest_folder,
     package_check,
@@ -125,19 +126,15 @@ def _add_experiment(
     checkpoint = CHECKPOINT * parameters
     kept = {stage: kept_checkpoints(options) for stage, options in stages.items()}
     data_found, data_bytes, learning = data_check(experiment, work, data)
+    trained = RunFolder(work / PLAIN).read().get("trained")  # then it is on the disk already
     needs = {
-        # A donor that is trained is on the disk already.
-        "donor": 0
-        if RunFolder(work / "plain").read().get("trained")
-        else (kept["donor"] or 1) * checkpoint,
+        "donor": 0 if trained else (kept["donor"] or 1) * checkpoint,
         "system": (kept["finetune"] or 1) * checkpoint + 2 * BARE * parameters,
         "data": data_bytes,
     }
     memory = max(learning, PROGRAM + TRAINING * parameters)
-    arch, vocab = experiment.arch(System(PLAIN)), experiment.config["data"]["vocab"]
-    model = (
-        f"{parameters:,} parameters ({arch}, {vocab} subwords), {in_bytes(checkpoint)} a checkpoint"
-    )
+    made_of = f"{experiment.arch(System(PLAIN))}, {experiment.config.data.vocab} subwords"
+    model = f"{parameters:,} parameters ({made_of}), {in_bytes(checkpoint)} a checkpoint"
     result.checks += [
         Check(OK, "model", model),
         update_check(experiment, machines.processes),
@@ -182,12 +179,8 @@ def training_options(experiment: Experiment, stage: str, machines: Machines) -> 
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
     """Count the plain model's parameters, on torch's meta device, which takes no memory."""
-    dictionary, vocab = Dictionary(), experiment.config["data"]["vocab"]
-    if not isinstance(vocab, int):
-        raise ConfigError(
-            f"{experiment.path}: `data: vocab` must be a whole number, but is {vocab!r} instead."
-        )
-    for number in range(vocab - len(dictionary)):
+    dictionary = Dictionary()
+    for number in range(experiment.config.data.vocab - len(dictionary)):
         dictionary.add_symbol(f"subword{number}")
     try:
         with torch.device("meta"):
@@ -219,34 +212,31 @@ def kept_checkpoints(options: argparse.Namespace) -> int | None:
 
 def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Check, int, int]:
     """Check the binarised data; returns the disk and the memory that making them takes as well."""
-    folder, settings = Path(data) if data else work / "data", experiment.config["data"]
+    folder, settings = Path(data or work / "data"), experiment.config.data
+    found, disk, memory = f"no folder bin in {folder}", 0, 0
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
-    none = Check(MISSING, "data", f"no folder bin in {folder}", "", "")
     if data:
         advice = "Make the data with scripts/prepare_text.sh, or leave `--data` out."
-        return dataclasses.replace(none, advice=advice), 0, 0
-    if settings.get("wmt14") in WMT14:
-        disk, memory = WMT14[settings["wmt14"]]
-        advice = f"WMT14 {settings['wmt14']} is still to be fetched (scripts/prepare_wmt14.sh)."
-        return dataclasses.replace(none, mark=NOTE, advice=advice), disk, memory
-    if settings.get("numbers"):
+        return Check(MISSING, "data", found, "", advice), 0, 0
+    if settings.numbers is not None:
         return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0
-    # Subwords, and what is made of them for fairseq.
     advice = "Pass the scripts your text with --raw; it takes up to twice its size on top."
-    return dataclasses.replace(none, mark=NOTE, advice=advice), 0, 0
+    if settings.wmt14 is not None:
+        disk, memory = WMT14[settings.wmt14]
+        advice = f"WMT14 {settings.wmt14} is still to be fetched (scripts/prepare_wmt14.sh)."
+    return Check(NOTE, "data", found, "", advice), disk, memory
 
 
 def update_check(experiment: Experiment, processes: int) -> Check:
     """Check that an update has as many tokens as the configuration wants."""
     frequency, tokens = experiment.tokens_per_update(processes)
-    wanted = experiment.config["budget"]["tokens-per-update"]
+    wanted = experiment.config.budget.tokens_per_update
     found = f"--update-freq {frequency}, {tokens:,} tokens an update on "
     found += f"{processes} GPUs" if processes else "the CPU"
-    if tokens == wanted:
-        return Check(OK, "update", found)
+    needed = f"{wanted:,} (`budget: tokens-per-update`)"
     advice = "Updates are larger than configured: change --processes or `budget: max-tokens`."
-    return Check(NOTE, "update", found, f"{wanted:,} (`budget: tokens-per-update`)", advice)
+    return judged(tokens == wanted, "update", found, needed, advice, NOTE)
 
 
 def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
@@ -264,9 +254,5 @@ def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -
     if free < total:
         advice = "Free some, keep fewer checkpoints, or pass another --work."
         return Check(MISSING, "disk", found, needed, advice)
-    if None in kept.values():
-        advice = (
-            "All checkpoints are kept, but one is counted: set `optimisation: keep-last-epochs`."
-        )
-        return Check(NOTE, "disk", found, needed, advice)
-    return Check(OK, "disk", found, needed)
+    advice = "All checkpoints are kept, but one is counted: set `optimisation: keep-last-epochs`."
+    return judged(None not in kept.values(), "disk", found, needed, advice, NOTE)

@@ -1,4 +1,4 @@
-"""The record of a run, ``run.json`` in its folder; the locks beside it; and what may go on there.
+"""Keep the record of a run, ``run.json`` in its folder, and the locks beside it; say what may go on there.
 
 The record holds the settings, the arguments and tokens an update of each stage begun, the number of
 processes that trained last, whether the training is whole (``trained``), and how the run ended
@@ -19,7 +19,7 @@ from typing import Any
 
 from fairseq_floater.errors import shown
 from fairseq_floater.files import write_text
-from fairseq_floater.records import ReportError, check_fields, read_json
+from fairseq_floater.records import ReportError, read_json
 
 RECORD = "run.json"
 # Options that follow from how many GPUs there are.
@@ -35,7 +35,7 @@ _RESULTS = {"generate": "generate", "score-reference": "losses"}
 # Locks.
 
 
-def try_lock(path: Path) -> int | None:
+def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """Lock a file and return its descriptor; None where another process or thread holds the lock.
 
     Whoever inherits the descriptor holds the lock too: a training that outlives a killed script
@@ -43,7 +43,7 @@ def try_lock(path: Path) -> int | None:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None
@@ -54,20 +54,12 @@ def try_lock(path: Path) -> int | None:
 
 def is_locked(path: Path) -> bool:
     """Return whether a run holds a lock; asked for as shared, so that looking keeps nobody waiting."""
-    try:
-        # For writing: file systems that make flock of fcntl's locks (NFS) ask for it.
-        handle = os.open(path, os.O_RDWR)
-    except OSError:
+    if not os.access(path, os.W_OK):
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without locks
-    finally:
+    handle = try_lock(path, fcntl.LOCK_SH)
+    if handle is not None:
         os.close(handle)  # gives the lock back
-    return False
+    return handle is None
 
 
 # The record.
@@ -87,15 +79,12 @@ class RunFolder:
         """Return the record, empty where there is none yet.
 
         Raises:
-            ReportError: it cannot be read.
+            ReportError: it is no JSON.
         """
         path = self.path / RECORD
         if not path.exists():
             return _earlier_layout(self.path)
-        found = check_fields(path, read_json(path), {})
-        for key in ("arguments", "settings", "tokens"):
-            check_fields(path, found.setdefault(key, {}), {})
-        return found
+        return {"arguments": {}, "settings": {}, "tokens": {}, **read_json(path)}
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
@@ -129,9 +118,10 @@ class RunFolder:
         ):
             return
         old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
-        names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         changes = [
-            f"{name} was {_value(old, name)} and is {_value(new, name)} now" for name in names
+            f"{name} was {_value(old, name)} and is {_value(new, name)} now"
+            for name in {**old, **new}
+            if not _equal(old.get(name), new.get(name))
         ]
         before = record["tokens"].get(stage, tokens)
         if tokens is not None and before != tokens:
@@ -186,38 +176,19 @@ class RunFolder:
 
 def _earlier_layout(folder: Path) -> dict[str, Any]:
     """Read the record of a run that was made before there was a ``run.json``."""
-    record: dict[str, Any] = {"arguments": {}, "settings": {}, "tokens": {}}
-    for path in folder.glob("*.args"):
-        words = _lines(path)
-        if path.stem == "settings":
-            record["settings"] = dict(word.split("=", 1) for word in words if "=" in word)
-        else:
-            record["arguments"][path.stem] = words
-    record["tokens"] = {path.stem: "".join(_lines(path)) for path in folder.glob("*.tokens")}
-    if (noted := folder / "world").is_file():
-        number = "".join(_lines(noted))
-        if not re.fullmatch(r"\d{1,9}", number, re.ASCII):
-            raise ReportError(
-                f"{noted} must hold a number of processes, but holds {shown(number)}."
-            )
-        record["processes"] = int(number)
+    arguments = {path.stem: path.read_text("utf-8").splitlines() for path in folder.glob("*.args")}
+    settings = dict(word.split("=", 1) for word in arguments.pop("settings", []))
+    tokens = {path.stem: path.read_text("utf-8").strip() for path in folder.glob("*.tokens")}
+    record: dict[str, Any] = {"arguments": arguments, "settings": settings, "tokens": tokens}
+    if (folder / "world").is_file():
+        record["processes"] = int((folder / "world").read_text("utf-8"))
     if (folder / "trained").is_file():
         record["trained"] = True
     if (folder / "done").is_file():
         record["state"] = "done"
     elif (failed := folder / "failed").is_file():
-        record |= {"state": "failed", "reason": " ".join(_lines(failed))}
+        record |= {"state": "failed", "reason": failed.read_text("utf-8").strip()}
     return record
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the words of a file with one a line, where ``\\n`` stands for a newline in a word."""
-    try:
-        text = path.read_text(encoding="utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise ReportError(f"{path} cannot be read: {error}.") from None
-    escaped = text.split("\n") if text else []
-    return [re.sub(r"\\(n|\\)", lambda m: "\n" if m[1] == "n" else "\\", w) for w in escaped]
 
 
 def _by_option(words: list[str]) -> dict[str, str]:
@@ -233,6 +204,14 @@ def _by_option(words: list[str]) -> dict[str, str]:
     return {name: " ".join(values) for name, values in found.items() if name not in _OF_THE_MACHINE}
 
 
+def _equal(old: str | None, new: str | None) -> bool:
+    """Return whether two values are the same; 1e-7 is 1e-07."""
+    try:
+        return old == new or float(old or "") == float(new or "")
+    except ValueError:
+        return False
+
+
 def _value(arguments: dict[str, str], name: str) -> str:
     return (arguments[name] or "given") if name in arguments else "not given"
 
@@ -240,47 +219,45 @@ def _value(arguments: dict[str, str], name: str) -> str:
 # Other records that a run reads and writes.
 
 
-def write_validation(log: str | Path, output: str | Path) -> None:
-    """Keep the losses that fairseq-validate printed last in ``log`` as JSON.
+def write_validation(log: Path, output: Path) -> dict[str, Any]:
+    """Write the losses that fairseq-validate printed last in ``log`` as JSON, and return them.
 
     Raises:
         ReportError: the log holds no validation.
     """
-    text = Path(log).read_text(encoding="utf-8", errors="replace")
+    text = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"valid on '(\S+)' subset \| (loss .+)", text)
     if not found:
         raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
     subset, fields = found[-1]
     try:
         pairs = (field.split(" ", 1) for field in fields.split(" | "))
-        values = {name: float(value) for name, value in pairs}
+        losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
     except ValueError:
         raise ReportError(f"{log} ends in a validation without numbers: {shown(fields)}.") from None
-    write_text(output, json.dumps({"subset": subset, **values}, indent=2) + "\n")
+    write_text(output, json.dumps(losses, indent=2) + "\n")
+    return losses
 
 
-def check_data(folder: str | Path, settings: Mapping[str, str], *, rehearsal: bool) -> None:
+def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) -> None:
     """Make sure that ready data are what a configuration describes.
 
     Args:
         folder: what prepare_text.sh or prepare_wmt14.sh made.
-        settings: the run's (stage ``settings``).
+        settings: the run's (:meth:`fairseq_floater.experiments.stages.Experiment.settings`).
         rehearsal: whether WMT14's archives may be a stand-in's.
 
     Raises:
         ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
     """
-    summary = Path(folder) / "summary.json"
-    made = check_fields(summary, read_json(summary), {}).get("parameters", {})
-    check_fields(summary, made, {})
+    made = read_json(folder / "summary.json").get("parameters", {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
     for ours, key in names:
         # A vocabulary of None is that of a ready model, as short-to-long has it.
         if made.get(ours) is not None and str(made[ours]) != settings[key]:
             raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {settings[key]}.")
     if settings["wmt14"]:
-        record = Path(folder) / "wmt14.json"
-        found = check_fields(record, read_json(record), {"pair": str})
-        if found["pair"] != settings["wmt14"] or found.get("rehearsal") != rehearsal:
-            of = "a rehearsal's" if found.get("rehearsal") else "WMT14's"
+        found = read_json(folder / "wmt14.json")
+        if found["pair"] != settings["wmt14"] or found["rehearsal"] != rehearsal:
+            of = "a rehearsal's" if found["rehearsal"] else "WMT14's"
             raise ReportError(f"{folder} holds {of} {found['pair']}, not what is asked for.")

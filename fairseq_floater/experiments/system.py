@@ -1,4 +1,4 @@
-"""One system of an experiment, as the scripts and a configuration name it: `--encoder floater ...`."""
+"""Describe one system of an experiment as scripts and configurations name it: `--encoder floater ...`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS, 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
 _LABELS = {"floater": "FLOATER", "sinusoidal": "sinusoid", "rnn": "RNN", "none": "no positions"}
-# What cannot stand in a line of a script's: control characters, line breaks, halves of characters.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,6 @@ class System:
             raise UsageError(
                 f"`--model-options` must begin with an option, but is {' '.join(self.options)!r}."
             )
-        if odd := next(filter(CONTROL.search, self.options), None):
-            raise UsageError(f"`--model-options` must be one line, but holds {odd!r}.")
 
     @property
     def resolved_target(self) -> str | None:
@@ -76,8 +72,8 @@ class System:
     def label(self) -> str:
         """Describe the run in a few words, for tables: ``FLOATER, hidden``; ``sinusoid, warm``.
 
-        Untold is what is usual: a sinusoid or learned vectors at the input, flows at all blocks, each
-        encoder's own target, from random parameters with nothing underneath.
+        The usual is left out: a sinusoid or learned vectors at the input, flows at all blocks, each
+        encoder's own target, random parameters with nothing underneath.
         """
         if self.encoder == PLAIN:
             return PLAIN
@@ -94,29 +90,35 @@ class System:
         return ", ".join([*parts, *re.split(r"\s*--", words)[1:]])
 
     def model_options(self) -> list[str]:
-        """fairseq-train's options of the position encoder."""
+        """Return fairseq-train's options of the position encoder."""
         options = [] if self.base else ["--no-token-positional-embeddings"]
         if self.encoder != PLAIN:
             options += ["--position-encoder", self.encoder, "--position-blocks", self.blocks]
             options += ["--position-target", str(self.resolved_target)]
         return [*options, *self.options]
 
-    def settings(self) -> list[str]:
-        """Return the run as ``key=value``, for scripts and for tables of results."""
-        return [
-            f"name={self.name}",
-            f"encoder={self.encoder}",
-            f"blocks={self.blocks}",
-            f"position_target={self.resolved_target}",
-            f"scratch={'yes' if self.scratch else 'no'}",
-            f"base={'yes' if self.base else 'no'}",
-            f"options={' '.join(self.options)}",
-        ]
+    @property
+    def stage(self) -> str:
+        """Name the stage that trains it last."""
+        return "scratch" if self.scratch else "donor" if self.encoder == PLAIN else "finetune"
+
+    def settings(self) -> dict[str, str]:
+        """Return its choices by name, for tables of results."""
+        return {
+            "name": self.name,
+            "encoder": self.encoder,
+            "blocks": self.blocks,
+            "position_target": str(self.resolved_target),
+            "scratch": "yes" if self.scratch else "no",
+            "base": "yes" if self.base else "no",
+            "options": " ".join(self.options),
+        }
 
 
-def add_system_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`system_from_args` reads."""
-    parser.add_argument("--encoder", default="floater", choices=(*DEFAULT_TARGETS, PLAIN))
+def add_system_options(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """Add the options that :func:`system_from_args` reads; ``required`` is of ``--encoder``."""
+    choices = (*DEFAULT_TARGETS, PLAIN)
+    parser.add_argument("--encoder", default="floater", choices=choices, required=required)
     parser.add_argument("--blocks", default="all", choices=BLOCKS)
     parser.add_argument("--target", default=None, choices=TARGETS)
     parser.add_argument(

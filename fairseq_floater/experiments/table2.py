@@ -1,4 +1,4 @@
-"""The 24 cells of Table 2, the runs that answer to them, and how far those are: `scripts/table2.sh`.
+"""Run the 24 cells of Table 2 and say how far each is: `scripts/table2.sh`.
 
 A cell's run lies in ``WORK/<config>/seed-<n>/<run>``, its donor, shared by all rows and seeds of a column,
 in ``WORK/<config>/plain``.
@@ -11,26 +11,28 @@ import fnmatch
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from fairseq_floater.errors import UsageError, UserError, sentence
+from fairseq_floater.errors import UsageError, UserError, exit_code, sentence
 from fairseq_floater.experiments.commands import (
     add_run_options,
     machines_of,
     preparation_of,
-    run_command,
-    seeds_of,
+    seeds,
 )
+from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.job import Run, floater
-from fairseq_floater.experiments.launch import BusyError, Launcher, use_gpus
+from fairseq_floater.experiments.launch import BusyError, Launcher
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.run_folder import RunFolder, is_locked
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.files import USER_DIR
+from fairseq_floater.files import USER_DIR, write_whole
 
 _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 
@@ -75,11 +77,7 @@ def select(patterns: str = "", *, donors: bool = False) -> list[Cell]:
         UsageError: a pattern that matches nothing.
     """
     rows = [("all", PLAIN)] if donors else list(TABLE_2)
-    cells = [
-        Cell(size, source, target, encoder, blocks)
-        for size, source, target in COLUMNS
-        for blocks, encoder in rows
-    ]
+    cells = [Cell(*column, encoder, blocks) for column in COLUMNS for blocks, encoder in rows]
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:
         if not any(fnmatch.fnmatchcase(cell.name, pattern) for cell in cells):
@@ -87,23 +85,21 @@ def select(patterns: str = "", *, donors: bool = False) -> list[Cell]:
                 f"`--only` must match cells such as {cells[0].name}, but {pattern!r} matches none; "
                 "--list prints them all."
             )
-    if not wanted:
-        return cells
+    wanted = wanted or ["*"]
     return [c for c in cells if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in wanted)]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is: ``state`` is done, running, failed, broken off or not begun."""
+class Progress(NamedTuple):
+    """The progress of a run: ``state`` is done, running, failed, broken off or not begun."""
 
     state: str
-    detail: str
+    detail: str = ""
 
 
 def progress_of(folder: Path) -> Progress:
     """Look at a run's folder, from any machine that shares it."""
     if not folder.is_dir():
-        return Progress("not begun", "")
+        return Progress("not begun")
     # Whoever trains a donor holds the lock beside it.
     beside = [folder.parent / ".donor.lock"] if folder.name == PLAIN else []
     if any(is_locked(lock) for lock in (folder / ".lock", *beside)):
@@ -112,34 +108,33 @@ def progress_of(folder: Path) -> Progress:
     if record.get("state") in ("done", "failed"):
         return Progress(record["state"], str(record.get("reason") or ""))
     if folder.name == PLAIN and record.get("trained"):
-        return Progress("trained", "")
+        return Progress("trained")
     return Progress("broken off", _last_update(folder))
 
 
 def _last_update(folder: Path) -> str:
-    """``epoch 3, update 12400, 2 min ago`` from the end of a training's log."""
+    """Return ``epoch 3, update 12,400, 2 min ago`` from the end of a training's log."""
     log = folder / "train.log"
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_END))
-            end = file.read().decode("utf-8", errors="replace")
-        age = max(0.0, time.time() - log.stat().st_mtime)
-    except FileNotFoundError:
+    if not log.exists():
         return "no training yet"
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END))
+        end = file.read().decode("utf-8", errors="replace")
+    age = max(0.0, time.time() - log.stat().st_mtime)
     found = re.findall(r"epoch (\d+).*?num_updates[=\s]+(\d+)", end)
     where = f"epoch {int(found[-1][0])}, update {int(found[-1][1]):,}" if found else "no update yet"
     return f"{where}, {age / 60:.0f} min ago"
 
 
 def status_text(work: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> str:
-    """One line a run: its name, state, and where it is; then how many are in each state."""
-    lines, counts = [], dict[str, int]()
+    """List the runs, one a line: its name, state, and where it is; then how many are in each state."""
+    lines, counts = [], Counter[str]()
     for cell in cells:
         for seed in [0] if cell.encoder == PLAIN else seeds:
-            progress = progress_of(cell.folder(work, seed))
-            counts[progress.state] = counts.get(progress.state, 0) + 1
+            state, detail = progress_of(cell.folder(work, seed))
+            counts[state] += 1
             name = cell.name if cell.encoder == PLAIN else f"{cell.name} seed {seed}"
-            lines.append(f"{name:<38} {progress.state:<11} {progress.detail}".rstrip())
+            lines.append(f"{name:<38} {state:<11} {detail}".rstrip())
     total = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     return "\n".join([*lines, "", total])
 
@@ -160,13 +155,14 @@ class Table2:
         self.failed: list[str] = []
         self.busy: list[str] = []
 
-    def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+    def run(self, cells: Sequence[Cell]) -> None:
         """Run the cells; what another process is at is left to it, a failure stops no other cell.
 
         Raises:
             UserError: a cell failed.
         """
-        for seed in seeds:
+        self.launcher.screen.systems = len(cells) * len(self.args.seeds)
+        for seed in self.args.seeds:
             for cell in cells:
                 self._run_cell(cell, seed)
         if self.busy:
@@ -211,10 +207,11 @@ class Table2:
         if not any(work.glob("*/*/scores.*.json")) and not any(work.glob("*/*/*/scores.*.json")):
             self.launcher.say("Nothing is scored yet: no table.")
             return
-        part = work / ".table2.md.part"
-        self.launcher.run(table_command(work), name="table", log=work / "table2.log", output=part)
-        part.replace(work / "table2.md")
-        print((work / "table2.md").read_text(encoding="utf-8"), end="")
+        table, places = work / "table2.md", {"name": "table", "log": work / "table2.log"}
+        write_whole(
+            table, lambda part: self.launcher.run(table_command(work), output=part, **places)
+        )
+        print(table.read_text(encoding="utf-8"), end="")
 
 
 def table_command(work: Path) -> list[str | Path]:
@@ -226,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/table2.sh", allow_abbrev=False)
     parser.add_argument("--only", default="", metavar="CELLS")
     parser.add_argument("--donors", action="store_true")
-    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--seeds", type=seeds, default=[1])
     parser.add_argument("--work", type=Path, default=Path("work/table2"), metavar="DIR")
     parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
     for action in ("status", "list", "table"):
@@ -236,26 +233,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    seeds = seeds_of(args.seeds)
     cells = select(args.only, donors=args.donors)
     launcher = Launcher(dry_run=args.dry_run)
     if args.status:
         donors = select(donors=True) if not args.only else []
-        print(status_text(args.work, [*donors, *select(args.only)], seeds))
+        print(status_text(args.work, [*donors, *select(args.only)], args.seeds))
     elif args.list:
         print("\n".join(cell.name for cell in cells))
     elif args.table:
         launcher.run(table_command(args.work), name="table")
     else:
-        launcher.screen.systems = len(cells) * len(seeds)
         with launcher.signals():
-            Table2(args, launcher).run(cells, seeds)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m fairseq_floater.experiments.table2`; return the exit code."""
-    return run_command(_parser(), _run, argv)
+            Table2(args, launcher).run(cells)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    arguments = _parser().parse_args()
+    sys.exit(exit_code(lambda: _run(arguments)))

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu.significance
-import yaml
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.cli import main
@@ -20,7 +19,7 @@ from fairseq_floater.evaluation.s2l.score import bootstrap_scores, paired_p_valu
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
-from fairseq_floater.experiments.config import s2l_systems
+from fairseq_floater.experiments.stages import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in ("an", "el", "ir", "os", "ut")]
@@ -259,9 +258,9 @@ def test_the_command_writes_table_json_and_figures(folder, systems, tmp_path, ca
 
 
 def test_the_table_is_narrow_and_the_json_is_whole():
-    section = yaml.safe_load((ROOT / "configs" / "numbers_s2l.yaml").read_text())["s2l"]
-    labels = {system.run.name: system.label for system in s2l_systems(section)}
-    report = S2LScores("split", labels, section["baseline"], "nrefs:1", "tokens", 1000, 1, (2, 20))
+    section = Experiment(ROOT / "configs" / "numbers_s2l.yaml").s2l
+    labels = {system.run.name: system.label for system in section.listed()}
+    report = S2LScores("split", labels, section.baseline, "nrefs:1", "tokens", 1000, 1, (2, 20))
     bleu, loss = (
         Measure(34.56, (30.1, 39.9), [33, 36], None),
         Measure(2.34, (2.1, 2.5), [2.3, 2.4], None),

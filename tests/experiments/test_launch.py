@@ -13,24 +13,10 @@ import pytest
 from toy import environment, run
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.hardware import Machines, visible_gpus
-from fairseq_floater.experiments.launch import (
-    CommandError,
-    Launcher,
-    StoppedError,
-    quoted,
-    side_by_side,
-    torchrun,
-    use_gpus,
-)
-from fairseq_floater.experiments.screen import Screen, duration
-
-
-@pytest.mark.parametrize("word", ["a b", "it's", "$(x)", "-x", "", "a\nb 'c' \\ d", "\x1b[0m\té"])
-def test_a_shown_command_is_one_line_that_bash_reads_back(word):
-    line = quoted(["printf", "%s", word])
-    assert len(line.splitlines()) == 1
-    assert subprocess.run(["bash", "-c", line], capture_output=True).stdout.decode() == word
+from fairseq_floater.experiments.commands import run_all
+from fairseq_floater.experiments.hardware import Machines, torchrun, use_gpus, visible_gpus
+from fairseq_floater.experiments.launch import CommandError, Launcher, StoppedError
+from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 
 
 def test_a_dry_run_prints_and_runs_nothing(tmp_path, capsys):
@@ -45,7 +31,7 @@ def test_output_and_messages_go_where_they_belong(tmp_path):
     for _ in range(2):
         Launcher().run(command, log=log, output=output)
     assert output.read_text() == "result\n"
-    assert log.read_text() == f"+ {quoted(command)}\nmessage\n" * 2
+    assert log.read_text() == f"+ {shlex.join(command)}\nmessage\n" * 2
 
 
 def test_a_failure_shows_the_end_of_the_log_and_names_it(tmp_path, capfd):
@@ -89,18 +75,30 @@ def test_a_stopped_script_stops_what_it_runs(tmp_path, which):
     assert not (tmp_path / "next").exists()
 
 
-def test_side_by_side_nothing_begins_after_a_failure():
+class Task:
+    """A system that takes no time; number 1 fails."""
+
+    def __init__(self, number, begun, error=None):
+        self.number, self.begun, self.error = number, begun, error
+        self.title, self.launcher = f"system {number}", Launcher()
+
+    def run(self):
+        self.begun.append(self.number)
+        if self.number == 1 and self.error:
+            raise self.error
+
+
+def test_side_by_side_nothing_begins_after_a_failure(capsys):
     begun = []
-
-    def task(number):
-        begun.append(number)
-        if number == 1:
-            raise UserError("one")
-
-    [error] = side_by_side(1, [partial(task, number) for number in range(4)])
-    assert str(error) == "one"
+    with pytest.raises(UserError, match="The demo stopped: a system above failed"):
+        run_all([Task(number, begun, UserError("the reason")) for number in range(4)], 1, "demo")
     assert begun == [0, 1]
-    assert side_by_side(2, [partial(task, 0)] * 3) == []
+    assert "system 1: the reason" in capsys.readouterr().err
+    with pytest.raises(StoppedError):
+        run_all([Task(number, begun, StoppedError()) for number in range(2)], 2, "demo")
+    begun.clear()
+    run_all([Task(number, begun) for number in range(3)], 2, "demo")
+    assert sorted(begun) == [0, 1, 2]
 
 
 def stopped(screen):
@@ -174,8 +172,7 @@ LOG = """2026-11-22 | INFO | fairseq_cli.train | num. shared model params: 1 err
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
-    screen = Screen()
-    line = screen.training("plain", Path("w/a"), ["bin", "--max-epoch", "2"])
+    line = TrainingLine(Screen(), "plain", ["bin", "--max-epoch", "2"])
     for text in LOG.splitlines():
         line.read(text)
     line.close()
@@ -192,9 +189,7 @@ def test_progress_is_one_live_line_on_a_terminal(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
-    line = Screen().training(
-        "plain", Path("w/a"), ["bin", "--max-epoch", "2", "--max-update", "10"]
-    )
+    line = TrainingLine(Screen(), "plain", ["bin", "--max-epoch", "2", "--max-update", "10"])
     for text in LOG.splitlines():
         line.read(text)
     line.close()
@@ -204,17 +199,15 @@ def test_progress_is_one_live_line_on_a_terminal(monkeypatch):
     assert "loss 7.5\n" not in shown
 
 
-def test_of_several_systems_it_says_which_one_and_how_long_all_take(capsys):
-    screen = Screen(systems=3, jobs=1)
-    first = Path("w/a")
-    with screen.system("a", first):
-        screen._begun[first] -= 100
-        assert screen.note_left(first, 20) == "about 4 min left in all"  # 20 + 2 x 120 seconds
+def test_of_several_systems_it_says_which_one_and_how_many_are_done(capsys):
+    screen = Screen(systems=3)
+    with screen.system("a", Path("w/a")):
+        pass
     with pytest.raises(UserError), screen.system("b", Path("w/b")):
         raise UserError("failed")
     said = capsys.readouterr().err
     assert "a: system 1 of 3" in said and "b: system 2 of 3" in said
-    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems; about 0 s left in all" in said
+    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems\n" in said
     assert "b: done" not in said
 
 

@@ -117,16 +117,16 @@ def commands(folder, *names):
 
 
 def test_commands_are_looked_for_in_path(tmp_path, monkeypatch, checked):
-    monkeypatch.setenv("PATH", str(commands(tmp_path / "most", "bash", "sed", "tee", "diff")))
+    monkeypatch.setenv("PATH", str(commands(tmp_path / "most", "bash")))
     code, result = checked()
     assert code == 0
-    assert line(result, "flock")["mark"] == NOTE
-    assert "not kept apart" in line(result, "flock")["advice"]
-    monkeypatch.setenv("PATH", str(commands(tmp_path / "few", "sed")))
+    assert line(result, "curl")["mark"] == NOTE
+    assert "install curl" in line(result, "curl")["advice"]
+    monkeypatch.setenv("PATH", str(commands(tmp_path / "few")))
     code, result = checked()
     assert code == 1
     missing = [check["name"] for check in result["checks"] if check["mark"] == MISSING]
-    assert missing == ["bash", "tee", "diff"]
+    assert missing == ["bash"]
 
 
 @pytest.mark.parametrize(("version", "code"), [("3.2", 1), ("4.3", 1), ("4.4", 0), ("10.0", 0)])
@@ -289,17 +289,15 @@ def tree(root, files):
     return root
 
 
-def test_memory_is_what_the_system_and_the_control_groups_leave(tmp_path, monkeypatch):
+def test_memory_is_what_the_system_leaves_and_the_control_groups_admit(tmp_path, monkeypatch):
     free = SimpleNamespace(available=4000 * 1024)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     assert available_memory(tmp_path) == 4000 * 1024
-    # Two groups, the outer one with a limit; files that were read make way.
-    tree(tmp_path / "sys/fs/cgroup", {"a/b/memory.max": "max\n", "a/b/memory.current": "7\n"})
+    # Two groups, the outer one with a limit.
     tree(tmp_path, {"proc/self/cgroup": "4:memory:/x\n0::/a/b\n"})
+    tree(tmp_path / "sys/fs/cgroup", {"a/b/memory.max": "max\n", "memory.max": "max\n"})
     assert available_memory(tmp_path) == 4000 * 1024
-    limit = {"memory.max": "1000000\n", "memory.current": "900000\n"}
-    statistics = {"memory.stat": "anon 1\ninactive_file 20000\nactive_file 3000\nfile 5\n"}
-    tree(tmp_path / "sys/fs/cgroup/a", {**limit, **statistics})
+    tree(tmp_path / "sys/fs/cgroup", {"a/memory.max": "123000\n"})
     assert available_memory(tmp_path) == 123_000
     assert [memory_check(123_000, n).mark for n in (123_000, 123_001)] == [OK, MISSING]
 
@@ -332,7 +330,7 @@ def test_bad_usage_is_one_sentence_and_exits_with_2(capsys, words, message):
         ({"budget": {"finetune": {"max-epochs": 3}}}, "options of finetune: .*--max-epochs 3"),
         ({"shape": {"encoder-attention-heads": 5}}, "cannot build `shape`: .*divisible"),
         ({"shape": {"decoder-embed-dim": 64}}, "cannot build `shape`: --share-all-embeddings"),
-        ({"data": {"vocab": "many"}}, "`data: vocab` must be a whole number, but is 'many'"),
+        ({"data": {"vocab": "many"}}, "`data: vocab` is of the wrong kind: .*'many'"),
     ],
 )
 def test_a_configuration_that_fairseq_refuses_is_refused(tmp_path, capsys, sections, message):

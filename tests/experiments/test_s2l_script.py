@@ -34,18 +34,8 @@ def s2l_config(tmp_path_factory):
 
 def test_from_corpus_to_figure(s2l_config):
     work = s2l_config.parent / "my work"
-    words = (
-        "s2l.sh",
-        s2l_config,
-        "--work",
-        work,
-        "--seeds",
-        "7",
-        "--jobs",
-        "2",
-        "--processes",
-        "0",
-    )
+    options = ("--seeds", "7", "--jobs", "2", "--processes", "0")
+    words = ("s2l.sh", s2l_config, "--work", work, *options)
     done = run(*words)
     assert done.returncode == 0, done.stderr[-3000:]
     scores = json.loads((work / "s2l.json").read_text())
@@ -90,11 +80,19 @@ def test_a_dry_run_shows_every_seed_and_makes_nothing(s2l_config, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ((), 2, "a CONFIG is needed"),
+        ((), 2, "the following arguments are required: CONFIG"),
         ((ROOT / "configs" / "numbers_en_de.yaml",), 2, "no short-to-long experiment"),
         ((ROOT / "configs" / "text_s2l.yaml",), 2, "pass its folder with --raw"),
-        ((ROOT / "configs" / "numbers_s2l.yaml", "--seeds", "a"), 2, "--seeds must be numbers"),
-        ((ROOT / "configs" / "numbers_s2l.yaml", "--jobs", "0"), 2, "--jobs must be a number"),
+        (
+            (ROOT / "configs" / "numbers_s2l.yaml", "--seeds", "a"),
+            2,
+            "argument --seeds: must be numbers",
+        ),
+        (
+            (ROOT / "configs" / "numbers_s2l.yaml", "--jobs", "0"),
+            2,
+            "argument --jobs: must be a whole number",
+        ),
         (("nowhere.yaml",), 1, "There is no configuration nowhere.yaml"),
     ],
 )

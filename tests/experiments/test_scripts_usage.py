@@ -25,9 +25,9 @@ def test_help_and_bad_options(script):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--encoder", "floater"], 2, "a CONFIG is needed"),
+        (["--encoder", "floater"], 2, "arguments are required: CONFIG"),
         (["nowhere.yaml", "--encoder", "floater"], 1, "There is no configuration nowhere.yaml"),
-        (["{config}"], 2, "--encoder is needed"),
+        (["{config}"], 2, "arguments are required: --encoder"),
         (["{config}", "--encoder", "fourier"], 2, "fourier"),
         (["{config}", "--encoder", "floater", "--blocks", "some"], 2, "some"),
         (

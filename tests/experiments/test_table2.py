@@ -128,9 +128,9 @@ def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
 
 def test_five_checkpoints_exist_to_average():
     for cell in select():
-        budget = Experiment(ROOT / "configs" / f"{cell.config}.yaml").config["budget"]
-        training = budget["finetune"]
-        assert budget["average"] == 5
+        budget = Experiment(ROOT / "configs" / f"{cell.config}.yaml").config.budget
+        training = budget.finetune
+        assert budget.average == 5
         if cell.target == "de":
             assert training == {"max-epoch": 10}
         else:
@@ -179,7 +179,7 @@ def test_a_dry_run_of_all_24_cells(tmp_path):
     [
         (("--only",), "argument --only: expected one argument"),
         (("--only", "huge-*"), "`--only` must match cells"),
-        (("--seeds", "1;2"), "--seeds must be numbers with commas, but is 1;2."),
+        (("--seeds", "1;2"), "argument --seeds: must be numbers with commas, but is 1;2"),
         (("--fast",), "unrecognized arguments: --fast"),
     ],
 )

@@ -43,13 +43,6 @@ def place(tmp_path_factory):
 # Configurations.
 
 
-def laughs(key):
-    """Ten aliases of ten aliases of ... : a few hundred bytes, a gigabyte as text or by merging."""
-    lines = ["a0: &a0 {x: 1}"]
-    lines += [f"a{i}: &a{i}\n  {key}[{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    return "\n".join(lines).encode()
-
-
 def stated(config, **values):
     """A configuration with values for ``section__key``."""
     config = json.loads(json.dumps(config))
@@ -61,8 +54,7 @@ def stated(config, **values):
 
 BAD_YAML = (
     *(b"[" * 3000, b"&a [*a]", b"!!bool x", b"!!timestamp x", b"2001-99-99", b"a: 1\na: 2", b"\0"),
-    *(laughs("<<: "), laughs("x: "), b"a: " + b"9" * 5000, b"x: " * 30_000, b"\xff\xfe", b""),
-    TEXTS[0].replace(b"tokens-per-update: 2000", b"tokens-per-update: 0x" + b"f" * 5000),
+    *(b"a: " + b"9" * 5000, b"\xff\xfe", b""),
     stated(CONFIGS[0], optimisation__lr=None),
     stated(CONFIGS[0], data__tests=["../../x"]),
     stated(CONFIGS[0], data__numbers=5),
@@ -74,14 +66,7 @@ BAD_YAML = (
 
 def configured(place, data, stage):
     path = put(place / "config.yaml", data)
-    written = place / "written"
-    taken = accepted("args", path, stage, "--write-all", written, names=[path])
-    assert taken == written.is_dir(), "a refused configuration leaves no arguments"
-    for file in written.glob("*"):
-        file.unlink()
-    if taken:
-        written.rmdir()
-    return taken
+    return accepted("args", path, stage, names=[path])
 
 
 @pytest.mark.parametrize("data", BAD_YAML, ids=range(len(BAD_YAML)))

@@ -2,13 +2,10 @@
 
 import pytest
 from fuzzing import (
-    CHANGES,
     EDITS,
     LANGS,
     PIECES,
     accepted,
-    as_json,
-    changed,
     inputs,
     put,
     spoilt,
@@ -19,7 +16,6 @@ from hypothesis import strategies as st
 from fairseq_floater.evaluation.s2l.options import SplitOptions
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.experiments import run_folder
-from fairseq_floater.experiments.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -66,52 +62,6 @@ def scored(s2l, name, data):
 )
 def test_scoring_a_spoilt_split(s2l, edits, name):
     return scored(s2l, name, spoilt((s2l / name).read_bytes(), edits))
-
-
-# Records of the preparation and of runs.
-
-DOWNLOADED = {"a.tgz": {"sha256": "0", "size": 3, "url": "u", "published": False, "mtime_ns": 1}}
-SUMMARY = {
-    "parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece", "vocab": 300},
-    "splits": {"train": {"lines": 5, "kept": 4, "dropped": {"empty": 1}, "subwords": {"en": 9}}},
-    **{"pair": "en-de", "rehearsal": False, "b": {"c": 5}},
-}
-MANIFEST = {
-    "parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece", "vocab": 300},
-    "inputs": {"train.en": "0"},
-    **{"files": {"train.en": {"lines": 3, "sha256": "0"}}, "kept": 3},
-}
-
-
-@inputs(
-    "records of the preparation",
-    50,
-    edits=EDITS,
-    changes=CHANGES,
-    bytewise=st.booleans(),
-    record=st.sampled_from((SUMMARY, MANIFEST, DOWNLOADED)),
-)
-def test_spoilt_records(place, edits, changes, bytewise, record):
-    folder = place / "records"
-    data = as_json(record) if bytewise else as_json(changed(record, changes))
-    data = spoilt(data, edits) if bytewise else data
-    names = (
-        "prepare.json",
-        "summary.json",
-        "numbers.json",
-        "wmt14.json",
-        "corpus.json",
-        "tests.json",
-    )
-    for name in (*names, "spm/counts.json", "corpus/counts.json", "dict.txt", "run.json"):
-        put(folder / name, data)
-    settings = {"source": "en", "target": "de", "bpe": "sentencepiece", "vocab": "300"}
-    settings["wmt14"] = "en-de"
-    taken = [
-        unrefused(run_folder.check_data, folder, settings, rehearsal=False, names=[folder]),
-        unrefused(RunFolder(folder).read, names=[folder]),
-    ]
-    return any(taken)
 
 
 LOG = b"""x | INFO | valid |  | valid on 'valid' subset | loss 3.25 | ppl 9.5 | bsz 12
