@@ -24,12 +24,9 @@ dry() { [[ $DRY_RUN == 1 ]]; }
 run() {
     local words
     printf -v words '%q ' "$@"
-    if dry; then
-        printf '%s\n' "${words% }"
-    else
-        say "+ ${words% }"
-        stoppable "$@"
-    fi
+    if dry; then printf '%s\n' "${words% }" && return; fi
+    say "+ ${words% }"
+    stoppable "$@"
 }
 
 # stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want to save
@@ -68,13 +65,8 @@ ensure_setup() {
 read_flags() {
     local word
     for word in "$@"; do
-        case $word in
-        -h | --help)
-            usage
-            exit 0
-            ;;
-        --dry-run) DRY_RUN=1 ;;
-        esac
+        if [[ $word == -h || $word == --help ]]; then usage && exit; fi
+        if [[ $word == --dry-run ]]; then DRY_RUN=1; fi
     done
 }
 

@@ -1,19 +1,14 @@
 #!/usr/bin/env bash
 # From raw parallel text to binarised fairseq data.
 #
-# usage: bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG --vocab N [options]
-#        bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG --spm-model FILE [options]
+# usage: bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG (--vocab N | --spm-model FILE) [options]
 #
 # RAW_DIR holds train.LANG, valid.LANG and any test*.LANG of both languages, one sentence a line,
 # UTF-8, plain or .gz. OUT_DIR gets
 #
-#   bin/          what fairseq-train and fairseq-generate take
-#   raw/          the raw lines of valid and the test splits, line for line as in bin/, for scoring
-#   spm/          the text in subwords (bpe/ with --bpe subword-nmt)
-#   spm.model     the sentencepiece model of both languages (bpe.codes)
-#   dict.txt      the dictionary of both languages
-#   tests.json    which --gen-subset of fairseq-generate each test split is
-#   summary.json  counts
+#   bin/    what fairseq-train and fairseq-generate take; tests.json: the --gen-subset of each test split
+#   raw/    the raw lines of valid and the test splits, line for line as in bin/, for scoring
+#   spm/    the text in subwords (bpe/ with --bpe subword-nmt), its model beside it; dict.txt, summary.json
 #
 # options:
 #   --src LANG, --tgt LANG   the languages, as in the file names
@@ -28,12 +23,9 @@
 #   --force                  start over where OUT_DIR was made from other text or settings
 #   --dry-run                print the commands and run none
 # Outputs that are whole are not made again: after a break, run the same command.
-#
 # example:
 #   floater numbers numbers/raw
 #   bash scripts/prepare_text.sh numbers/raw numbers/data --src en --tgt de --vocab 300
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-
 enter fairseq_floater.data.prepare all "$@"

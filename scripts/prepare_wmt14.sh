@@ -6,19 +6,15 @@
 # WMT14's training text, newstest2014 (full, 3,003 lines) for test, and every 100th (En-De) or 1,333rd (En-Fr)
 # line held out for validation, as fairseq's recipe has it (the authors' README: `--icml17`). DIR gets
 #
-#   archives/      what was downloaded, each archive with its checksum
-#   corpus/        the raw text of train, valid and test
-#   bpe/ or spm/   the text in subwords; bpe.codes or spm.model, dict.txt
-#   raw/           the raw lines of valid and test, for scoring
-#   bin/           what fairseq-train takes
-#   wmt14.json     counts, beside the published ones
+#   archives/   what was downloaded, with its checksums; corpus/ has the raw text of train, valid and test
+#   bin/        what fairseq-train takes, and raw/, bpe/ or spm/ as prepare_text.sh makes them
+#   wmt14.json  counts, beside the published ones
 #
 # options:
 #   --bpe KIND      subword-nmt on Moses tokens (default: the recipe's), or sentencepiece on raw text
 #   --vocab N       merges, or subwords of both languages (default: 40000, as the recipe)
 #   --valid SET     held-out (default) or newstest2013
-#   --mirror PLACE  take the archives from this URL (http, https, file) or folder, by their file names; nothing
-#                   else is tried. Copy them there on a machine with a network where this one has none.
+#   --mirror PLACE  take the archives from this URL (http, https, file) or folder only, by their file names
 #   --rehearsal     the archives are not the published ones: record their checksums, compare no counts
 #   --workers N     processes (the number of cores, at most 16)
 #   --force         make the data anew where DIR was made with other settings
@@ -27,10 +23,8 @@
 # Downloads resume, and outputs that are whole are not made again: after a break, run the same command. Cleaning:
 # 1 to 250 subwords a side, at most 1.5 times as many on one side as on the other. En-De takes 1.7 GB of downloads
 # and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.
-#
 # example: bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # curl's own retries throw away the bytes of the call that they belong to: only a young call retries, and
@@ -39,57 +33,45 @@ CURL=(curl -fL -C - --retry 10 --retry-max-time 60 --connect-timeout 30 --speed-
     --proto "=http,https,file" --proto-redir "=http,https")
 if [[ ! -t 2 ]]; then CURL+=(-sS); fi
 
-# download URL FILE: resumes for as long as there is progress.
+# download URL PART NAME: resumes for as long as there is progress.
 download() {
-    local part=$2.part best=0 failures=0 size status
-    until run "${CURL[@]}" --output "$part" --url "$1"; do
+    local best=0 failures=0 size status
+    until run "${CURL[@]}" --output "$2" --url "$1"; do
         status=$?
-        size=$(stat -c %s "$part" 2>/dev/null || printf 0)
+        size=$(stat -c %s "$2" 2>/dev/null || printf 0)
         failures=$((size > best ? 0 : failures + 1))
         best=$((size > best ? size : best))
         case $status in
         1 | 3 | 22 | 23 | 37) failures=5 ;; # a bad URL, an answer of HTTP, a full disk, no such file
-        33 | 36) rm -f "$part" ;;           # the server cannot go on from there: start over
+        33 | 36) rm -f "$2" ;;              # the server cannot go on from there: start over
         esac
-        ((failures < 5)) || die "${2##*/} could not be fetched from $1 ($size bytes are kept); run the same command" \
+        ((failures < 5)) || die "$3 could not be fetched from $1 ($size bytes are kept); run the same command" \
             "to go on, or name another place that holds it by --mirror (a URL or a folder)."
         sleep "$failures"
     done
-    # On the disk first, so that the archive is never half there.
-    if ! sync "$part" || ! mv "$part" "$2"; then die "$2 could not be written."; fi
 }
 
-# is_whole SHA256 MD5 FILE: FILE has the published checksums. Where none is published (-), it has the one of its first
-# download, which is kept in FILE.sha256. A FILE that is older than that record is not read again.
-is_whole() {
-    local sha256=$1 file=$3 record=$3.sha256 recorded="" found
-    if [[ -f $record ]]; then read -r recorded _ <"$record"; fi
-    if [[ $2 != - ]]; then
-        md5sum --check --status <<<"$2  $file" || return
-    elif [[ $1 == - ]]; then
-        sha256=${recorded:--}
-    fi
-    if [[ $sha256 == "$recorded" && ! $file -nt $record ]]; then return; fi
-    found=$(sha256sum <"$file")
-    [[ $sha256 == - || $sha256 == "${found%% *}" ]] || return
-    printf '%s  %s\n' "${found%% *}" "${file##*/}" >"$record"
-}
-
-# fetch URL SHA256 MD5 FILE: leaves FILE whole and checked. One that is wrong is fetched once more.
+# fetch URL SHA256 MD5 FILE: an archive gets its name when its checksum is right. Where none is published (-), that of
+# its first download is kept in FILE.sha256. One that is wrong is fetched once more.
 fetch() {
-    local url=$1 file=$4 attempt
-    if dry; then
-        [[ -f $file ]] || run "${CURL[@]}" --output "$file" --url "$url"
-        return
-    fi
+    local url=$1 sha256=$2 md5=$3 file=$4 part=$4.part found attempt
+    if [[ -f $file ]]; then return; fi
+    if dry; then run "${CURL[@]}" --output "$file" --url "$url" && return; fi
+    if [[ $sha256$md5 == -- && -f $file.sha256 ]]; then read -r sha256 _ <"$file.sha256"; fi
     for attempt in 1 2; do
-        [[ -f $file ]] || download "$url" "$file"
-        if is_whole "$2" "$3" "$file"; then return; fi
-        mv -f "$file" "$file.wrong"
+        download "$url" "$part" "${file##*/}"
+        found=$(sha256sum <"$part")
+        if [[ $sha256 == - || $sha256 == "${found%% *}" ]] &&
+            { [[ $md5 == - ]] || md5sum --check --status <<<"$md5  $part"; }; then
+            printf '%s  %s\n' "${found%% *}" "${file##*/}" >"$file.sha256"
+            sync "$part" && mv "$part" "$file" && return
+            die "$file could not be written."
+        fi
+        mv -f "$part" "$file.wrong"
         say "${file##*/} has another checksum than it must have: set aside as $file.wrong (attempt $attempt of 2)."
     done
-    die "${file##*/} from $url must have the SHA-256 $2 and the MD5 $3 (-: none is published; then that of" \
-        "$file.sha256), but has others; try another --mirror."
+    die "${file##*/} from $url must have the SHA-256 $sha256 and the MD5 $md5 (-: none is known), but has others;" \
+        "try another --mirror."
 }
 
 read_flags "$@"

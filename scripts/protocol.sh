@@ -25,12 +25,10 @@
 #   --dry-run       print every command, run none
 #
 # Tokens an update are the configuration's on any number of GPUs (--update-freq). SIGTERM saves a checkpoint first.
-#
 # examples:
 #   bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
 #   bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder rnn -- --rnn-layers 2 --rnn-input vector
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 words=("$@")

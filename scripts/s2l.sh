@@ -13,10 +13,7 @@
 #   --processes N   GPUs for one training (default: all of this machine; 0 is the CPU)
 #   --jobs N        trainings side by side (default: 1 on GPUs, the number of cores, at most 4, on the CPU)
 #   --dry-run       print every command, run none
-#
 # example: bash scripts/s2l.sh configs/numbers_s2l.yaml
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-
 enter fairseq_floater.experiments.short_to_long "$@"

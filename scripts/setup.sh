@@ -10,16 +10,12 @@
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
 # example: bash scripts/setup.sh && .venv/bin/floater info
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 TORCH=${FLOATER_TORCH:-torch==2.13.0}
 FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
 
 read_flags "$@"
-if (($#)); then
-    usage >&2
-    exit 2
-fi
+if (($#)); then usage >&2 && exit 2; fi
 
 # ready PYTHON: what is needed is installed there; looked for and not imported, which takes seconds.
 ready() {
@@ -40,17 +36,12 @@ if command -v flock >/dev/null; then flock 9; fi
 
 stamp=$ROOT/.venv/.floater-setup
 wanted=$(cat "$ROOT/setup.py" "$ROOT/scripts/setup.sh" | cksum)-$TORCH-$FAIRSEQ
-if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then
-    exit 0
-fi
+if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then exit; fi
 
 find_python() {
-    local candidate
+    local fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'
     for candidate in ${FLOATER_BASE_PYTHON:-python3.12 python3.11 python3}; do
-        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
-            command -v "$candidate"
-            return
-        fi
+        if "$candidate" -c "$fits" 2>/dev/null; then command -v "$candidate" && return; fi
     done
     die "Python 3.11 or 3.12 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
 }

@@ -19,13 +19,9 @@
 #   --mirror PLACE, --rehearsal                    of prepare_wmt14.sh
 #   --processes N, --cpu, --no-fp16, --nodes N, --launch COMMAND, --rendezvous HOST:PORT    of protocol.sh
 #   --dry-run       print every command of the cells, run none
-#
 # examples:
 #   bash scripts/table2.sh --only 'base-en-de-*'                    # a column on this machine's GPUs
-#   bash scripts/table2.sh --only big-en-fr-floater-all --dry-run
 #   bash scripts/table2.sh --status
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-
 enter fairseq_floater.experiments.table2 "$@"

@@ -2,12 +2,10 @@
 # All tests. Sets itself up first.
 #
 # usage: bash scripts/test.sh [PYTEST OPTIONS]
-#
 # Runs every test but those marked slow (about ten minutes on two cores).
 # example: bash scripts/test.sh -k contract
 #          bash scripts/test.sh -m slow
 
-# shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 read_flags "$@"
@@ -20,7 +18,5 @@ export OMP_NUM_THREADS=1
 workers=$(getconf _NPROCESSORS_ONLN)
 if ((workers > 8)); then workers=8; fi
 select=(-m "not slow")
-for word in "$@"; do
-    if [[ $word == -m ]]; then select=(); fi
-done
+if [[ " $* " == *" -m "* ]]; then select=(); fi
 exec "$PYTHON" -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "${select[@]}" "$@"
