@@ -31,6 +31,7 @@ ENCODERS = {
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
     "shaw": Entry("shaw.ShawPositions", "attention"),
+    "nezha": Entry("nezha.NezhaPositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}

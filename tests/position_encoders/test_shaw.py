@@ -102,7 +102,7 @@ def test_a_stretched_distance_goes_to_the_nearest_whole_one(side):
     assert difference(attended(stack, x, at), output) <= 1e-5
 
 
-@pytest.mark.parametrize("encoder", ["shaw"])
+@pytest.mark.parametrize("encoder", ["shaw", "nezha"])
 @torch.no_grad()
 def test_training_counts_in_stretched_tokens(encoder):
     batch = source_batch(), target_batch()
@@ -202,9 +202,9 @@ class Largest(TorchDispatchMode):
 
 
 @every_stack
-@pytest.mark.parametrize("encoder", ["shaw"])
+@pytest.mark.parametrize("encoder", ["shaw", "nezha"])
 def test_no_vector_is_formed_for_a_pair_of_tokens(encoder, side):
-    stack, _ = stack_of(side, encoder)
+    stack, _ = stack_of(side, encoder, nezha_clip=CLIP)
     x = torch.randn(60, 2, 64)
     with Largest() as largest:
         attended(stack, x).sum().backward()
