@@ -6,6 +6,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+ON_OFF = ("on", "off")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -38,6 +40,8 @@ class Option:
         """
         if value is None:
             return None
+        if isinstance(value, bool) and self.choices == ON_OFF:  # as YAML reads these two words
+            value = ON_OFF[0] if value else ON_OFF[1]
         try:
             if self.type is int and float(value) != int(value):
                 raise ValueError

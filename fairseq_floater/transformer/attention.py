@@ -96,6 +96,10 @@ class PositionBiasedAttention(MultiheadAttention):
         scores = self._scores(q * scale, k, key_padding_mask, attn_mask)  # [B, H, T, S]
         if before_softmax:
             return scores.flatten(0, 1), v.flatten(0, 1)
+        if key_padding_mask is not None and not static_kv:
+            # Under a causal mask padding in front sees no key. Any weights do for it but NaN, which
+            # its own key and value would hand on to real tokens, hidden or not.
+            scores = scores.clamp(min=torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
         probabilities = self.dropout_module(weights.type_as(scores))
         attended = self._weighted(probabilities, v)

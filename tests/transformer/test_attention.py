@@ -1,9 +1,12 @@
 """What attention with position biases computes, counted in elements rather than in seconds."""
 
 import torch
-from helpers import VOCABULARY, build, every_target, parts, sentence, signals
+from fairseq.utils import fill_with_neg_inf
+from helpers import VOCABULARY, build, difference, every_target, parts, sentence, signals
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from fairseq_floater.transformer.attention import PositionBiasedAttention
 
 
 class WrittenElements(TorchDispatchMode):
@@ -38,3 +41,19 @@ def test_a_decoding_step_costs_the_same_at_every_position(target):
                 model.decoder(prefix, encoder_out=encoder_out, incremental_state={})
             costs[length] = written.count
     assert costs[32] == costs[1000]
+
+
+def test_padding_in_front_is_finite_where_weights_are_formed():
+    """As in the fused attention, which takes a row that sees no key for zeros."""
+    attention = PositionBiasedAttention(8, 2, self_attention=True).eval()
+    x = torch.randn(5, 3, 8, requires_grad=True)
+    padding = torch.arange(5) < torch.tensor([[2], [0], [4]])
+    causal = fill_with_neg_inf(torch.zeros(5, 5)).triu(1)
+    masks = {"key_padding_mask": padding, "attn_mask": causal}
+    fused, _ = attention(x, x, x, need_weights=False, **masks)
+    output, weights = attention(x, x, x, need_weights=True, **masks)
+    real = ~padding.T
+    assert difference(output[real].detach(), fused[real].detach()) < 1e-6
+    assert float(weights.masked_select(padding[:, None] & ~padding[:, :, None]).abs().max()) == 0
+    output.sum().backward()
+    assert output.isfinite().all() and x.grad.isfinite().all()

@@ -1,0 +1,87 @@
+"""Add to keys and values the sinusoid of their distance (NEZHA)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.shaw import DistanceVectors
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
+from fairseq_floater.position_encoders.transforms import At
+
+
+class NezhaPositions(AttentionPositions):
+    """Add R_r to keys and values alike: Shaw's form with the sinusoid of r = clip(j - i, +-k) for vectors.
+
+    R_r holds sin(r w_c) and cos(r w_c) in channels 2c and 2c + 1 of a head, w_c = 10000^(-2c/D). All
+    heads and blocks share it. Beyond k = ``--nezha-clip`` distances look alike; with 0 none is clipped,
+    and past the trained length come vectors that were never met. The authors' code takes the
+    sinusoid of r + k: R turned by a fixed angle in each pair of channels.
+
+    Shapes: table [N, sides, D] of distances 0 .. N - 1, for keys before the query and, in an
+    encoder, behind it. Parameters: none.
+    """
+
+    name = "nezha"
+    title = "NEZHA"
+    formula = "k_j + R[clip(j - i)]; v_j + R[clip(j - i)]; R a sinusoid"
+    source = "Wei et al. 2019"
+    inductive = True
+    data_driven = False
+    parameter_efficient = True
+    continuous = True
+    options = (
+        Option("--nezha-clip", 64, "distance k from which on all share a vector; 0: none is", int),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        if options["nezha_clip"] < 0:
+            raise ValueError(
+                f"`--nezha-clip` must be at least 0, but is {options['nezha_clip']} instead; with 0 no "
+                "distance is clipped."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        clip = options["nezha_clip"]
+        return f"sinusoid of the distance, up to {clip}" if clip else "sinusoid of any distance"
+
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
+        return ("--nezha-clip", options["nezha_clip"]) if options["nezha_clip"] else None
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        if spec.head_dim % 2:
+            raise ValueError(
+                "--position-encoder nezha needs an even number of channels a head, but a head has "
+                f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
+            )
+
+    def build_block(self, block_index: int) -> DistanceVectors:
+        return DistanceVectors(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
+        lengths = places / rows_per_token
+        sides = [-lengths, lengths][: 1 if self.spec.causal else 2]  # j - i
+        return interleaved_sinusoid(torch.stack(sides, dim=1), self.spec.head_dim)
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        furthest = at.num_rows - 1
+        if self.spec.options["nezha_clip"]:
+            furthest = min(furthest, self.spec.options["nezha_clip"] * at.rows_per_token)
+        table = self(furthest + 1, blocks, dtype, at.rows_per_token).flatten(0, 1)
+        rows = self.signed_rows(at.distances.clamp(-furthest, furthest))[:, None]
+        return [(rows, table, table)] * len(blocks)

@@ -1,0 +1,139 @@
+"""Add to keys and values a learned vector for each distance (Shaw)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.options import ON_OFF, Option
+from fairseq_floater.position_encoders.transforms import At
+
+
+class DistanceVectors(AttentionPart):
+    """Add to key j, as query i sees it, a vector of their distance, and another to its value.
+
+    The products of a query with all R vectors are formed first, and each key picks its own; the
+    weights of the keys at one distance are summed before they meet its vector. So no [T, S, D] exists.
+
+    Tables: the row of each pair of tokens, [B or 1, 1, T, S]; vectors of keys and, where
+    ``needs_weights``, of values, each [R, D], or [R, H, D] where heads have their own.
+    """
+
+    needs_weights = True
+
+    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
+        rows, of_keys = tables[:2]
+        products = (q * self.scaling(q.size(-1))) @ of_keys.movedim(0, -1)  # [B, H, T, R]
+        return products.gather(-1, rows.expand(*q.shape[:2], -1, -1))
+
+    def values(self, weights: Tensor, tables: Tables) -> Tensor:
+        rows, _, of_values = tables
+        sums = weights.new_zeros(*weights.shape[:-1], len(of_values))
+        sums = sums.scatter_add(-1, rows.expand_as(weights), weights)  # [B, H, T, R]
+        return sums @ of_values.movedim(0, -2)
+
+
+class ShawPart(DistanceVectors):
+    """Hold the vectors of one block, [R, D] or, with ``--shaw-per-head``, [R, H, D]."""
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        self.needs_weights = spec.options["shaw_values"] == "on"
+        self.key_vectors = self._vectors()
+        self.value_vectors = self._vectors() if self.needs_weights else None
+
+    def _vectors(self) -> nn.Parameter:
+        """Draw the vectors from Xavier's uniform law, each head's as a matrix [R, D]."""
+        spec = self.spec
+        heads = (spec.heads,) if spec.options["shaw_per_head"] else ()
+        bound = math.sqrt(6 / (num_rows(spec) + spec.head_dim))
+        drawn = torch.empty(num_rows(spec), *heads, spec.head_dim).uniform_(-bound, bound)
+        return nn.Parameter(drawn)
+
+    def stacked(self) -> Tensor:
+        """Return the vectors of keys and, where they exist, of values: [R, 1 or 2, (H,) D]."""
+        both = (self.key_vectors, self.value_vectors)
+        return torch.stack([vectors for vectors in both if vectors is not None], dim=1)
+
+
+def num_rows(spec: EncoderSpec) -> int:
+    """Return R: a vector for each distance up to k, in an encoder on both sides."""
+    clip: int = spec.options["shaw_clip"]
+    return clip + 1 if spec.causal else 2 * clip + 1
+
+
+class ShawPositions(AttentionPositions):
+    """Score q_i (k_j + A^K_r) / sqrt(D), and read sum_j a_ij (v_j + A^V_r), r = clip(j - i, +-k) + k.
+
+    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has its own
+    A^K and A^V, shared by its heads unless ``--shaw-per-head``. ``--shaw-values off`` leaves out A^V,
+    which the paper found to matter little, and with it the need to form the weights. Beyond k all
+    distances look alike, and all rows are trained wherever sentences are longer than k. A stretched
+    distance (``--position-stretch``) goes to the nearest whole one.
+
+    Shapes: table [R, L, 1 or 2, (H,) D]; R = 2k + 1, in a decoder k + 1.
+    Parameters: 2 R D a block; per head: 2 R C.
+    """
+
+    name = "shaw"
+    title = "Shaw"
+    formula = "k_j + A^K[clip(j - i)]; v_j + A^V[clip(j - i)]"
+    source = "Shaw et al. 2018"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    continuous = True
+    options = (
+        Option("--shaw-clip", 16, "distance k from which on all share a vector", int),
+        Option(
+            "--shaw-values",
+            "on",
+            "vectors for values too, not for keys alone (off: faster)",
+            str,
+            ON_OFF,
+        ),
+        Option("--shaw-per-head", False, "a head has its own vectors", bool),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        if options["shaw_clip"] < 1:
+            raise ValueError(
+                f"`--shaw-clip` must be at least 1, but is {options['shaw_clip']} instead: with 0 no "
+                "distance differs from another; that is --position-encoder none."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        where = "keys and values" if options["shaw_values"] == "on" else "keys"
+        whose = "of each head" if options["shaw_per_head"] else "shared by heads"
+        return f"{where}, {whose}, up to distance {options['shaw_clip']}"
+
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
+        return "--shaw-clip", options["shaw_clip"]
+
+    @property
+    def table_length(self) -> int:
+        return num_rows(self.spec)
+
+    def build_block(self, block_index: int) -> ShawPart:
+        return ShawPart(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[ShawPart]) -> Tensor:
+        return torch.stack([block.stacked() for block in blocks], dim=1).float()
+
+    def prepare(self, at: At, blocks: Sequence[ShawPart], dtype: torch.dtype) -> list[Tables]:
+        clip = self.spec.options["shaw_clip"]
+        offsets = -(at.distances / at.rows_per_token).round().long()  # j - i
+        # A later key is hidden from a decoder; any row does for it.
+        rows = (offsets.clamp(-clip, 0 if self.spec.causal else clip) + clip)[:, None]
+        table = self(at.num_rows, blocks, dtype)
+        return [(rows, *of_block.unbind(1)) for of_block in table.unbind(1)]
