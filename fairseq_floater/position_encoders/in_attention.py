@@ -67,6 +67,12 @@ class AttentionPositions(PositionEncoder):
         """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
         return None
 
+    def signed_rows(self, distances: Tensor) -> Tensor:
+        """Return the rows of ``distances``, of any shape, in a table [N * sides, ...] of absolute ones."""
+        if self.spec.causal:
+            return distances.clamp(min=0)  # a key that comes later is masked out
+        return 2 * distances.abs() + (distances < 0)
+
 
 class DistanceBias(AttentionPositions):
     """Add to the logits a number for each head and distance, the same in all blocks.
@@ -95,12 +101,6 @@ class DistanceBias(AttentionPositions):
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token).flatten(0, 1)
         return gather_rows(table, self.signed_rows(at.distances)).permute(0, 3, 1, 2)
-
-    def signed_rows(self, distances: Tensor) -> Tensor:
-        """Return the rows of ``distances`` in a table [N * sides, ...], of any shape."""
-        if self.spec.causal:
-            return distances.clamp(min=0)  # a key that comes later is masked out
-        return 2 * distances.abs() + (distances < 0)
 
 
 def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderSpec) -> Tensor:

@@ -12,6 +12,7 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 
 
@@ -91,9 +92,7 @@ class RopePositions(AttentionPositions):
             self.frequencies = nn.Parameter(self._initial_frequencies().float())
 
     def _initial_frequencies(self) -> Tensor:
-        exponents = torch.arange(self.pairs, dtype=torch.float64, device=self.anchor.device)
-        frequencies: Tensor = self.spec.options["rope_base"] ** (-exponents / self.pairs)
-        return frequencies
+        return pair_frequencies(self.pairs, self.spec.options["rope_base"], self.anchor.device)
 
     def build_block(self, block_index: int) -> RopePart:
         return RopePart(block_index, self.spec)

@@ -46,6 +46,26 @@ def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_
     return rows if dim % 2 == 0 else torch.nn.functional.pad(rows, (0, 1))
 
 
+def pair_frequencies(
+    pairs: int, base: float = 10_000.0, device: torch.device | None = None
+) -> Tensor:
+    """Return w_c = base^(-c / P) for the pairs of channels c = 0 .. P - 1: float64 [P]."""
+    exponents = torch.arange(pairs, dtype=torch.float64, device=device)
+    frequencies: Tensor = base ** (-exponents / pairs)
+    return frequencies
+
+
+def interleaved_sinusoid(places: Tensor, dim: int) -> Tensor:
+    """Return sin(t w_c) and cos(t w_c) in channels 2c and 2c + 1, for places t: float32 [..., D].
+
+    Args:
+        places: real numbers of any sign, [...]; float64 keeps far ones exact.
+        dim: D, even; w_c = 10000^(-2c/D).
+    """
+    angles = places[..., None] * pair_frequencies(dim // 2, device=places.device)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).float()
+
+
 def block_term(block_number: int, dim: int) -> Tensor:
     """Return the second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
     return _fairseqs_rows(block_number + 1, dim, None)[block_number]
