@@ -30,6 +30,8 @@ ENCODERS = {
     "rope": Entry("rope.RopePositions", "attention"),
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
+    "xl": Entry("xl.XlPositions", "attention"),
+    "tener": Entry("tener.TenerPositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
