@@ -32,6 +32,8 @@ ENCODERS = {
     "alibi": Entry("alibi.AlibiPositions", "attention"),
     "shaw": Entry("shaw.ShawPositions", "attention"),
     "nezha": Entry("nezha.NezhaPositions", "attention"),
+    "xl": Entry("xl.XlPositions", "attention"),
+    "tener": Entry("tener.TenerPositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}

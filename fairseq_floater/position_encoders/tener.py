@@ -1,0 +1,132 @@
+"""Score each distance by the query, and by itself, without a projection or a scale (TENER)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.rope import turn_pairs
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
+from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.xl import QueryBiases
+
+# What logits are divided by is this times sqrt(D); None: they are not.
+SCALES = {"none": None, "sqrt": 1.0, "2sqrt": 2.0}
+
+
+class TenerPart(QueryBiases):
+    """Hold u and v of one block.
+
+    x R_(i-j) is (x turned by i) R_(-j), pair by pair: the sum of two angles. So a query meets S rows,
+    its keys' own, and neither their distances nor a gather of them is needed.
+
+    Tables: cos and sin of i w, [B or 1, 1, T, D / 2], and R_(-j), [B or 1, S, D]; with
+    ``--tener-key-term`` also cos and sin of j w, and R_(-i).
+    """
+
+    def scaling(self, head_dim: int) -> float:
+        times = SCALES[self.spec.options["tener_scale"]]
+        return 1.0 if times is None else 1 / (times * head_dim**0.5)
+
+    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
+        cos, sin, of_keys, *key_term = tables
+        terms = met(turn_pairs(self.scaled_for_distances(q), cos, sin), of_keys)
+        if key_term:
+            cos, sin, of_queries = key_term
+            turned = turn_pairs(k * self.scaling(k.size(-1)), cos, sin)
+            terms = terms + met(turned, of_queries).transpose(2, 3)
+        return terms
+
+
+def met(x: Tensor, rows: Tensor) -> Tensor:
+    """Multiply ``x`` [B, H, T, D] by ``rows`` [B or 1, S, D], which all heads share: [B, H, T, S]."""
+    heads, length = x.shape[1:3]
+    return (x.flatten(1, 2) @ rows.transpose(1, 2)).unflatten(1, (heads, length))
+
+
+def angles(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of i w from the rows R_i [B or 1, T, D]: [B or 1, 1, T, D / 2] each."""
+    sin, cos = rows[:, None].unflatten(-1, (-1, 2)).unbind(-1)
+    return cos, sin
+
+
+def mirrored(rows: Tensor) -> Tensor:
+    """Return R_(-i) from the rows R_i, of any shape."""
+    sin, cos = rows.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([-sin, cos], dim=-1).flatten(-2)
+
+
+class TenerPositions(AttentionPositions):
+    """Score (q_i + u) k_j + (q_i + v) R_d, d = i - j: Transformer-XL's form, R_d as wide as a head.
+
+    R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/D); no W_R is
+    between. The paper does not divide the logits by sqrt(D), which makes attention sharper;
+    ``--tener-scale`` does. ``--tener-key-term`` adds k_j R_(-d), as the authors' code does: there key
+    and query meet the distance with opposite signs. Keys keep their projection W_k, which the paper
+    drops. Past the trained length come R_d that were never met.
+
+    Shapes: table [N, D], R at positions 0 .. N - 1. Parameters: 2 C a block.
+    """
+
+    name = "tener"
+    title = "TENER"
+    formula = "(q_i + u) k_j + (q_i + v) R_(i - j), not divided"
+    source = "Yan et al. 2019"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    continuous = True
+    options = (
+        Option(
+            "--tener-scale",
+            "none",
+            "what logits are divided by: nothing, as in the paper (none), sqrt(D) or 2 sqrt(D)",
+            str,
+            tuple(SCALES),
+        ),
+        Option(
+            "--tener-key-term",
+            False,
+            "score each distance by the key too, as the authors' code does: + k_j R_(j - i)",
+            bool,
+        ),
+    )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        times = {"none": "not divided", "sqrt": "over sqrt(D)", "2sqrt": "over 2 sqrt(D)"}
+        key_term = ", with key term" if options["tener_key_term"] else ""
+        return f"logits {times[options['tener_scale']]}{key_term}"
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        if spec.head_dim % 2:
+            raise ValueError(
+                "--position-encoder tener needs an even number of channels a head, but a head has "
+                f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
+            )
+
+    def build_block(self, block_index: int) -> TenerPart:
+        return TenerPart(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
+        return interleaved_sinusoid(places / rows_per_token, self.spec.head_dim)
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token)
+        queries, keys = gather_rows(table, at.queries), gather_rows(table, at.keys)
+        tables = [*angles(queries), mirrored(keys)]
+        if self.spec.options["tener_key_term"]:
+            tables += [*angles(keys), mirrored(queries)]
+        return [tables] * len(blocks)

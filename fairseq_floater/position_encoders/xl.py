@@ -1,0 +1,132 @@
+"""Score each distance by the query, and by itself (Transformer-XL)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
+from fairseq_floater.position_encoders.transforms import At, gather_rows
+
+
+class QueryBiases(AttentionPart):
+    """Hold u and v of one block, [H, D]: u meets the keys in the query's stead, v the distances."""
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        self.u = self._vectors()
+        self.v = self._vectors()
+
+    def _vectors(self) -> nn.Parameter:
+        vectors = torch.empty(self.spec.heads, self.spec.head_dim)
+        return nn.Parameter(nn.init.xavier_uniform_(vectors))
+
+    def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
+        return x + self.u[:, None].to(x) if stream == "q" else x
+
+    def scaled_for_distances(self, q: Tensor) -> Tensor:
+        """Return q + v with the scale of the logits: [B, H, T, D] -> [B, H, T, D]."""
+        return (q + self.v[:, None].to(q)) * self.scaling(q.size(-1))
+
+
+class XlPart(QueryBiases):
+    """Hold u, v and W_R of one block.
+
+    Tables: W_R R_d of the M distances that occur, [B or 1, M, H, D], and which of them each pair of
+    tokens has, [B or 1, 1, T, S].
+    """
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        self.projection = nn.Linear(spec.dim, spec.dim, bias=False)
+        nn.init.xavier_uniform_(self.projection.weight)
+
+    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
+        rows, columns = tables
+        # Each query meets each distance once; its keys pick theirs.
+        products = torch.einsum("bhtd,bmhd->bhtm", self.scaled_for_distances(q), rows)
+        return products.gather(-1, columns.expand(*q.shape[:2], -1, -1))
+
+
+class XlPositions(AttentionPositions):
+    """Score ((q_i + u) k_j + (q_i + v) W_R R_d) / sqrt(D), d = i - j, as XLNet does on both sides.
+
+    R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/C): a sinusoid of
+    the signed distance, as wide as the model. Each block has its own W_R, and u and v for each of its heads.
+    Any length; past the trained one come R_d that were never met. Segments, and the memory of the
+    segments before, are left out: a sentence is translated as a whole.
+
+    Shapes: table [N, sides, L, C], W_R R_d of distances 0 .. N - 1, for keys before the query and, in
+    an encoder, behind it. Parameters: C^2 + 2 C a block.
+    """
+
+    name = "xl"
+    title = "Transformer-XL"
+    formula = "(q_i + u) k_j + (q_i + v) W_R R_(i - j)"
+    source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
+    inductive = True
+    data_driven = True
+    parameter_efficient = False
+    continuous = True
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        if spec.dim % 2:
+            raise ValueError(
+                "--position-encoder xl needs an even number of channels for sines and cosines, but "
+                f"the {spec.side} side has {spec.dim}; change its width."
+            )
+
+    def build_block(self, block_index: int) -> XlPart:
+        return XlPart(block_index, self.spec)
+
+    def compute(self, num_positions: int, blocks: Sequence[XlPart]) -> Tensor:
+        return self.compute_between(num_positions, 1, blocks)
+
+    def compute_between(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
+    ) -> Tensor:
+        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
+        lengths = places / rows_per_token
+        sides = [lengths, -lengths][: 1 if self.spec.causal else 2]
+        sinusoid = interleaved_sinusoid(torch.stack(sides, dim=1), self.spec.dim)
+        return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
+
+    def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
+        spec = self.spec
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token).flatten(0, 1)
+        columns = self.signed_rows(at.distances)
+        if at.rows_per_token == 1:
+            rows = table[None]
+        else:
+            used, columns = distinct(columns, len(table))
+            rows = gather_rows(table.flatten(1), used).unflatten(-1, (len(blocks), spec.dim))
+        per_head = rows.unflatten(-1, (spec.heads, spec.head_dim))  # [B or 1, M, L, H, D]
+        return [(of_block, columns[:, None]) for of_block in per_head.unbind(2)]
+
+
+def distinct(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """List the rows that each sentence needs, so that its queries need not meet all of a fine table.
+
+    Stretched by one factor, T tokens have about 4 T distances; a batch of many factors has far more.
+
+    Args:
+        rows: of a table, [B, T, S].
+        count: of the table's rows.
+
+    Returns:
+        The rows that occur, [B, M], filled up with others; and the place of each of ``rows`` among
+        them, [B, T, S].
+    """
+    flat = rows.flatten(1)
+    occurs = torch.zeros(len(flat), count, dtype=torch.uint8, device=rows.device)
+    occurs.scatter_(1, flat, 1)
+    places = occurs.cumsum(1) - 1
+    width = int(places[:, -1].max()) + 1
+    used = occurs.sort(dim=1, descending=True, stable=True).indices[:, :width]
+    return used, places.gather(1, flat).view_as(rows)

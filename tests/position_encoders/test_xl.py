@@ -1,0 +1,155 @@
+"""Transformer-XL's logits in XLNet's form, against the equations, fairseq's and transformers' own."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from distance_terms import (
+    HEADS,
+    LENGTH,
+    WIDTH,
+    Largest,
+    attended,
+    causal_mask,
+    logits,
+    sinusoid,
+    slots,
+    stack_of,
+    stretched,
+    tables,
+    written_out,
+)
+from helpers import build, difference, parts
+
+from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.position_encoders.xl import distinct
+
+every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
+
+
+@every_stack
+@pytest.mark.parametrize("at", [slots(), stretched()], ids=["slots", "stretched"])
+@torch.no_grad()
+def test_logits_and_output_are_those_of_the_paper(side, at):
+    stack, x = stack_of(side, "xl")
+    weight = stack.layers[0].positions.projection.weight
+
+    def vectors(distances):
+        return (sinusoid(distances, WIDTH) @ weight.T).unflatten(-1, (HEADS, -1))
+
+    scores, output = written_out(stack, x, at, vectors, (WIDTH / HEADS) ** 0.5)
+    torch.testing.assert_close(logits(stack, x, at), scores, rtol=0, atol=1e-5)
+    for need_weights in (False, True):
+        found, _ = attended(stack, x, at, need_weights=need_weights)
+        assert difference(found, output) <= 1e-5
+
+
+@torch.no_grad()
+def test_an_encoder_is_fairseqs_relative_attention():
+    """Classes compared with: RelPositionMultiHeadedAttention, RelPositionalEncoding."""
+    from fairseq.modules.espnet_multihead_attention import RelPositionMultiHeadedAttention
+    from fairseq.modules.positional_encoding import RelPositionalEncoding
+
+    stack, x = stack_of("encoder", "xl")
+    block = stack.layers[0]
+    theirs = RelPositionMultiHeadedAttention(WIDTH, HEADS, dropout=0.0).eval()
+    for name in ("q", "k", "v", "out"):
+        ours = getattr(block.self_attn, f"{name}_proj")
+        getattr(theirs, f"linear_{name}").load_state_dict(ours.state_dict())
+    theirs.linear_pos.load_state_dict(block.positions.projection.state_dict())
+    theirs.pos_bias_u.copy_(block.positions.u)
+    theirs.pos_bias_v.copy_(block.positions.v)
+    rows = RelPositionalEncoding(LENGTH, WIDTH)(x)
+    padding = torch.arange(LENGTH) >= torch.tensor([[LENGTH], [LENGTH - 4]])
+    expected, _ = theirs(x, x, x, rows, key_padding_mask=padding)
+    found, _ = attended(stack, x, slots(), key_padding_mask=padding)
+    assert difference(found, expected) <= 1e-5
+
+
+@every_stack
+@torch.no_grad()
+def test_both_stacks_are_xlnets_attention(side):
+    """Class compared with: transformers' XLNetRelativeAttention, ``attn_type`` bi and uni."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
+
+    stack, x = stack_of(side, "xl")
+    block, causal = stack.layers[0], side == "decoder"
+    config = transformers.XLNetConfig(d_model=WIDTH, n_head=HEADS, dropout=0.0)
+    theirs = XLNetRelativeAttention(config).eval()
+    theirs.r_w_bias.copy_(block.positions.u)
+    theirs.r_r_bias.copy_(block.positions.v)
+    q, k, v = (
+        projection(x).unflatten(2, (HEADS, -1))
+        for projection in (block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj)
+    )
+    model = SimpleNamespace(
+        d_model=WIDTH,
+        attn_type="uni" if causal else "bi",
+        bi_data=False,
+        clamp_len=-1,
+        positional_embedding=XLNetModel.positional_embedding,
+    )
+    rows = XLNetModel.relative_positional_encoding(model, LENGTH, LENGTH, bsz=2)
+    # Its sines come first, then its cosines.
+    weight = block.positions.projection.weight.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1)
+    projected = (rows @ weight.T).unflatten(2, (HEADS, -1))
+    hidden = causal_mask(stack).lt(0).float()[:, :, None, None].expand(-1, -1, 2, -1)
+    read, weights = theirs.rel_attn_core(
+        q, k, v, projected, attn_mask=hidden, output_attentions=True
+    )
+    found, ours = attended(stack, x, slots(), need_head_weights=True)
+    assert difference(ours, weights.permute(3, 2, 0, 1)) <= 1e-5
+    assert difference(found, block.self_attn.out_proj(read.flatten(2))) <= 1e-5
+
+
+def test_parameters():
+    added = added_parameters("floater_transformer", "xl", "all")
+    assert sum(added.values()) == 3_158_016
+    assert all("layers" in name for name in added)  # each block owns u, v and W_R
+
+
+def test_parameters_start_from_xaviers_law():
+    model = build("xl", target="attention", encoder_embed_dim=256, encoder_attention_heads=8)
+    for part in parts(model.encoder, "positions"):
+        for vectors in (p.detach() for p in part.parameters()):
+            bound = (6 / sum(vectors.shape)) ** 0.5
+            assert 0.97 * bound < float(vectors.abs().max()) <= bound
+            assert float(vectors.std()) == pytest.approx(bound / 3**0.5, rel=0.1)
+        assert difference(part.u.detach(), part.v.detach()) > 0
+
+
+def test_the_rows_that_occur_are_found_again():
+    rows = torch.tensor([[[7, 2], [2, 5]], [[9, 9], [0, 9]]])
+    used, places = distinct(rows, 10)
+    assert used.tolist()[0] == [2, 5, 7]
+    assert used.tolist()[1][:2] == [0, 9]
+    assert used.gather(1, places.flatten(1)).tolist() == rows.flatten(1).tolist()
+
+
+def test_a_stretched_sentence_meets_its_own_distances_only():
+    stack, _ = stack_of("encoder", "xl")
+    at = stretched()
+    rows, columns = tables(stack, at)
+    occur = [len(of_one.unique()) for of_one in at.distances]
+    assert len(rows) == 2 and rows.size(1) == max(occur)
+    assert [len(of_one.unique()) for of_one in columns] == occur
+    two = slots()._replace(keys=slots().keys.expand(2, -1))
+    assert len(tables(stack, two)[0]) == 1  # unstretched, one table serves all sentences
+
+
+@every_stack
+@pytest.mark.parametrize(("encoder", "products"), [("xl", 2), ("tener", 1)])
+def test_no_vector_is_formed_for_a_pair_of_tokens(side, encoder, products):
+    stack, _ = stack_of(side, encoder, tener_key_term=True)
+    length = 60
+    x = torch.randn(length, 2, WIDTH)
+    with Largest() as largest:
+        attended(stack, x, slots(length))[0].sum().backward()
+    of_logits = 2 * HEADS * length * length
+    assert of_logits <= largest.elements <= products * of_logits
+
+
+def test_an_odd_width_is_refused():
+    with pytest.raises(ValueError, match="xl needs an even number of channels .* side has 27"):
+        build("xl", target="attention", encoder_embed_dim=27, encoder_attention_heads=3)
