@@ -30,6 +30,7 @@ ENCODERS = {
     "rope": Entry("rope.RopePositions", "attention"),
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
+    "deberta": Entry("deberta.DebertaPositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
