@@ -132,6 +132,11 @@ class PositionEncoder(nn.Module, ABC):
         """Return the option beyond whose value distances look alike, and that value; None without one."""
         return None
 
+    @classmethod
+    def takes_stretch(cls, options: dict[str, Any]) -> bool:
+        """Return whether ``--position-stretch`` goes with ``options``; needs ``continuous``."""
+        return cls.continuous
+
     def receives(self, block_index: int) -> bool:
         """Return whether this block gets positions from the encoder."""
         return self.spec.every_block or block_index == 0

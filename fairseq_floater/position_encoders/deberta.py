@@ -121,7 +121,7 @@ class DebertaPositions(AttentionPositions):
     source = "He et al. 2021"
     inductive = True
     data_driven = True
-    parameter_efficient = False
+    parameter_efficient = True
     continuous = True
     options = (
         Option("--deberta-distance", 64, "distance from which on all look alike", int),

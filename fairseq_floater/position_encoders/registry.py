@@ -31,6 +31,7 @@ ENCODERS = {
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
     "deberta": Entry("deberta.DebertaPositions", "attention"),
+    "tupe": Entry("tupe.TupePositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
