@@ -228,10 +228,11 @@ def test_only_rows_within_reach_are_multiplied():
     widths = {"encoder": 2 * 5 - 1, "decoder": 5}
     for side, width in widths.items():
         stack = getattr(model, side)
-        at = Tokens.read(torch.zeros(1, 5, dtype=torch.bool)).at(slots_do=True)
-        with torch.no_grad():
-            tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[0]
-        assert [t.size(-1) for t in tables[:2]] == [width, width]
+        whole = torch.arange(5)[None]
+        for at in (At(whole, whole, 5), At(4 * whole, 4 * whole, 18, 4)):
+            with torch.no_grad():
+                tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[0]
+            assert [t.size(-1) for t in tables[:2]] == [width, width]
 
 
 @pytest.mark.parametrize(
@@ -250,9 +251,9 @@ def test_parameters(options, count):
 
 
 @every_variant
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_every_variant_keeps_the_contract(options, left):
-    model = deberta(**options)
+@pytest.mark.parametrize(("left", "blocks"), [(True, "all"), (False, "input")])
+def test_every_variant_keeps_the_contract(options, left, blocks):
+    model = deberta(blocks=blocks, **options)
     source, target_in = source_batch(left), target_batch()
     together = log_probs(model, source, target_in)
     real = target_in.ne(PAD)
@@ -276,6 +277,17 @@ def test_every_variant_differs_from_the_default_and_checkpoints_activations(opti
     assert loss == pytest.approx(again, abs=1e-6)
     assert expected.keys() == found.keys()
     assert all(difference(expected[name], found[name]) <= 1e-5 for name in expected)
+
+
+@every_variant
+def test_training_is_stretched_and_a_factor_of_one_changes_nothing(options):
+    batch = source_batch(), target_batch()
+    losses = []
+    for text in (None, "1:1", "2:2"):
+        model = deberta(dropout=0.0, position_stretch=text, **options)
+        losses.append(loss_of(model.train(), *batch).item())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] != pytest.approx(losses[2], abs=1e-4)
 
 
 # The projections of the content, shared.

@@ -116,6 +116,16 @@ def test_stretched_positions_are_those_of_the_stretched_places(side):
     assert difference(one[0][:, allowed], other[0][:, allowed]) <= 1e-4
 
 
+def test_training_is_stretched_and_a_factor_of_one_changes_nothing():
+    batch = source_batch(), target_batch()
+    losses = []
+    for text in (None, "1:1", "2:2"):
+        model = tupe(dropout=0.0, position_stretch=text)
+        losses.append(loss_of(model.train(), *batch).item())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert losses[0] != pytest.approx(losses[2], abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("options", "count"),
     [
