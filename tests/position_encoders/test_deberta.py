@@ -311,14 +311,14 @@ def gradient(model, weight, through_table):
         return torch.autograd.grad(loss_of(model), weight)[0]
 
 
-@pytest.mark.parametrize("name", ["q_proj", "k_proj"])
-def test_a_change_of_the_shared_projections_is_noticed_where_a_batch_begins(name):
+@pytest.mark.parametrize("name", ["layers.0.self_attn.q_proj", "layers.1.self_attn.k_proj", ""])
+def test_whatever_the_table_comes_from_is_noticed_where_a_batch_begins(name):
     model = deberta(deberta_share=True)
     batch = source_batch(), target_batch()
     log_probs(model, *batch)
     for stack in (model.encoder, model.decoder):
-        for block in stack.layers:
-            getattr(block.self_attn, name).weight.data.mul_(1.5)
+        changed = stack.get_submodule(name).weight if name else stack.positions.vectors
+        changed.data.mul_(1.5)
     fresh = build("deberta", target="attention", deberta_share=True, seed=5).eval()
     fresh.load_state_dict(model.state_dict())
     assert difference(log_probs(model, *batch), log_probs(fresh, *batch)) == 0
