@@ -117,11 +117,13 @@ def complete(args: Any) -> type[PositionEncoder]:
 def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
     if stretch_range(args.position_stretch) is None:
         return
-    if not encoder.continuous:
+    options = encoder_options(args)
+    if not encoder.takes_stretch(options):
         able = ", ".join(name for name, cls in POSITION_ENCODERS.items() if cls.continuous)
+        own = f" ({encoder.describe(options, args.position_target)})" if encoder.continuous else ""
         raise ValueError(
             f"`--position-stretch` needs positions between two tokens ({able}), but "
-            f"--position-encoder is {encoder.name} instead."
+            f"--position-encoder is {encoder.name}{own} instead."
         )
     if has_base(args):
         raise ValueError(

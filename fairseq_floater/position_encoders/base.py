@@ -132,6 +132,11 @@ class PositionEncoder(nn.Module, ABC):
         """Return the option beyond whose value distances look alike, and that value; None without one."""
         return None
 
+    @classmethod
+    def takes_stretch(cls, options: dict[str, Any]) -> bool:
+        """Return whether ``--position-stretch`` goes with ``options``; needs ``continuous``."""
+        return cls.continuous
+
     def receives(self, block_index: int) -> bool:
         """Return whether this block gets positions from the encoder."""
         return self.spec.every_block or block_index == 0
@@ -184,7 +189,7 @@ class PositionEncoder(nn.Module, ABC):
         num_positions = self.table_length or num_positions
         if rows_per_token > 1:
             return self._cast(
-                lambda: self.compute_between(num_positions, rows_per_token, blocks), blocks, dtype
+                lambda: self.compute_between(num_positions, rows_per_token, blocks), dtype
             )
         self._check_length(num_positions)
         if self.training or torch.is_grad_enabled():
@@ -215,9 +220,12 @@ class PositionEncoder(nn.Module, ABC):
         """Drop all that was derived from the parameters, which may have changed."""
         self.drop_kept_table()
 
+    def sources(self, blocks: Sequence[Any]) -> list[nn.Parameter]:
+        """Return the parameters that the table is computed from: the encoder's and its parts'."""
+        return [p for module in (self, *blocks) for p in module.parameters()]
+
     def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
-        owned = [p for module in (self, *blocks) for p in module.parameters()]
-        sums = [p.detach().sum(dtype=torch.float64) for p in owned]
+        sums = [p.detach().sum(dtype=torch.float64) for p in self.sources(blocks)]
         return torch.stack(sums) if sums else torch.empty(0)
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
@@ -231,14 +239,11 @@ class PositionEncoder(nn.Module, ABC):
             return self._computed(num_positions, blocks, dtype)
 
     def _computed(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        return self._cast(lambda: self.compute(num_positions, blocks), blocks, dtype)
+        return self._cast(lambda: self.compute(num_positions, blocks), dtype)
 
-    def _cast(
-        self, compute: Callable[[], Tensor], blocks: Sequence[Any], dtype: torch.dtype
-    ) -> Tensor:
+    def _cast(self, compute: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
         """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""
-        device_type = next((p.device.type for b in blocks for p in b.parameters()), "cpu")
-        with torch.autocast(device_type, enabled=False):
+        with torch.autocast(self.anchor.device.type, enabled=False):
             table = compute()
         self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)

@@ -41,6 +41,9 @@ class AttentionPart(BlockPositions, AttentionHooks):
         super().__init__(block_index)
         self.spec = spec
 
+    def lend(self, attention: Any) -> None:
+        """Let the part read the projections of its block's self-attention, if it needs them."""
+
 
 class AttentionPositions(PositionEncoder):
     """Prepare once a forward pass what the blocks' attentions need of the positions."""
@@ -73,6 +76,10 @@ class AttentionPositions(PositionEncoder):
             return distances.clamp(min=0)  # a key that comes later is masked out
         return 2 * distances.abs() + (distances < 0)
 
+    def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
+        """Return what is added to the input of some blocks, by place in ``blocks``: [T, B or 1, C]."""
+        return {}
+
 
 class DistanceBias(AttentionPositions):
     """Add to the logits a number for each head and distance, the same in all blocks.
@@ -99,8 +106,12 @@ class DistanceBias(AttentionPositions):
         return [()] * len(blocks)
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        table = self(at.num_rows, blocks, dtype, at.rows_per_token).flatten(0, 1)
-        return gather_rows(table, self.signed_rows(at.distances)).permute(0, 3, 1, 2)
+        return self.gathered(self(at.num_rows, blocks, dtype, at.rows_per_token), at)
+
+    def gathered(self, table: Tensor, at: At) -> Tensor:
+        """Return the bias of each pair of tokens, [B or 1, H, T, S], from ``table`` [N, sides, H]."""
+        rows = gather_rows(table.flatten(0, 1), self.signed_rows(at.distances))
+        return rows.permute(0, 3, 1, 2)
 
 
 def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderSpec) -> Tensor:

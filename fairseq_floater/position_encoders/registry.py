@@ -34,6 +34,8 @@ ENCODERS = {
     "nezha": Entry("nezha.NezhaPositions", "attention"),
     "xl": Entry("xl.XlPositions", "attention"),
     "tener": Entry("tener.TenerPositions", "attention"),
+    "deberta": Entry("deberta.DebertaPositions", "attention"),
+    "tupe": Entry("tupe.TupePositions", "attention"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}

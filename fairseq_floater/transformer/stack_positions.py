@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options, has_base
 from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.signal import HIDDEN
 from fairseq_floater.position_encoders.transforms import Tokens, gather_rows
 
@@ -77,6 +77,8 @@ def attach_encoder(
         encoder = encoder_class(spec)
         for index, block in zip(indices, blocks):
             part = encoder.build_block(index) if encoder.receives(index) else None
+            if isinstance(part, AttentionPart):
+                part.lend(block.self_attn)
             setattr(block, attribute, part)
     if encoder.receives(0) and not spec.every_block and 0 not in indices:
         raise ValueError(
@@ -151,10 +153,15 @@ class PreparedSignal(Prepared):
 class PreparedAttention(Prepared):
     """Hold the tables of positions inside attention, and the bias that the blocks share."""
 
-    def __init__(self, tables: dict[int, Tables], bias: Tensor | None):
-        self._tables = tables  # by id of the block
+    def __init__(self, tables: dict[int, Tables], bias: Tensor | None, rows: dict[int, Tensor]):
+        self._tables = tables  # by id of the block, as `rows`, [T, B or 1, C]
+        self._rows = rows
         self._bias = bias
         self._merged: Tensor | None = None  # one mask for all blocks of a pass
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        rows = self._rows.get(id(block))
+        return x if rows is None else x + rows
 
     def tables(self, block: nn.Module) -> Tables:
         return self._tables.get(id(block), ())
@@ -186,17 +193,17 @@ def prepare(
         return Prepared()
     if begins:
         encoder.begin_batch(parts)
+    inside = isinstance(encoder, AttentionPositions)
+    at = tokens.at(slots_do=inside and encoder.relative)
+    if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
+        at = at._replace(num_rows=int(at.keys.max()) + 1)
     if isinstance(encoder, AttentionPositions):
-        at = tokens.at(encoder.relative)
         bias = encoder.logit_bias(at, parts, dtype)
-        prepared = encoder.prepare(at, parts, dtype)
-        return PreparedAttention({id(b): t for b, t in zip(owners, prepared)}, bias)
-    at = tokens.at(slots_do=False)
-    num_rows = at.num_rows
-    if num_rows > encoder.max_positions:  # a limit counts tokens, not padding
-        num_rows = int(at.queries.max()) + 1
+        tables = {id(b): t for b, t in zip(owners, encoder.prepare(at, parts, dtype))}
+        added = encoder.input_rows(at, parts, dtype)
+        return PreparedAttention(tables, bias, {id(owners[n]): r for n, r in added.items()})
     # One backward pass joins what flows into all blocks' rows.
-    rows = encoder(num_rows, parts, dtype, at.rows_per_token).unbind(2)
+    rows = encoder(at.num_rows, parts, dtype, at.rows_per_token).unbind(2)
     statistics = encoder.statistics()  # taken in evaluation too, and dropped
     if encoder.training:
         _log(statistics)

@@ -1,0 +1,272 @@
+"""Let content meet the vectors of distances, and distances content (DeBERTa)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS
+from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
+from fairseq_floater.position_encoders.transforms import At, gather_rows
+
+# The paper and its code draw P, and project it, with this standard deviation.
+STD = 0.02
+
+
+def signed_log_buckets(distances: Tensor, count: int, furthest: int) -> Tensor:
+    """Return the bucket of each signed distance: its own up to count / 2, then ever wider ones.
+
+    From count / 2 on, the bucket grows with the logarithm, and reaches count - 1 at ``furthest`` - 1;
+    it goes on growing there. A distance between two whole ones goes to the nearer.
+
+    Shapes: ``distances`` real, any shape -> int64.
+
+    Args:
+        distances: signed.
+        count: of buckets a side, even, at least 4.
+        furthest: distance from which on all are to share a bucket, at least ``count``.
+    """
+    exact = count // 2
+    # Both logarithms in float32, so that their quotient is 1 exactly at the end of the scale.
+    whole = torch.log(torch.tensor((furthest - 1) / exact, device=distances.device))
+    beyond = torch.log(distances.abs().clamp(min=exact) / exact) / whole
+    wide = exact + torch.ceil(beyond * (exact - 1))
+    near = distances.abs() <= exact
+    return torch.where(near, distances.round(), wide * distances.sign()).long()
+
+
+class DebertaPart(AttentionPart):
+    """Hold one block's W_kr and W_qr, or read its attention's W_k and W_q (``--deberta-share``).
+
+    Tables: K^r and Q^r over the R rows in reach, each [H, D, R]; the row of each pair of tokens for
+    queries, [B or 1, 1, T, S], and for keys, [B or 1, 1, S, T].
+    """
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        self._lent: tuple[Any, ...] = ()
+        if spec.options["deberta_share"]:
+            return
+        self.key_projection = nn.Linear(spec.dim, spec.dim, bias=False)
+        self.query_projection = nn.Linear(spec.dim, spec.dim)
+        for projection in self.projections:
+            nn.init.normal_(projection.weight, std=STD)
+        nn.init.zeros_(self.query_projection.bias)
+
+    def lend(self, attention: Any) -> None:
+        if self.spec.options["deberta_share"]:
+            # In a tuple, for as a submodule it would enter the state dict a second time.
+            self._lent = (attention,)
+
+    @property
+    def projections(self) -> tuple[Any, Any]:
+        """Return what makes keys, and what makes queries, of P."""
+        if self._lent:
+            return self._lent[0].k_proj, self._lent[0].q_proj
+        return self.key_projection, self.query_projection
+
+    def scaling(self, head_dim: int) -> float:
+        return float((3 * head_dim) ** -0.5)
+
+    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
+        key_rows, query_rows, of_queries, of_keys = tables
+        heads = q.shape[:2]
+        by_query = _products(q, key_rows).gather(-1, of_queries.expand(*heads, -1, -1))
+        if q.size(2) == len(of_keys) == 1:  # a step of decoding: a key meets one row, not all
+            met = query_rows[:, :, of_keys.flatten()]
+            return by_query + torch.einsum("bhsd,hds->bhs", k, met)[:, :, None]
+        by_key = _products(k, query_rows).gather(-1, of_keys.expand(*heads, -1, -1))
+        return by_query + by_key.transpose(2, 3)
+
+
+def _products(x: Tensor, rows: Tensor) -> Tensor:
+    """Multiply ``x`` [B, H, T, D] by each head's ``rows`` [H, D, R]: [B, H, T, R]."""
+    # One product a head and not one a head and sentence, as `@` would make it: twice as fast.
+    return torch.einsum("bhtd,hdr->bhtr", x, rows)
+
+
+class DebertaPositions(AttentionPositions):
+    """Score (q_i k_j + q_i K^r_delta(i,j) + k_j Q^r_delta(i,j)) / sqrt(3 D), delta = clip(d + k, 0, 2k - 1).
+
+    K^r = P W_kr and Q^r = P W_qr: the stack owns P, a vector for each distance, each block its W_kr
+    and W_qr (version 1) or, with ``--deberta-share``, the W_k and W_q that its content takes, applied
+    to LayerNorm(P) (version 2). The authors' code takes the third product at delta(i,j), their paper
+    at delta(j,i): ``--deberta-p2c``. From ``--deberta-distance`` k on, distances look alike; rows that
+    no training sentence reaches stay as drawn, so for short-to-long work k must lie below the
+    trained length. With ``--deberta-buckets`` n, distances up to n / 2 have rows of their own and
+    further ones share them ever more widely up to k, as in version 2; P has 2n rows then. A
+    stretched distance (``--position-stretch``) goes to the nearest whole one.
+
+    ``--deberta-absolute`` N adds the sinusoid once, to the input of the last N blocks of the encoder
+    that have positions: absolute positions come late, as in DeBERTa's mask decoder.
+
+    A decoder sees d >= 0 only, half of P (with ``paper``: that half of K^r and the other of Q^r).
+
+    Shapes: table [R, 2, L, C], K^r and Q^r over sqrt(3 D); R = 2k or 2n. Parameters: R C a stack and
+    (2 C + 1) C a block; shared: (R + 2) C a stack.
+    """
+
+    name = "deberta"
+    title = "DeBERTa"
+    formula = "(q_i k_j + q_i K[i - j] + k_j Q[i - j]) / sqrt(3 D)"
+    source = "He et al. 2021"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    continuous = True
+    options = (
+        Option("--deberta-distance", 64, "distance from which on all look alike", int),
+        Option("--deberta-share", False, "version 2: take W_k and W_q of the content", bool),
+        Option(
+            "--deberta-buckets",
+            0,
+            "vectors a side, shared by far distances as in version 2; 0: one for each distance",
+            int,
+        ),
+        Option(
+            "--deberta-p2c",
+            "code",
+            "the distance whose query meets a key: i - j (code) or j - i (paper)",
+            str,
+            ("code", "paper"),
+        ),
+        Option(
+            "--deberta-absolute",
+            0,
+            "the sinusoid enters before this many of the encoder's last blocks",
+            int,
+        ),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        furthest, buckets = options["deberta_distance"], options["deberta_buckets"]
+        if furthest < 1:
+            raise ValueError(
+                f"`--deberta-distance` must be at least 1, but is {furthest} instead: with 0 no "
+                "distance differs from another; that is --position-encoder none."
+            )
+        if buckets and (buckets < 4 or buckets % 2 or buckets > furthest):
+            raise ValueError(
+                "`--deberta-buckets` must be an even number from 4 to --deberta-distance, "
+                f"{furthest}, but is {buckets} instead; with 0 each distance has its own vector."
+            )
+        if options["deberta_absolute"] < 0:
+            raise ValueError(
+                "`--deberta-absolute` must be at least 0, but is "
+                f"{options['deberta_absolute']} instead; with 0 the sinusoid never enters."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        buckets, absolute = options["deberta_buckets"], options["deberta_absolute"]
+        kept = f"{buckets} buckets a side" if buckets else "a vector each"
+        own = "shared" if options["deberta_share"] else "own"
+        late = f", sinusoid before the encoder's last {absolute} blocks" if absolute else ""
+        return (
+            f"{kept} up to distance {options['deberta_distance']}, {own} projections, p2c as in the "
+            f"{options['deberta_p2c']}{late}"
+        )
+
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
+        return "--deberta-distance", options["deberta_distance"]
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        options = spec.options
+        self.span: int = options["deberta_buckets"] or options["deberta_distance"]
+        self.vectors = nn.Parameter(STD * torch.randn(2 * self.span, spec.dim))
+        self.norm = nn.LayerNorm(spec.dim) if options["deberta_share"] else None
+        self.late = 0 if spec.causal else options["deberta_absolute"]
+        positioned = spec.blocks if spec.every_block else 1
+        if self.late > positioned:
+            raise ValueError(
+                "`--deberta-absolute` must be at most the number of the encoder's blocks that have "
+                f"positions, {positioned}, but is {self.late} instead."
+            )
+        self.sinusoid: SinusoidalPositions | None = None
+        if self.late:
+            self.relative = False
+            alone = replace(spec, every_block=False, base_at_input=False)
+            self.sinusoid = SinusoidalPositions(
+                replace(alone, target=HIDDEN, streams=HIDDEN_STREAMS)
+            )
+
+    def build_block(self, block_index: int) -> DebertaPart:
+        return DebertaPart(block_index, self.spec)
+
+    def sources(self, blocks: Sequence[DebertaPart]) -> list[nn.Parameter]:
+        own = super().sources(blocks)
+        if not self.spec.options["deberta_share"]:
+            return own
+        return own + [p for block in blocks for m in block.projections for p in m.parameters()]
+
+    @property
+    def table_length(self) -> int:
+        return len(self.vectors)
+
+    def compute(self, num_positions: int, blocks: Sequence[DebertaPart]) -> Tensor:
+        vectors = self.vectors.float()
+        if self.norm is not None:
+            weight, bias = self.norm.weight.float(), self.norm.bias.float()
+            vectors = F.layer_norm(vectors, self.norm.normalized_shape, weight, bias, self.norm.eps)
+        rows = [
+            F.linear(vectors, p.weight.float(), None if p.bias is None else p.bias.float())
+            for block in blocks
+            for p in block.projections
+        ]
+        scaled = torch.stack(rows, dim=1) * blocks[0].scaling(self.spec.head_dim)
+        return scaled.unflatten(1, (-1, 2)).transpose(1, 2)
+
+    def rows(self, distances: Tensor) -> Tensor:
+        """Return delta, the row of each signed real distance, of any shape: int64."""
+        options = self.spec.options
+        if options["deberta_buckets"]:
+            distances = signed_log_buckets(
+                distances, options["deberta_buckets"], options["deberta_distance"]
+            )
+        return (distances.round().long() + self.span).clamp(0, 2 * self.span - 1)
+
+    def prepare(self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype) -> list[Tables]:
+        distances = at.distances / at.rows_per_token
+        furthest = (at.num_rows - 1) / at.rows_per_token
+        nearest = -furthest
+        if self.spec.causal:  # later keys are masked out
+            distances, nearest = distances.clamp(min=0), 0.0
+        table = self(at.num_rows, blocks, dtype).unflatten(3, (self.spec.heads, -1))
+        reach = torch.tensor([nearest, furthest])
+        key_rows, of_queries = self._in_reach(table[:, 0], distances, reach)
+        if self.spec.options["deberta_p2c"] == "paper":
+            distances, reach = -distances, -reach.flip(0)
+        query_rows, of_keys = self._in_reach(table[:, 1], distances, reach)
+        pairs = of_queries, of_keys.transpose(2, 3)
+        return [(keys, queries, *pairs) for keys, queries in zip(key_rows, query_rows)]
+
+    def _in_reach(self, table: Tensor, distances: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """Cut ``table`` [R, L, H, D] to the rows between the two distances ``reach``.
+
+        Returns:
+            The rows left, [L, H, D, R'], and which of them each of ``distances`` [B or 1, T, S] has,
+            [B or 1, 1, T, S]. Short sentences need but a few.
+        """
+        first, last = self.rows(reach).tolist()
+        rows = table[first : last + 1].permute(1, 2, 3, 0)
+        return rows, (self.rows(distances) - first)[:, None]
+
+    def input_rows(
+        self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype
+    ) -> dict[int, Tensor]:
+        if self.sinusoid is None:
+            return {}
+        table = self.sinusoid(at.num_rows, blocks[:1], dtype, at.rows_per_token)[:, 0, 0]
+        return {len(blocks) - self.late: gather_rows(table, at.queries.T.contiguous())}

@@ -1,0 +1,109 @@
+"""Score positions by projections of their own, apart from the content's (TUPE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, EncoderSpec
+from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows_between
+from fairseq_floater.position_encoders.t5 import T5Positions
+from fairseq_floater.position_encoders.transforms import At, gather_rows
+
+# Of the learned p at the start, as in the authors' code.
+STD = 0.02
+
+
+class TupePart(AttentionPart):
+    """Divide a block's products of content by sqrt(2 D), for there are two of them."""
+
+    def scaling(self, head_dim: int) -> float:
+        return float((2 * head_dim) ** -0.5)
+
+
+class TupePositions(T5Positions):
+    """Score (q_i k_j + (LN(p_i) U_Q) (LN(p_j) U_K)) / sqrt(2 D) + beta_h[bucket(d)].
+
+    Position meets position and content meets content; no block's W_q and W_k serve both. U_Q, U_K,
+    p, LayerNorm and beta are the stack's, so that the whole second summand and beta, which is T5's
+    (``--t5-buckets``, ``--t5-max-distance``), are one bias for all blocks, computed once a forward pass.
+
+    p is fairseq's sinusoid, whose rows past the trained length were never met, or, with
+    ``--tupe-positions learned``, a table as long as ``--max-source/target-positions``, as in the
+    paper. The paper also resets the scores of [CLS], a token without a place; here every token has one.
+
+    Shapes: table [N, 1, sides H + 2 C]; its row n holds beta of distance n, then LN(p_n) U_Q / sqrt(2 D)
+    and LN(p_n) U_K. Parameters: 2 C (C + 2) + buckets H a stack; learned: p's rows more, C each.
+    """
+
+    name = "tupe"
+    title = "TUPE"
+    formula = "(q_i k_j + (p_i U_Q) (p_j U_K)) / sqrt(2 D) + beta_h[bucket(i - j)]"
+    source = "Ke et al. 2021"
+    relative = False
+    options = (
+        Option(
+            "--tupe-positions",
+            "sinusoid",
+            "the vectors p of positions: fixed, or learned as in the paper, and then of limited number",
+            str,
+            ("sinusoid", "learned"),
+        ),
+        *T5Positions.options,
+    )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"p {options['tupe_positions']}, {super().describe(options, target)}"
+
+    @classmethod
+    def takes_stretch(cls, options: dict[str, Any]) -> bool:
+        return bool(options["tupe_positions"] == "sinusoid")
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.norm = nn.LayerNorm(spec.dim)
+        self.query_projection = nn.Linear(spec.dim, spec.dim)
+        self.key_projection = nn.Linear(spec.dim, spec.dim)
+        self.positions: nn.Parameter | None = None
+        if spec.options["tupe_positions"] == "learned":
+            self.positions = nn.Parameter(STD * torch.randn(spec.max_positions, spec.dim))
+
+    @property
+    def max_positions(self) -> int:
+        return UNLIMITED_POSITIONS if self.positions is None else len(self.positions)
+
+    def build_block(self, block_index: int) -> TupePart:
+        return TupePart(block_index, self.spec)
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        spec, norm = self.spec, self.norm
+        betas = super().compute_between(num_rows, rows_per_token, blocks)
+        if self.positions is None:
+            p = sinusoid_rows_between(num_rows, rows_per_token, spec.dim, spec.padding_idx)
+            p = p.to(self.anchor.device)
+        else:
+            p = self.positions[:num_rows].float()
+        p = F.layer_norm(p, (spec.dim,), norm.weight.float(), norm.bias.float(), norm.eps)
+        of_queries, of_keys = (
+            F.linear(p, u.weight.float(), u.bias.float())
+            for u in (self.query_projection, self.key_projection)
+        )
+        of_queries = of_queries * (2 * spec.head_dim) ** -0.5
+        return torch.cat([betas.flatten(1), of_queries, of_keys], dim=1)[:, None]
+
+    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token)[:, 0]
+        rows = table[:, -2 * self.spec.dim :]
+        q, k = (
+            gather_rows(projected, places).unflatten(-1, (self.spec.heads, -1)).transpose(1, 2)
+            for projected, places in zip(rows.chunk(2, dim=1), (at.queries, at.keys))
+        )  # [B or 1, H, T or S, D]
+        betas = table[:, : -2 * self.spec.dim].unflatten(1, (-1, self.spec.heads))
+        return q @ k.transpose(2, 3) + self.gathered(betas, at)

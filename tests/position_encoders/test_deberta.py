@@ -1,0 +1,424 @@
+"""DeBERTa's attention beside Hugging Face's of both versions, and beside sums written out."""
+
+import copy
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    TOLERANCE,
+    build,
+    difference,
+    gradients,
+    log_probs,
+    loss_of,
+    parts,
+    randomise_positions,
+    sentence,
+    signals,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
+from oracles import transformers_module
+
+from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.position_encoders.deberta import signed_log_buckets
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
+from fairseq_floater.position_encoders.transforms import At, Tokens
+
+SIDES = ["encoder", "decoder"]
+EXACT = 1e-5
+VARIANTS = {
+    "shared": {"deberta_share": True},
+    "paper": {"deberta_p2c": "paper", "deberta_distance": 4},
+    "buckets": {"deberta_buckets": 4, "deberta_distance": 9, "deberta_share": True},
+    "absolute": {"deberta_absolute": 1, "deberta_distance": 3},
+}
+every_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+
+
+def deberta(**options):
+    return visible("deberta", target="attention", **options)
+
+
+def attention_of(model, side, length=12):
+    """A block's attention without its output projection, a batch for it, and what it is called with."""
+    stack = getattr(model, side)
+    attention, part = stack.layers[1].self_attn, stack.layers[1].positions
+    attention.out_proj = torch.nn.Identity()
+    torch.nn.init.normal_(attention.q_proj.bias)
+    torch.nn.init.normal_(attention.v_proj.bias)
+    stack.positions.forget()
+    at = Tokens.read(torch.zeros(1, length, dtype=torch.bool)).at(slots_do=True)
+    tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[1]
+    allowed = torch.ones(length, length, dtype=torch.bool)
+    if side == "decoder":
+        allowed = allowed.tril()
+    x = torch.randn(length, 3, attention.embed_dim, generator=torch.Generator().manual_seed(5))
+    options = {
+        "hooks": part,
+        "tables": tables,
+        "attn_mask": torch.zeros(length, length).masked_fill(~allowed, float("-inf")),
+    }
+    return attention, x, allowed, options
+
+
+def assert_equals_oracle(model, side, oracle, relative_pos, vectors, length):
+    attention, x, allowed, options = attention_of(model, side, length)
+    oracle(attention)
+    output, weights = attention(x, x, x, need_head_weights=True, **options)
+    fused, _ = attention(x, x, x, need_weights=False, **options)
+    expected, probabilities = oracle.module(
+        x.transpose(0, 1),
+        allowed[None, None],
+        output_attentions=True,
+        relative_pos=relative_pos,
+        rel_embeddings=vectors,
+    )
+    assert difference(weights.transpose(0, 1), probabilities) <= EXACT
+    assert difference(output.transpose(0, 1), expected) <= EXACT
+    assert difference(fused.transpose(0, 1), expected) <= EXACT
+
+
+class Oracle:
+    """A module of transformers that takes the weights of our attention when called with it."""
+
+    def __init__(self, module, take):
+        self.module, self.take = module.eval(), take
+
+    def __call__(self, attention):
+        self.take(self.module, attention)
+
+
+def configuration(**options):
+    return {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        **options,
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("distance", "length"), [(4, 12), (20, 7)])
+def test_own_projections_are_transformers_deberta(side, distance, length):
+    """Compared with `transformers.models.deberta.modeling_deberta.DisentangledSelfAttention`."""
+    theirs = transformers_module("deberta.modeling_deberta")
+    model = deberta(deberta_distance=distance)
+    stack = getattr(model, side)
+    part = stack.layers[1].positions
+
+    def take(module, attention):
+        attention.k_proj.bias.zero_()  # theirs has none
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        by_head = [p.weight.unflatten(0, (2, -1)) for p in projections]
+        module.in_proj.weight.copy_(torch.stack(by_head, dim=1).flatten(0, 2))
+        module.q_bias.copy_(attention.q_proj.bias)
+        module.v_bias.copy_(attention.v_proj.bias)
+        module.pos_proj.load_state_dict(part.key_projection.state_dict())
+        module.pos_q_proj.load_state_dict(part.query_projection.state_dict())
+
+    config = theirs.DebertaConfig(**configuration(max_relative_positions=distance))
+    oracle = Oracle(theirs.DisentangledSelfAttention(config), take)
+    x = torch.zeros(1, 2, length, 32)
+    relative_pos = theirs.build_relative_position(x, x)
+    assert_equals_oracle(model, side, oracle, relative_pos, stack.positions.vectors, length)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("buckets", "distance", "length"), [(0, 4, 12), (0, 20, 7), (8, 20, 30), (6, 6, 12)]
+)
+def test_shared_projections_are_transformers_deberta_v2(side, buckets, distance, length):
+    """Compared with `transformers.models.deberta_v2.modeling_deberta_v2.DisentangledSelfAttention`."""
+    theirs = transformers_module("deberta_v2.modeling_deberta_v2")
+    model = deberta(deberta_share=True, deberta_buckets=buckets, deberta_distance=distance)
+    stack = getattr(model, side)
+
+    def take(module, attention):
+        for name in ("query", "key", "value"):
+            ours = getattr(attention, f"{name[0]}_proj")
+            getattr(module, f"{name}_proj").load_state_dict(ours.state_dict())
+
+    shape = {"max_relative_positions": distance, "position_buckets": buckets or -1}
+    config = theirs.DebertaV2Config(**configuration(share_att_key=True, **shape))
+    oracle = Oracle(theirs.DisentangledSelfAttention(config), take)
+    x = torch.zeros(1, 2, length, 32)
+    relative_pos = theirs.build_relative_position(x, x, buckets or -1, distance)
+    vectors = stack.positions.norm(stack.positions.vectors)
+    assert_equals_oracle(model, side, oracle, relative_pos, vectors, length)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("p2c", ["code", "paper"])
+def test_the_scores_are_the_papers_sums(side, p2c):
+    k, length = 4, 9
+    model = deberta(deberta_p2c=p2c, deberta_distance=k)
+    stack = getattr(model, side)
+    attention, x, allowed, options = attention_of(model, side, length)
+    part, vectors = stack.layers[1].positions, stack.positions.vectors
+    q, keys = (p(x[:, 0]).view(length, 2, -1) for p in (attention.q_proj, attention.k_proj))
+    of_keys = part.key_projection(vectors).view(2 * k, 2, -1)
+    of_queries = part.query_projection(vectors).view(2 * k, 2, -1)
+
+    def delta(a, b):
+        return 0 if a - b <= -k else 2 * k - 1 if a - b >= k else a - b + k
+
+    scores = torch.full((2, length, length), float("-inf"))
+    for i, j in allowed.nonzero().tolist():
+        turned = delta(i, j) if p2c == "code" else delta(j, i)
+        for h in range(2):
+            content = q[i, h] @ keys[j, h]
+            c2p, p2c_term = q[i, h] @ of_keys[delta(i, j), h], keys[j, h] @ of_queries[turned, h]
+            scores[h, i, j] = (content + c2p + p2c_term) / (3 * 32) ** 0.5
+    _, weights = attention(x[:, :1], x[:, :1], x[:, :1], need_head_weights=True, **options)
+    assert difference(weights[:, 0], scores.softmax(-1)) <= EXACT
+
+
+@pytest.mark.parametrize(("count", "furthest"), [(256, 512), (16, 64), (8, 8), (4, 100), (6, 33)])
+def test_buckets_are_transformers(count, furthest):
+    """Compared with `transformers.models.deberta_v2.modeling_deberta_v2.make_log_bucket_position`."""
+    theirs = transformers_module("deberta_v2.modeling_deberta_v2")
+    distances = torch.arange(-600, 601)
+    expected = theirs.make_log_bucket_position(distances, count, furthest).long()
+    assert torch.equal(signed_log_buckets(distances, count, furthest), expected)
+    assert torch.equal(signed_log_buckets(distances.float(), count, furthest), expected)
+    assert int(expected[600 + furthest - 1]) == count - 1
+
+
+@pytest.mark.parametrize("buckets", [0, 8])
+def test_stretched_distances_go_to_the_nearest_whole_one(buckets):
+    encoder = deberta(deberta_distance=9, deberta_buckets=buckets).encoder.positions
+    whole = torch.arange(-12, 13)
+    for shift in (-0.25, 0.0, 0.25):
+        rows = encoder.rows(whole[9:16] + shift)
+        assert torch.equal(rows, encoder.rows(whole[9:16]))
+    assert encoder.rows(whole).diff().ge(0).all()
+    assert encoder.rows(torch.tensor([-9.0, 9.0])).tolist() == [0, len(encoder.vectors) - 1]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("p2c", ["code", "paper"])
+def test_stretched_positions_take_the_rows_of_stretched_distances(side, p2c):
+    """In a factor of 2 token i stands where token 2i stood."""
+    model = deberta(deberta_p2c=p2c, deberta_distance=6)
+    stack = getattr(model, side)
+    far = torch.arange(11)[None]
+    near = 8 * torch.arange(6)[None]  # a quarter of a token is one
+    blocks = parts(stack, "positions")
+    with torch.no_grad():
+        one, other = (
+            stack.positions.prepare(at, blocks, torch.float32)[0]
+            for at in (At(far, far, 11), At(near, near, 42, 4))
+        )
+    for rows, pairs in ((0, 2), (1, 3)):
+        there = one[rows][..., one[pairs][0, 0, ::2, ::2]]
+        here = other[rows][..., other[pairs][0, 0]]
+        assert difference(there, here) == 0
+
+
+def test_only_rows_within_reach_are_multiplied():
+    model = deberta()
+    widths = {"encoder": 2 * 5 - 1, "decoder": 5}
+    for side, width in widths.items():
+        stack = getattr(model, side)
+        whole = torch.arange(5)[None]
+        for at in (At(whole, whole, 5), At(4 * whole, 4 * whole, 18, 4)):
+            with torch.no_grad():
+                tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[0]
+            assert [t.size(-1) for t in tables[:2]] == [width, width]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 6_428_672),
+        ({"deberta_share": True}, 131_072 + 2 * 2 * 512),
+        ({"deberta_share": True, "deberta_buckets": 16}, 2 * 32 * 512 + 2 * 2 * 512),
+        ({"deberta_absolute": 6, "deberta_p2c": "paper"}, 6_428_672),
+    ],
+)
+def test_parameters(options, count):
+    assert (
+        sum(added_parameters("floater_transformer", "deberta", "all", **options).values()) == count
+    )
+
+
+@every_variant
+@pytest.mark.parametrize(("left", "blocks"), [(True, "all"), (False, "input")])
+def test_every_variant_keeps_the_contract(options, left, blocks):
+    model = deberta(blocks=blocks, **options)
+    source, target_in = source_batch(left), target_batch()
+    together = log_probs(model, source, target_in)
+    real = target_in.ne(PAD)
+    steps = stepwise_log_probs(model, source, target_in)
+    assert difference(together[real], steps[real]) <= TOLERANCE
+    for s, t, row in zip(source, target_in, together):
+        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
+        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+
+
+@every_variant
+def test_every_variant_differs_from_the_default_and_checkpoints_activations(options):
+    default = {key: options[key] for key in options if key == "deberta_distance"}
+    batch = source_batch(), target_batch()
+    change = difference(
+        log_probs(deberta(**options), *batch), log_probs(deberta(**default), *batch)
+    )
+    assert change > 1e-3
+    loss, expected = gradients(deberta(dropout=0.0, **options))
+    again, found = gradients(deberta(dropout=0.0, checkpoint_activations=True, **options))
+    assert loss == pytest.approx(again, abs=1e-6)
+    assert expected.keys() == found.keys()
+    assert all(difference(expected[name], found[name]) <= 1e-5 for name in expected)
+
+
+@every_variant
+def test_training_is_stretched_and_a_factor_of_one_changes_nothing(options):
+    batch = source_batch(), target_batch()
+    losses = []
+    for text in (None, "1:1", "2:2"):
+        model = deberta(dropout=0.0, position_stretch=text, **options)
+        losses.append(loss_of(model.train(), *batch).item())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] != pytest.approx(losses[2], abs=1e-4)
+
+
+# The projections of the content, shared.
+
+
+def test_shared_projections_are_saved_once_and_learn_from_both_uses():
+    model = deberta(deberta_share=True, dropout=0.0)
+    assert not [n for n in model.state_dict() if "positions" in n and "proj" in n]
+    weight = model.encoder.layers[0].self_attn.q_proj.weight
+    of_both, of_content = (gradient(model, weight, keep) for keep in (True, False))
+    assert difference(of_both, of_content) > 1e-3
+
+
+def gradient(model, weight, through_table):
+    """The gradient of ``weight``, with what comes through the encoder's table or without."""
+    encoder = model.encoder.positions
+    with pytest.MonkeyPatch.context() as patch:
+        if not through_table:
+            compute = encoder.compute
+            patch.setattr(encoder, "compute", lambda *args: compute(*args).detach())
+        return torch.autograd.grad(loss_of(model), weight)[0]
+
+
+@pytest.mark.parametrize("name", ["layers.0.self_attn.q_proj", "layers.1.self_attn.k_proj", ""])
+def test_whatever_the_table_comes_from_is_noticed_where_a_batch_begins(name):
+    model = deberta(deberta_share=True)
+    batch = source_batch(), target_batch()
+    log_probs(model, *batch)
+    for stack in (model.encoder, model.decoder):
+        changed = stack.get_submodule(name).weight if name else stack.positions.vectors
+        changed.data.mul_(1.5)
+    fresh = build("deberta", target="attention", deberta_share=True, seed=5).eval()
+    fresh.load_state_dict(model.state_dict())
+    assert difference(log_probs(model, *batch), log_probs(fresh, *batch)) == 0
+
+
+def test_a_copy_has_projections_of_its_own():
+    model = deberta(deberta_share=True)
+    batch = source_batch(), target_batch()
+    before = log_probs(model, *batch)
+    twin = copy.deepcopy(model)
+    for stack, _, _ in signals(twin):
+        for block in stack.layers:
+            assert block.positions.projections[1] is block.self_attn.q_proj
+            block.self_attn.q_proj.weight.data.zero_()
+    assert difference(log_probs(model, *batch), before) == 0
+    assert difference(log_probs(twin, *batch), before) > 1e-3
+
+
+def test_tables_are_computed_once_in_evaluation(monkeypatch):
+    model = deberta(deberta_share=True)
+    calls = []
+    for _, _, encoder in signals(model):
+        monkeypatch.setattr(
+            encoder, "compute", lambda *a, f=encoder.compute: calls.append(1) or f(*a)
+        )
+    for length in (5, 90):
+        log_probs(model, sentence(length), sentence(length))
+    stepwise_log_probs(model, source_batch(), target_batch())
+    assert len(calls) == 2
+
+
+# Absolute positions before the last blocks.
+
+
+@pytest.mark.parametrize("late", [1, 2])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_the_sinusoid_enters_before_the_last_blocks(late, left):
+    model, plain = deberta(deberta_absolute=late), deberta()
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    source = source_batch(left)
+    places = (source.ne(PAD).cumsum(1) - 1).clamp(min=0)
+    rows = sinusoid_rows(12, 64, PAD)[places].transpose(0, 1)
+    plain.encoder.layers[2 - late].register_forward_pre_hook(
+        lambda block, words: (words[0] + rows, *words[1:])
+    )
+    lengths = source.ne(PAD).sum(1)
+    with torch.no_grad():
+        found, expected = (m.encoder(source, lengths)["encoder_out"][0] for m in (model, plain))
+    real = source.ne(PAD).T
+    assert difference(found[real], expected[real]) <= TOLERANCE
+    assert model.decoder.positions.sinusoid is None and model.decoder.positions.relative
+
+
+def test_the_sinusoid_is_stretched_with_the_positions():
+    torch.manual_seed(0)
+    model = randomise_positions(
+        build("deberta", target="attention", deberta_absolute=1, position_stretch="2:2")
+    )
+    at = At(8 * torch.arange(5)[None], 8 * torch.arange(5)[None], 34, 4)
+    blocks = parts(model.encoder, "positions")
+    rows = model.encoder.positions.input_rows(at, blocks, torch.float32)
+    assert list(rows) == [1]
+    assert difference(rows[1][:, 0], sinusoid_rows(9, 64, PAD)[::2]) <= 1e-5
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"deberta_distance": 0}, "`--deberta-distance` must be at least 1, but is 0"),
+        ({"deberta_buckets": 5}, "`--deberta-buckets` must be an even number from 4 .* but is 5"),
+        ({"deberta_buckets": 2}, "`--deberta-buckets` must be .* but is 2"),
+        ({"deberta_buckets": -4}, "`--deberta-buckets` must be .* but is -4"),
+        ({"deberta_buckets": 66}, "to --deberta-distance, 64, but is 66"),
+        ({"deberta_p2c": "both"}, "`--deberta-p2c` must be one of code, paper, but is 'both'"),
+        ({"deberta_absolute": -1}, "`--deberta-absolute` must be at least 0, but is -1"),
+        ({"deberta_absolute": 3}, "`--deberta-absolute` must be at most .* 2, but is 3"),
+        (
+            {"deberta_absolute": 2, "blocks": "input"},
+            "`--deberta-absolute` must be at most .* 1, but is 2",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        build("deberta", target="attention", **options)
+
+
+def test_the_phrase_in_the_log_names_every_option(caplog):
+    with caplog.at_level("INFO"):
+        build("deberta", target="attention")
+        build(
+            "deberta",
+            target="attention",
+            **{**VARIANTS["buckets"], "deberta_p2c": "paper", "deberta_absolute": 2},
+        )
+    assert "(a vector each up to distance 64, own projections, p2c as in the code)" in caplog.text
+    assert (
+        "(4 buckets a side up to distance 9, shared projections, p2c as in the paper, sinusoid before "
+        "the encoder's last 2 blocks)" in caplog.text
+    )
