@@ -30,11 +30,14 @@ ENCODERS = {
     "rope": Entry("rope.RopePositions", "attention"),
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
+    "conv": Entry("conv.ConvolutionPositions", "stage"),
+    "token-rnn": Entry("token_rnn.TokenRecurrence", "stage"),
+    "complex": Entry("complex.ComplexOrderEmbedding", "stage"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 BLOCKS = ("all", "input")
-TARGETS = ("qkv", "hidden", "attention")
+TARGETS = ("qkv", "hidden", "attention", "stage")
 
 
 class _Classes(Mapping[str, "type[PositionEncoder]"]):
