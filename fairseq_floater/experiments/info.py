@@ -26,6 +26,7 @@ from fairseq_floater.requirements import versions
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
 MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
+VOCABULARY = 32_000  # words of either dictionary, for encoders that have parameters for each
 
 
 @dataclass
@@ -57,7 +58,10 @@ class Info:
             ]
             for row in self.encoders
         ]
-        note = f"Parameters added to `{self.arch}`: of one dynamics or recurrence, and in all."
+        note = (
+            f"Parameters added to `{self.arch}`: of one dynamics or recurrence, and in all; where "
+            f"words have their own, of two dictionaries of {VOCABULARY:,} words."
+        )
         return "\n".join([*markdown_table(heads, rows), "", note])
 
 
@@ -119,6 +123,7 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
             options=encoder_options(args),
             heads=heads,
             blocks=depth,
+            vocabulary=VOCABULARY,
         )
         signal = POSITION_ENCODERS[encoder](spec)
         modules: dict[str, nn.Module] = {f"{stack}.{attribute}": signal}

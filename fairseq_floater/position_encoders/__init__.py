@@ -30,9 +30,9 @@ def _names(encoders: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-_QKV, _INSIDE = (
+_QKV, _INSIDE, _STAGES = (
     [name for name, default in DEFAULT_TARGETS.items() if default == target]
-    for target in ("qkv", "attention")
+    for target in ("qkv", "attention", "stage")
 )
 BASES = ("auto", "keep", "drop")
 SHARED_OPTIONS = (
@@ -49,7 +49,7 @@ SHARED_OPTIONS = (
         None,
         "how positions enter: added to a block's input (hidden) or to q, k, v (qkv); "
         f"default: qkv for {_names(_QKV)}, hidden for the other signals; {_names(_INSIDE)} act inside "
-        "attention and take no target",
+        f"attention and {_names(_STAGES)} on the stream before a block, and take no target",
         str,
         TARGETS,
     ),

@@ -38,6 +38,7 @@ class EncoderSpec:
         streams: what a signal is added to, see ``signal.py``.
         heads: of self-attention.
         blocks: how many the stack has.
+        vocabulary: V, the words of the dictionary, special ones included.
     """
 
     dim: int
@@ -51,6 +52,7 @@ class EncoderSpec:
     streams: tuple[str, ...] = ()
     heads: int = 1
     blocks: int = 1
+    vocabulary: int = 1
 
     @property
     def head_dim(self) -> int:
@@ -164,6 +166,9 @@ class PositionEncoder(nn.Module, ABC):
     def statistics(self) -> dict[str, Any]:
         """Return numbers for the training log, by name, counted since the last call."""
         return {}
+
+    def share_words(self, other: PositionEncoder) -> None:
+        """Take over from ``other``, of the same class, what belongs to the words of one dictionary."""
 
     @property
     def max_positions(self) -> int:

@@ -20,6 +20,8 @@ from fairseq_floater.position_encoders.transforms import gather_rows
 
 #: What the stack prepared for one block: flat tensors, as activation checkpointing needs them.
 Tables = Sequence[Tensor]
+#: What a decoder's modules keep from one step of decoding to the next, as fairseq has it.
+IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class AttentionHooks:

@@ -36,11 +36,14 @@ ENCODERS = {
     "tener": Entry("tener.TenerPositions", "attention"),
     "deberta": Entry("deberta.DebertaPositions", "attention"),
     "tupe": Entry("tupe.TupePositions", "attention"),
+    "conv": Entry("conv.ConvolutionPositions", "stage"),
+    "token-rnn": Entry("token_rnn.TokenRecurrence", "stage"),
+    "complex": Entry("complex.ComplexOrderEmbedding", "stage"),
     "none": Entry("none.NoPositions", "hidden"),
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 BLOCKS = ("all", "input")
-TARGETS = ("qkv", "hidden", "attention")
+TARGETS = ("qkv", "hidden", "attention", "stage")
 
 
 class _Classes(Mapping[str, "type[PositionEncoder]"]):

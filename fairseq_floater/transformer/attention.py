@@ -16,9 +16,13 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables, first_copies
-
-IncrementalState = dict[str, dict[str, Tensor | None]]
+from fairseq_floater.position_encoders.hooks import (
+    NEUTRAL,
+    AttentionHooks,
+    Tables,
+    first_copies,
+)
+from fairseq_floater.position_encoders.hooks import IncrementalState as IncrementalState
 
 
 class PositionBiasedAttention(MultiheadAttention):

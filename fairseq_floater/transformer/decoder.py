@@ -129,7 +129,9 @@ class FloaterDecoder(TransformerDecoderBase):
                 f"{self.positions.name}: in a decoder it knows no distance to a later token."
             )
         embedded = self._embed(prev_output_tokens, incremental_state)
-        positions = prepare(self, "positions", tokens, embedded.dtype, begins=not incremental_state)
+        positions = prepare(
+            self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
+        )
         source_positions = self._prepared_source(source, incremental_state, embedded.dtype)
         x = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0])  # [T, B, C]
         if self.layernorm_embedding is not None:

@@ -62,7 +62,7 @@ class FloaterEncoder(TransformerEncoderBase):
         if self.training and self.stretch_range is not None:
             stretch = Stretch.drawn(self.stretch_range, len(src_tokens), src_tokens.device)
         tokens = Tokens.read(padding_mask, stretch=stretch)
-        positions = prepare(self, "positions", tokens, embedded.dtype)
+        positions = prepare(self, "positions", tokens, embedded.dtype, src_tokens)
         embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)
         x = self._finished_embedding(embedded)
         mask = None

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options, has_base
 from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.signal import HIDDEN
+from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens, gather_rows
 
 # Where the encoder's output tells the decoder of `--position-stretch`.
@@ -72,6 +73,7 @@ def attach_encoder(
         padding_idx=stack.padding_idx,
         base_at_input=stack.embed_positions is not None,
         options=encoder_options(cfg),
+        vocabulary=stack.embed_tokens.num_embeddings,
     )
     with torch.random.fork_rng(devices=[]):
         encoder = encoder_class(spec)
@@ -174,8 +176,26 @@ class PreparedAttention(Prepared):
         return self._merged
 
 
+class PreparedStage(Prepared):
+    """Hold what a stage works with, and run it before the blocks that have a part of it."""
+
+    def __init__(self, stage: InputStage, parts: dict[int, nn.Module], at: Pass):
+        self._stage = stage
+        self._parts = parts  # by id of the block
+        self._at = at
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        part = self._parts.get(id(block))
+        return x if part is None else self._stage.enter(x, part, self._at)
+
+
 def prepare(
-    stack: Any, attribute: str, tokens: Tokens, dtype: torch.dtype, begins: bool = True
+    stack: Any,
+    attribute: str,
+    tokens: Tokens,
+    dtype: torch.dtype,
+    words: Tensor | None = None,
+    incremental_state: IncrementalState | None = None,
 ) -> Prepared:
     """Let the encoder ``stack.<attribute>`` prepare one forward pass.
 
@@ -184,15 +204,21 @@ def prepare(
         attribute: under which stack and blocks hold encoder and parts.
         tokens: whose positions are needed.
         dtype: of the model.
-        begins: whether a batch begins with this call; in a later step of its decoding none does.
+        words: [B, T], their numbers in the dictionary, of which a stage reads those in the stream.
+        incremental_state: of the decoding; a batch begins where it is empty or None.
     """
     encoder: PositionEncoder = getattr(stack, attribute)
     owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
     parts = [getattr(block, attribute) for block in owners]
     if not parts:
         return Prepared()
-    if begins:
+    if not incremental_state:  # a later step of decoding begins no batch
         encoder.begin_batch(parts)
+    if isinstance(encoder, InputStage):
+        assert words is not None
+        in_stream = words[:, -1:] if tokens.last_only else words
+        at_stage = Pass(tokens, encoder.prepare(in_stream, tokens, dtype), incremental_state)
+        return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, at_stage)
     inside = isinstance(encoder, AttentionPositions)
     at = tokens.at(slots_do=inside and encoder.relative)
     if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding

@@ -79,6 +79,8 @@ class FloaterTransformerModel(TransformerModel):
             f" ({details})" if details else "",
         )
         model: FloaterTransformerModel = super().build_model(args, task)
+        if model.encoder.embed_tokens is model.decoder.embed_tokens:
+            model.decoder.positions.share_words(model.encoder.positions)
         model.not_to_train = _lr_scale_fault(args)
         return model
 

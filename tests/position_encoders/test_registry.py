@@ -16,7 +16,7 @@ def test_a_line_says_what_the_class_says(name):
     encoder, entry = POSITION_ENCODERS[name], registry.ENCODERS[name]
     assert (encoder.name, encoder.targets[0]) == (name, entry.target)
     # "The file named after the encoder" is the README's answer to where positions are made.
-    assert entry.path == f"{name}.{encoder.__name__}"
+    assert entry.path == f"{name.replace('-', '_')}.{encoder.__name__}"
     assert set(encoder.targets) <= set(registry.TARGETS)
 
 
@@ -25,7 +25,7 @@ def test_the_help_of_the_options_is_made_from_the_registry():
     position_encoders.add_args(parser)
     text = " ".join(parser.format_help().split())
     assert "where positions come from: " + ", ".join(registry.ENCODERS) in text
-    assert "default: qkv for floater and rnn, hidden for the others" in text
+    assert "default: qkv for floater and rnn, hidden for the other signals" in text
     for option in position_encoders.all_options():
         assert option.name in text
 

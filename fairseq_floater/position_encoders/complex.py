@@ -1,0 +1,93 @@
+"""Turn each word's embedding by an angle of its own for each position (complex order)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.rope import turn_pairs
+from fairseq_floater.position_encoders.stage import InputStage, Pass
+from fairseq_floater.position_encoders.transforms import Tokens
+
+OMEGAS = ("word", "shared", "fixed")
+
+
+class ComplexOrderEmbedding(InputStage):
+    """Take a token as C / 2 complex numbers and turn number c of word t by i w_(t, c).
+
+    r exp(sqrt(-1) (w i + theta)): channels (2c, 2c + 1) of the embedding are r exp(sqrt(-1) theta), so
+    that amplitude and phase are the word's embedding, and w, its frequencies, are all that is new.
+    They start as the sinusoid's, 10000^(-2c/C), for every word. ``--complex-omega``: each word's own
+    (word), one row for all words (shared), that row as it starts (fixed). ``all`` blocks: every
+    block's input is turned by the same angles. Past the trained length come angles that were never
+    met. With ``--position-base keep`` learned frequencies start at zero: the model is fairseq's.
+
+    Parameters: V C / 2 a dictionary of V words (shared: C / 2; fixed: none); source and target have
+    one dictionary where they share their embeddings. Angles are computed in float32, cast last.
+    Source: Wang et al., ICLR 2020. Their translation code fixes w; their network that computes with
+    complex numbers throughout is another model.
+    """
+
+    name = "complex"
+    title = "complex order"
+    formula = "x_i turned by i w, w of its word"
+    source = "Wang et al. 2020"
+    data_driven = True
+    parameter_efficient = False
+    continuous = True
+    options = (
+        Option(
+            "--complex-omega",
+            "word",
+            "frequencies: learned for each word (word), one row learned for all (shared), or the "
+            "sinusoid's (fixed)",
+            str,
+            OMEGAS,
+        ),
+    )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"omega {options['complex_omega']}"
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        if spec.dim % 2:
+            raise ValueError(
+                "--position-encoder complex needs an even number of channels, as two make a complex "
+                f"number, but the embedding has {spec.dim}."
+            )
+        self.by_word = spec.options["complex_omega"] == "word"
+        self.omega: nn.Parameter | None = None
+        if spec.options["complex_omega"] != "fixed":
+            rows = self._initial_omega().repeat(spec.vocabulary if self.by_word else 1, 1)
+            # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
+            self.omega = nn.Parameter(torch.zeros_like(rows) if spec.base_at_input else rows)
+
+    def _initial_omega(self) -> Tensor:
+        """Return the sinusoid's frequencies: float32 [1, C / 2]."""
+        exponents = torch.arange(0, self.spec.dim, 2, device=self.anchor.device) / self.spec.dim
+        return (10000.0**-exponents)[None]
+
+    def share_words(self, other: PositionEncoder) -> None:
+        assert isinstance(other, ComplexOrderEmbedding)
+        self.omega = other.omega
+
+    def prepare(self, words: Tensor, tokens: Tokens, dtype: torch.dtype) -> Tables:
+        """Return the cosines and sines of all angles: [T, B or 1, C / 2] each."""
+        at = tokens.at(slots_do=False)
+        omega = self._initial_omega() if self.omega is None else self.omega
+        if self.by_word:
+            omega = F.embedding(words.T, omega)  # [T, B, C / 2]
+        omega = omega.to(torch.promote_types(omega.dtype, torch.float32))
+        angles = at.queries.T.unsqueeze(-1) / at.rows_per_token * omega
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def enter(self, x: Tensor, part: BlockPositions, at: Pass) -> Tensor:
+        return turn_pairs(x, *at.tables)

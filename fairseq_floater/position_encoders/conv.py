@@ -1,0 +1,105 @@
+"""Convolve the stream: the zeros around a sentence tell a token where it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.stage import (
+    InputStage,
+    Pass,
+    StatefulPart,
+    padded_slots,
+    without_gaps,
+)
+
+
+class ConvolutionPart(StatefulPart):
+    """Hold the kernels of one block, one a channel, and while decoding the last K - 1 inputs."""
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index)
+        kernel = spec.options["conv_kernel"]
+        self.convolution = nn.Conv1d(spec.dim, spec.dim, kernel, groups=spec.dim)
+        if spec.base_at_input:
+            # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
+            for parameter in self.convolution.parameters():
+                nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``x`` [T + K - 1, B, C], zeros included: [T, B, C]."""
+        convolved: Tensor = self.convolution(x.permute(1, 2, 0))
+        return convolved.permute(2, 0, 1)
+
+
+class ConvolutionPositions(InputStage):
+    """Add to each token a depthwise convolution of its neighbourhood, zeros outside the sentence.
+
+    x_i += b + sum_r c_r * x_(i+r), channel by channel: |r| <= (K - 1) / 2 in an encoder, r = -(K - 1)
+    .. 0 in a decoder. Kernels see the order of neighbours, and by the zeros at the ends, through
+    several blocks, where a token stands. Nothing ends at the trained length: inside a long sentence
+    all places look alike. With ``--position-base keep`` the kernels start at zero.
+
+    Parameters: (K + 1) C a stack, for ``all`` a block. While decoding: the last K - 1 inputs.
+    Source: Islam et al. 2020 (zeros tell the place), Chu et al. 2021 (before a Transformer's block).
+    wav2vec 2.0 takes K = 128, 16 groups of channels and GELU.
+    """
+
+    name = "conv"
+    title = "convolution"
+    formula = "x_i + sum over r of c_r x_(i+r), zeros outside"
+    source = "Islam et al. 2020; Chu et al. 2021"
+    data_driven = True
+    parameter_efficient = True
+    options = (Option("--conv-kernel", 3, "tokens that a kernel sees, an odd number", int),)
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        kernel = options["conv_kernel"]
+        if kernel < 3 or kernel % 2 == 0:
+            raise ValueError(
+                "`--conv-kernel` must be an odd number of at least 3, as many tokens on either side, "
+                f"but is {kernel} instead."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"kernel {options['conv_kernel']}"
+
+    def build_block(self, block_index: int) -> ConvolutionPart:
+        return ConvolutionPart(block_index, self.spec)
+
+    def enter(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
+        padded = padded_slots(at.tokens)
+        if padded is not None:
+            x = x.masked_fill(padded, 0)
+        if at.incremental_state is not None:
+            return x + self._one_step(x, part, padded, at)
+        reach = self.spec.options["conv_kernel"] - 1
+        before = reach if self.spec.causal else reach // 2
+
+        def convolved(stream: Tensor) -> Tensor:
+            return part(F.pad(stream, (0, 0, 0, 0, before, reach - before)))
+
+        if at.tokens.padding_at_ends:
+            return x + convolved(x)
+        return x + without_gaps(convolved, x, at.tokens.is_padding)
+
+    def _one_step(
+        self, x: Tensor, part: ConvolutionPart, padded: Tensor | None, at: Pass
+    ) -> Tensor:
+        """Convolve the last token, ``x`` [1, B, C], with those kept before it; zeros at the start."""
+        assert at.incremental_state is not None
+        before = part.recall(at.incremental_state)
+        if before is None:
+            before = x.new_zeros(self.spec.options["conv_kernel"] - 1, *x.shape[1:])
+        window = torch.cat([before, x])  # [K, B, C]
+        kept = window[1:] if padded is None else torch.where(padded, before, window[1:])
+        part.keep(at.incremental_state, kept)
+        convolved: Tensor = part(window)
+        return convolved

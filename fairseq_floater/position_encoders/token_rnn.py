@@ -1,0 +1,92 @@
+"""Run a recurrence over the tokens in place of positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.stage import (
+    InputStage,
+    Pass,
+    StatefulPart,
+    padded_slots,
+    without_gaps,
+)
+
+
+class TokenRecurrence(InputStage):
+    """Replace each token by the state of a GRU that has read the sentence up to it.
+
+    x_i = GRU(x_i, h_(i-1)) = h_i, h_(-1) = 0, from the first token to the last on both sides; padding
+    is skipped. ``--token-rnn-residual``: x_i + h_i. One GRU serves all blocks of a stack, each from
+    its own zero state, as one recurrence does for ``rnn``. Any length; a state forgets, so that what
+    is far past the trained length looks like what is near it. With ``--position-base keep`` and
+    ``--token-rnn-residual`` the states start at zero: the model is fairseq's exactly.
+
+    Parameters: 6 C (C + 1) a stack. While decoding: h. Training takes as many steps as tokens.
+    Source: Neishi and Yoshinaga, CoNLL 2019, at the input of the first block.
+    """
+
+    name = "token-rnn"
+    title = "RNN over tokens"
+    formula = "x_i = GRU(x_i, h_{i-1})"
+    source = "Neishi and Yoshinaga 2019"
+    data_driven = True
+    parameter_efficient = True
+    options = (
+        Option("--token-rnn-residual", False, "add the state to a token, which stays", bool),
+    )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return "GRU, " + ("added" if options["token_rnn_residual"] else "in the tokens' place")
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.recurrence = nn.GRU(spec.dim, spec.dim)
+        self.is_residual: bool = spec.options["token_rnn_residual"]
+        if spec.base_at_input and self.is_residual:
+            self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Let no token reach the new state: h = 0 stays 0, and its gradient is none."""
+        with torch.no_grad():
+            for name, parameter in self.recurrence.named_parameters():
+                if name != "weight_hh_l0":
+                    parameter[2 * self.spec.dim :] = 0.0  # torch's order: reset, update, new
+
+    def build_block(self, block_index: int) -> StatefulPart:
+        return StatefulPart(block_index)
+
+    def enter(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
+        padded = padded_slots(at.tokens)
+        if padded is not None:
+            x = x.masked_fill(padded, 0)
+        if at.incremental_state is not None:
+            states = self._one_step(x, part, padded, at)
+        elif at.tokens.padding_behind:
+            states = self._states(x)
+        else:
+            states = without_gaps(self._states, x, at.tokens.is_padding)
+        return x + states if self.is_residual else states.to(x.dtype)
+
+    def _states(self, x: Tensor) -> Tensor:
+        """Run the recurrence over ``x`` [T, B, C] from zero: [T, B, C]."""
+        states: Tensor = self.recurrence(x)[0]
+        return states
+
+    def _one_step(self, x: Tensor, part: StatefulPart, padded: Tensor | None, at: Pass) -> Tensor:
+        """Read the last token, ``x`` [1, B, C], after the state that is kept: [1, B, C]."""
+        assert at.incremental_state is not None
+        before = part.recall(at.incremental_state)
+        if before is None:
+            before = torch.zeros_like(x)
+        state: Tensor = self.recurrence(x, before)[1]
+        if padded is not None:
+            state = torch.where(padded, before, state)
+        part.keep(at.incremental_state, state)
+        return state
