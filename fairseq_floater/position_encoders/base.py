@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.options import ADD, MULTIPLY, Option
 from fairseq_floater.position_encoders.row_range import check_rows
 
 # `max_positions()` of an encoder without a limit of its own.
@@ -36,6 +36,7 @@ class EncoderSpec:
         base_at_input: whether fairseq's own ``embed_positions`` is there underneath.
         options: the encoder's own options by ``dest``.
         streams: what a signal is added to, see ``signal.py``.
+        combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
         blocks: how many the stack has.
     """
@@ -49,6 +50,7 @@ class EncoderSpec:
     base_at_input: bool
     options: dict[str, Any] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
+    combine: str = ADD
     heads: int = 1
     blocks: int = 1
 
@@ -61,6 +63,11 @@ class EncoderSpec:
     def causal(self) -> bool:
         """Return whether no key comes after its query, as in a decoder."""
         return self.side == "target"
+
+    @property
+    def neutral(self) -> float:
+        """Return the entry of a row that leaves a block's input as it is."""
+        return 1.0 if self.combine == MULTIPLY else 0.0
 
 
 class BlockPositions(nn.Module):
@@ -91,6 +98,10 @@ class PositionEncoder(nn.Module, ABC):
     targets: ClassVar[tuple[str, ...]]
     #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
     keeps_base: ClassVar[bool] = True
+    #: It is that base itself, so that both together would count twice.
+    is_base: ClassVar[bool] = False
+    #: Rows may enter a block's input by ``--position-combine``.
+    combines: ClassVar[bool] = False
     #: Table 1 of the paper.
     inductive: ClassVar[bool]
     data_driven: ClassVar[bool]

@@ -8,16 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
+from fairseq_floater.position_encoders.options import MULTIPLY
 from fairseq_floater.position_encoders.signal import PositionSignal
+
+# Of rows that multiply the embedding, at the start.
+PRODUCT_STD = 0.02
 
 
 class LearnedRows(BlockPositions):
-    """Hold the rows of one block: ``weight`` [max positions, S, C], as fairseq initialises its own."""
+    """Hold the rows of one block: ``weight`` [max positions, S, C].
+
+    They start as fairseq initialises its own; rows that multiply start close to one.
+    """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index)
         weight = torch.empty(spec.max_positions, len(spec.streams), spec.dim)
-        self.weight = nn.Parameter(nn.init.normal_(weight, std=spec.dim**-0.5))
+        std = PRODUCT_STD if spec.combine == MULTIPLY else spec.dim**-0.5
+        self.weight = nn.Parameter(nn.init.normal_(weight, mean=spec.neutral, std=std))
 
 
 class LearnedPositions(PositionSignal):

@@ -6,6 +6,10 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
+#: How a signal's rows enter a block's input: ``--position-combine``.
+COMBINATIONS = (ADD, MULTIPLY, CONCAT)
+
 
 @dataclass(frozen=True)
 class Option:
