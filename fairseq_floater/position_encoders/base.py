@@ -176,6 +176,11 @@ class PositionEncoder(nn.Module, ABC):
         """Return the longest input in tokens, end symbol included."""
         return UNLIMITED_POSITIONS
 
+    @property
+    def length_option(self) -> str:
+        """Return the option that sets :attr:`max_positions` where the encoder has a limit."""
+        return f"--max-{self.spec.side}-positions"
+
     def forward(
         self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, rows_per_token: int = 1
     ) -> Tensor:
@@ -259,7 +264,7 @@ class PositionEncoder(nn.Module, ABC):
             raise ValueError(
                 f"A {self.spec.side} sequence of {num_positions} tokens (end symbol included) is "
                 f"longer than the {self.max_positions} positions of --position-encoder {self.name}; "
-                f"its table is set by --max-{self.spec.side}-positions before training."
+                f"its table is set by {self.length_option} before training."
             )
 
     def train(self, mode: bool = True) -> Self:
