@@ -112,6 +112,8 @@ class PositionEncoder(nn.Module, ABC):
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which ``--position-stretch`` needs.
     continuous: ClassVar[bool] = False
+    #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
+    silent_at_zero: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     #: The remedy where rows grow too large.
     range_advice: ClassVar[str] = (
@@ -166,6 +168,33 @@ class PositionEncoder(nn.Module, ABC):
             blocks: the parts of the blocks that receive positions.
         """
         raise NotImplementedError(f"{self.name} has no positions between two tokens.")
+
+    def adopt_donor(
+        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+    ) -> str:
+        """Start a warm start as near to the donor's function as the encoder can.
+
+        Here what :attr:`silent_at_zero` names becomes zero where the donor's own positions stay
+        underneath (``--position-base keep``); kinds of encoders do more.
+
+        Args:
+            blocks: the parts of the blocks that receive positions.
+            attentions: the self-attention of those blocks, the donor's parameters in place.
+            rows: gives the donor's positions up to the trained length, or as many as it is asked for
+                where that is fewer: float32 [n, C].
+
+        Returns:
+            What was done, for the report; empty where nothing was.
+        """
+        if not self.spec.base_at_input:
+            return ""
+        silenced: dict[str, None] = {}
+        for module in (self, *blocks):
+            for name, parameter in module.named_parameters():
+                if name in self.silent_at_zero:
+                    parameter.detach().zero_()
+                    silenced[name] = None
+        return f"zero at the start: {', '.join(silenced)}" if silenced else ""
 
     def statistics(self) -> dict[str, Any]:
         """Return numbers for the training log, by name, counted since the last call."""

@@ -9,6 +9,7 @@ signed distance from key j to query i.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.hooks import AttentionHooks, Tables
+from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 
@@ -52,6 +53,23 @@ class AttentionPositions(PositionEncoder):
 
     def build_block(self, block_index: int) -> AttentionPart:
         return AttentionPart(block_index, self.spec)
+
+    def adopt_donor(
+        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+    ) -> str:
+        """Besides, let the donor's queries make up for another scale of the logits."""
+        note, folded = super().adopt_donor(blocks, attentions, rows), ""
+        if not self.spec.base_at_input:
+            return note
+        for part, attention in zip(blocks, attentions):
+            times = NEUTRAL.scaling(self.spec.head_dim) / part.scaling(self.spec.head_dim)
+            if not math.isclose(times, 1):
+                for parameter in attention.q_proj.parameters():
+                    parameter.detach().mul_(times)
+                folded = (
+                    f"the donor's q_proj times {times:.4g}, which the scale of the logits undoes"
+                )
+        return "; ".join(filter(None, (note, folded)))
 
     @abstractmethod
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

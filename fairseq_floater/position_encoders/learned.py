@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import MULTIPLY, Option
-from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
 
 # Of rows that multiply the embedding, at the start.
 PRODUCT_STD = 0.02
@@ -129,16 +129,35 @@ class LearnedPositions(PositionSignal):
         alpha = self.spec.options["learned_hierarchy_alpha"]
         return hierarchical_rows(rows, num_positions, alpha)
 
-    def adopt_base(self, blocks: Sequence[LearnedRows], rows: Tensor) -> None:
-        """Start as a donor's positions ``rows`` [n, C] and keep its function up to position n.
+    def adopt_donor(
+        self,
+        blocks: Sequence[LearnedRows],
+        attentions: Sequence[Any],
+        rows: Callable[[int], Tensor],
+    ) -> str:
+        """Start as the donor's positions, or, where they stay underneath, as rows that change nothing.
 
-        Block 1 takes them (target ``hidden``: where the donor had them); its further rows stay
+        Block 1 takes them over (target ``hidden``: where the donor had them); its further rows stay
         random, because a sinusoid past the trained length would be an unfair head start. All
-        other blocks, and every block of target ``qkv``, start at zero.
+        other blocks, and every block of target ``qkv``, start at zero. Rows that multiply cannot
+        stand for rows that were added.
         """
-        with torch.no_grad():
-            for block in blocks:
-                if self.spec.target == "hidden" and block.block_index == 0:
-                    block.weight[: len(rows), 0] = rows.to(block.weight)
-                else:
-                    block.weight.zero_()
+        spec, note = self.spec, super().adopt_donor(blocks, attentions, rows)
+        if spec.base_at_input and self.joint is not None:
+            return note  # the rows must not be zero as well: neither they nor the map would learn
+        if spec.combine == MULTIPLY and not spec.base_at_input:
+            return note
+        takes = spec.target == HIDDEN and not spec.base_at_input
+        taken = rows(num_trained(spec)) if takes else torch.zeros(0, spec.dim)
+        for block in blocks:
+            weight = block.weight.detach()
+            if takes and block.block_index == 0:
+                weight[: len(taken), 0] = taken.to(weight)
+            else:
+                weight.fill_(spec.neutral)
+        if not takes:
+            return f"learned rows start at {spec.neutral:g}, which changes nothing"
+        return (
+            f"block 1 starts as the donor's positions in {len(taken)} of its {num_trained(spec)} rows, "
+            "random in those that follow; the other blocks start at zero"
+        )

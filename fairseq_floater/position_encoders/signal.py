@@ -10,7 +10,7 @@ Letters: N positions, S streams, L blocks that receive positions, C channels.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,15 @@ class PositionSignal(PositionEncoder):
         if positions.numel() < len(table):  # a step of decoding: project what it reads alone
             return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
+
+    def adopt_donor(
+        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+    ) -> str:
+        note = super().adopt_donor(blocks, attentions, rows)
+        if self.joint is None or not self.spec.base_at_input:
+            return note
+        self.joint.weight.detach()[:, self.spec.dim :].zero_()
+        return "the map of concat passes the block's input on, and no positions"
 
     @abstractmethod
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
