@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
@@ -33,6 +33,21 @@ BIAS_DIRECTION = Option(
 )
 # Hides a key and still leaves a number to the rows of padding, which may see no other; fits float16.
 HIDING_BIAS = -3e4
+
+
+class Gate(nn.Module):
+    """Multiply by a learned number that starts at 0, for positions without a parameter that could.
+
+    It exists where fairseq's base stays underneath (``--position-base keep``), so that a warm start begins
+    with the donor's function; elsewhere what it is given passes through. Parameters: 1, or none.
+    """
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1)) if spec.base_at_input else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.weight is None else x * self.weight.to(x.dtype)
 
 
 class AttentionPart(BlockPositions, AttentionHooks):

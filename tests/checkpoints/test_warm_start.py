@@ -13,8 +13,9 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
-from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders import POSITION_ENCODERS, alibi
+from fairseq_floater.position_encoders.alibi import AlibiPositions
+from fairseq_floater.position_encoders.in_attention import AttentionPart, Gate
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
 
@@ -158,6 +159,36 @@ def test_the_donors_queries_make_up_for_another_scale_where_its_positions_stay(
     same = difference(loaded(tmp_path / "out.pt"), loaded(donor)) <= 1e-6
     assert same == (base == "keep")
     assert any("q_proj times 1.732" in note for note in report.notes) == (base == "keep")
+
+
+class GatedAlibi(AlibiPositions):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.gate = Gate(spec)
+
+    def biases(self, distances):
+        return self.gate(super().biases(distances))
+
+
+def test_a_gate_starts_closed_and_opens_where_the_donors_positions_stay(
+    tmp_path, donor, monkeypatch
+):
+    monkeypatch.setattr(alibi, "AlibiPositions", GatedAlibi)
+    options = ["--position-encoder", "alibi", "--position-base"]
+    warm_start(donor, tmp_path / "keep.pt", arch=TINY, model_options=[*options, "keep"])
+    assert difference(loaded(tmp_path / "keep.pt"), loaded(donor)) <= 1e-6
+    model = loaded(tmp_path / "keep.pt")
+    gates = helpers.position_parameters(model)
+    assert [p.tolist() for p in gates] == [[0.0], [0.0]]
+    helpers.loss_of(model.train()).backward()
+    assert all(p.grad.any() for p in gates)
+    # Without the donor's positions nothing is closed.
+    warm_start(donor, tmp_path / "drop.pt", arch=TINY, model_options=[*options, "drop"])
+    model = loaded(tmp_path / "drop.pt")
+    assert helpers.position_parameters(model) == []
+    open_already = helpers.tables(model)
+    monkeypatch.undo()
+    assert all(map(torch.equal, open_already, helpers.tables(loaded(tmp_path / "drop.pt"))))
 
 
 def test_a_hierarchy_takes_as_many_of_the_donors_rows_as_it_has(tmp_path, donor):
