@@ -1,8 +1,9 @@
 """Turn a plain Transformer's checkpoint into one that starts a model with positions (paper, B.2).
 
 Every tensor of the donor is copied; what the position encoder adds starts as its own
-initialisation says (FLOATER: small dynamics); optimiser, scheduler and epoch start afresh. The
-result is for ``fairseq-train --finetune-from-model``.
+initialisation says (FLOATER: small dynamics), or, with ``--position-base keep``, so that it changes
+nothing where the encoder can; optimiser, scheduler and epoch start afresh. The result is for
+``fairseq-train --finetune-from-model``.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def warm_start(
     model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
     _copy(model, dict(state["model"]), donor, report)
-    _adopt_base(model, state["model"], args, report, data, trained_length)
+    _adopt(model, state["model"], args, report, data, trained_length)
     report.difference = _difference(donor_args, state["model"], model, dictionaries)
     save_checkpoint(_new_state(state, args, model), output)
     return report
@@ -161,7 +162,7 @@ def _copy(
     model.load_state_dict(ours, strict=True)
 
 
-def _adopt_base(
+def _adopt(
     model: FloaterTransformerModel,
     donor_state: dict[str, Tensor],
     args: argparse.Namespace,
@@ -169,29 +170,28 @@ def _adopt_base(
     data: str | None,
     trained_length: int | None,
 ) -> None:
-    """Let an encoder that replaces fairseq's positions start from the donor's."""
-    for name, stack, limit in (
-        ("encoder", model.encoder, args.max_source_positions),
-        ("decoder", model.decoder, args.max_target_positions),
-    ):
-        signal = stack.positions
-        if signal.keeps_base or not signal.data_driven:
-            continue
-        length = trained_length or longest_sentence(data, name, args) or limit
-        length = min(length, limit)
-        learned = donor_state.get(f"{name}.embed_positions.weight")
-        if getattr(args, "no_token_positional_embeddings", False):
-            rows = torch.zeros(0, signal.spec.dim)
-        elif learned is not None:
-            rows = learned[stack.padding_idx + 1 :][:length].float()
-        else:
-            rows = sinusoid_rows(length, signal.spec.dim, stack.padding_idx)
-        parts = [block.positions for block in all_blocks(stack) if block.positions is not None]
-        signal.adopt_base(parts, rows)
-        report.notes.append(
-            f"{name}: block 1 starts as the donor's positions in rows 0 to {len(rows) - 1}, random in "
-            f"rows {len(rows)} to {limit - 1}; the other blocks start at zero"
-        )
+    """Let every position encoder start as near to the donor's function as it can."""
+    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+
+        def donor_rows(limit: int, name: str = name, stack: Any = stack) -> Tensor:
+            length = min(trained_length or longest_sentence(data, name, args) or limit, limit)
+            learned = donor_state.get(f"{name}.embed_positions.weight")
+            if getattr(args, "no_token_positional_embeddings", False):
+                return torch.zeros(0, stack.positions.spec.dim)
+            if learned is not None:
+                return learned[stack.padding_idx + 1 :][:length].float()
+            return sinusoid_rows(length, stack.positions.spec.dim, stack.padding_idx)
+
+        for attribute in ("positions", "source_positions"):
+            encoder = getattr(stack, attribute, None)
+            if encoder is None:
+                continue
+            owners = [b for b in all_blocks(stack) if getattr(b, attribute) is not None]
+            parts = [getattr(block, attribute) for block in owners]
+            note = encoder.adopt_donor(parts, [block.self_attn for block in owners], donor_rows)
+            if note:
+                side = "" if attribute == "positions" else ", source positions"
+                report.notes.append(f"{name}{side}: {note}")
 
 
 def _difference(

@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, complete, encoder_options
+from fairseq_floater.position_encoders import (
+    POSITION_ENCODERS,
+    complete,
+    encoder_options,
+    has_base,
+)
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders.signal import (
@@ -96,7 +101,7 @@ def collect(arch: str = "floater_transformer") -> Info:
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
     """Count the parameters that a position encoder adds to ``arch``, by state-dict name.
 
-    Its signals alone are built; ``options`` are the encoder's own, by ``dest``.
+    Its signals alone are built; ``options`` are the encoder's own and the shared ones, by ``dest``.
     """
     args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
     complete(args)
@@ -119,7 +124,8 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
             side="target" if (stack, attribute) == ("decoder", "positions") else "source",
             max_positions=MAX_POSITIONS,
             padding_idx=1,
-            base_at_input=True,
+            base_at_input=has_base(args),
+            combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,
             blocks=depth,

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fairseq_floater.position_encoders.options import Option, stretch_range
+from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option, stretch_range
 from fairseq_floater.position_encoders.registry import (
     BLOCKS,
     DEFAULT_TARGETS,
@@ -52,6 +52,14 @@ SHARED_OPTIONS = (
         f"attention and {_names(_STAGES)} on the stream before a block, and take no target",
         str,
         TARGETS,
+    ),
+    Option(
+        "--position-combine",
+        ADD,
+        "how a signal of target hidden meets a block's input x: x + p, x times p by channel "
+        "(multiply), or both through one linear map that starts as the sum (concat)",
+        str,
+        COMBINATIONS,
     ),
     Option(
         "--position-base",
@@ -110,8 +118,20 @@ def complete(args: Any) -> type[PositionEncoder]:
             "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops it."
         )
     encoder.check_options(encoder_options(args), args.position_target)
+    _check_combination(args, encoder)
     _check_stretch(args, encoder)
     return encoder
+
+
+def _check_combination(args: Any, encoder: type[PositionEncoder]) -> None:
+    if args.position_combine == ADD or (encoder.combines and args.position_target == "hidden"):
+        return
+    able = ", ".join(name for name, cls in POSITION_ENCODERS.items() if cls.combines)
+    raise ValueError(
+        f"`--position-combine` must be add with --position-encoder {encoder.name} and "
+        f"--position-target {args.position_target}, but is {args.position_combine} instead: only the "
+        f"rows of a signal ({able}) of target hidden meet a block's input."
+    )
 
 
 def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
@@ -136,7 +156,9 @@ def has_base(args: Any) -> bool:
     """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options."""
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
-    return args.position_base == "keep" or POSITION_ENCODERS[args.position_encoder].keeps_base
+    encoder = POSITION_ENCODERS[args.position_encoder]
+    twice = encoder.is_base and args.position_combine != ADD
+    return args.position_base == "keep" or (encoder.keeps_base and not twice)
 
 
 def encoder_options(args: Any) -> dict[str, Any]:

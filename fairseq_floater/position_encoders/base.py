@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.options import ADD, MULTIPLY, Option
 from fairseq_floater.position_encoders.row_range import check_rows
 
 # `max_positions()` of an encoder without a limit of its own.
@@ -36,6 +36,7 @@ class EncoderSpec:
         base_at_input: whether fairseq's own ``embed_positions`` is there underneath.
         options: the encoder's own options by ``dest``.
         streams: what a signal is added to, see ``signal.py``.
+        combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
         blocks: how many the stack has.
         vocabulary: V, the words of the dictionary, special ones included.
@@ -50,6 +51,7 @@ class EncoderSpec:
     base_at_input: bool
     options: dict[str, Any] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
+    combine: str = ADD
     heads: int = 1
     blocks: int = 1
     vocabulary: int = 1
@@ -63,6 +65,11 @@ class EncoderSpec:
     def causal(self) -> bool:
         """Return whether no key comes after its query, as in a decoder."""
         return self.side == "target"
+
+    @property
+    def neutral(self) -> float:
+        """Return the entry of a row that leaves a block's input as it is."""
+        return 1.0 if self.combine == MULTIPLY else 0.0
 
 
 class BlockPositions(nn.Module):
@@ -93,6 +100,10 @@ class PositionEncoder(nn.Module, ABC):
     targets: ClassVar[tuple[str, ...]]
     #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
     keeps_base: ClassVar[bool] = True
+    #: It is that base itself, so that both together would count twice.
+    is_base: ClassVar[bool] = False
+    #: Rows may enter a block's input by ``--position-combine``.
+    combines: ClassVar[bool] = False
     #: Table 1 of the paper.
     inductive: ClassVar[bool]
     data_driven: ClassVar[bool]
@@ -103,6 +114,8 @@ class PositionEncoder(nn.Module, ABC):
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which ``--position-stretch`` needs.
     continuous: ClassVar[bool] = False
+    #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
+    silent_at_zero: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     #: The remedy where rows grow too large.
     range_advice: ClassVar[str] = (
@@ -163,6 +176,33 @@ class PositionEncoder(nn.Module, ABC):
         """
         raise NotImplementedError(f"{self.name} has no positions between two tokens.")
 
+    def adopt_donor(
+        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+    ) -> str:
+        """Start a warm start as near to the donor's function as the encoder can.
+
+        Here what :attr:`silent_at_zero` names becomes zero where the donor's own positions stay
+        underneath (``--position-base keep``); kinds of encoders do more.
+
+        Args:
+            blocks: the parts of the blocks that receive positions.
+            attentions: the self-attention of those blocks, the donor's parameters in place.
+            rows: gives the donor's positions up to the trained length, or as many as it is asked for
+                where that is fewer: float32 [n, C].
+
+        Returns:
+            What was done, for the report; empty where nothing was.
+        """
+        if not self.spec.base_at_input:
+            return ""
+        silenced: dict[str, None] = {}
+        for module in (self, *blocks):
+            for name, parameter in module.named_parameters():
+                if name in self.silent_at_zero:
+                    parameter.detach().zero_()
+                    silenced[name] = None
+        return f"zero at the start: {', '.join(silenced)}" if silenced else ""
+
     def statistics(self) -> dict[str, Any]:
         """Return numbers for the training log, by name, counted since the last call."""
         return {}
@@ -174,6 +214,11 @@ class PositionEncoder(nn.Module, ABC):
     def max_positions(self) -> int:
         """Return the longest input in tokens, end symbol included."""
         return UNLIMITED_POSITIONS
+
+    @property
+    def length_option(self) -> str:
+        """Return the option that sets :attr:`max_positions` where the encoder has a limit."""
+        return f"--max-{self.spec.side}-positions"
 
     def forward(
         self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, rows_per_token: int = 1
@@ -258,7 +303,7 @@ class PositionEncoder(nn.Module, ABC):
             raise ValueError(
                 f"A {self.spec.side} sequence of {num_positions} tokens (end symbol included) is "
                 f"longer than the {self.max_positions} positions of --position-encoder {self.name}; "
-                f"its table is set by --max-{self.spec.side}-positions before training."
+                f"its table is set by {self.length_option} before training."
             )
 
     def train(self, mode: bool = True) -> Self:

@@ -59,8 +59,8 @@ class InitialValues(RescaledModule):
         scale = spec.options["floater_init_scale"]
         hidden_std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
         std = 0.0 if spec.target == "qkv" else hidden_std
-        values = torch.randn(len(spec.streams), spec.dim) * (std / self.lr_scale)
-        self.values = nn.Parameter(values)
+        values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
+        self.values = nn.Parameter(values / self.lr_scale)
 
     def initial(self) -> Tensor:
         """Return p(0) [S, C] in at least float32."""

@@ -9,15 +9,16 @@ signed distance from key j to query i.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.hooks import AttentionHooks, Tables
+from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 
@@ -32,6 +33,21 @@ BIAS_DIRECTION = Option(
 )
 # Hides a key and still leaves a number to the rows of padding, which may see no other; fits float16.
 HIDING_BIAS = -3e4
+
+
+class Gate(nn.Module):
+    """Multiply by a learned number that starts at 0, for positions without a parameter that could.
+
+    It exists where fairseq's base stays underneath (``--position-base keep``), so that a warm start begins
+    with the donor's function; elsewhere what it is given passes through. Parameters: 1, or none.
+    """
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1)) if spec.base_at_input else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.weight is None else x * self.weight.to(x.dtype)
 
 
 class AttentionPart(BlockPositions, AttentionHooks):
@@ -55,6 +71,23 @@ class AttentionPositions(PositionEncoder):
 
     def build_block(self, block_index: int) -> AttentionPart:
         return AttentionPart(block_index, self.spec)
+
+    def adopt_donor(
+        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+    ) -> str:
+        """Besides, let the donor's queries make up for another scale of the logits."""
+        note, folded = super().adopt_donor(blocks, attentions, rows), ""
+        if not self.spec.base_at_input:
+            return note
+        for part, attention in zip(blocks, attentions):
+            times = NEUTRAL.scaling(self.spec.head_dim) / part.scaling(self.spec.head_dim)
+            if not math.isclose(times, 1):
+                for parameter in attention.q_proj.parameters():
+                    parameter.detach().mul_(times)
+                folded = (
+                    f"the donor's q_proj times {times:.4g}, which the scale of the logits undoes"
+                )
+        return "; ".join(filter(None, (note, folded)))
 
     @abstractmethod
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
-from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.options import MULTIPLY, Option
+from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
+
+# Of rows that multiply the embedding, at the start.
+PRODUCT_STD = 0.02
 
 
 class LearnedRows(BlockPositions):
-    """Hold the rows of one block: ``weight`` [max positions, S, C], as fairseq initialises its own."""
+    """Hold the rows of one block: ``weight`` [R, S, C].
+
+    They start as fairseq initialises its own; rows that multiply start close to one.
+    """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index)
-        weight = torch.empty(spec.max_positions, len(spec.streams), spec.dim)
-        self.weight = nn.Parameter(nn.init.normal_(weight, std=spec.dim**-0.5))
+        weight = torch.empty(num_trained(spec), len(spec.streams), spec.dim)
+        std = PRODUCT_STD if spec.combine == MULTIPLY else spec.dim**-0.5
+        self.weight = nn.Parameter(nn.init.normal_(weight, mean=spec.neutral, std=std))
+
+
+def num_trained(spec: EncoderSpec) -> int:
+    """Return R: one row a position, or n of a hierarchy."""
+    return spec.options["learned_hierarchy"] or spec.max_positions
+
+
+def hierarchical_rows(rows: Tensor, num_positions: int, alpha: float) -> Tensor:
+    """Continue ``rows`` p [n, ...] to N <= n^2 of them: float32 [N, ...].
+
+    Row i is alpha u_(i div n) + (1 - alpha) u_(i mod n), with u_r = (p_r - alpha p_0) / (1 - alpha), so
+    that the first n rows are p itself: they are returned as they are.
+
+    Args:
+        rows: the trained ones.
+        num_positions: N.
+        alpha: share of the high digit of i, above 0 and below 1.
+    """
+    count = len(rows)
+    if num_positions <= count:
+        return rows[:num_positions]
+    digits = (rows - alpha * rows[0]) / (1 - alpha)
+    further = torch.arange(count, num_positions, device=rows.device)
+    high, low = digits[further // count], digits[further % count]
+    return torch.cat([rows, alpha * high + (1 - alpha) * low])
 
 
 class LearnedPositions(PositionSignal):
@@ -26,38 +60,104 @@ class LearnedPositions(PositionSignal):
     It replaces fairseq's sinusoid instead of standing on it. Rows past the longest training
     sentence are never trained. Token i uses row i; there are --max-source/target-positions rows.
 
+    ``--learned-hierarchy`` n trains n rows and makes n^2 of them, reading i as a number of two digits
+    to the base n (:func:`hierarchical_rows`). n must be no more than the longest training sentence
+    has tokens, or untrained rows enter far positions. From row n - 1 to row n the vector jumps.
+
     Shapes: table [N, S, L, C].
     """
 
     name = "learned"
     title = "learned embedding"
     formula = "a free vector for each i"
-    source = "Gehring et al. 2017; paper, section 4.1"
+    source = "Gehring et al. 2017; paper, section 4.1; hierarchy: Su 2020"
     keeps_base = False
     inductive = False
     data_driven = True
     parameter_efficient = False
+    options = (
+        Option(
+            "--learned-hierarchy",
+            0,
+            "rows n to train, of which n^2 are made; 0: --max-source/target-positions rows",
+            int,
+        ),
+        Option(
+            "--learned-hierarchy-alpha",
+            0.4,
+            "share of i div n in row i, against that of i mod n",
+            float,
+        ),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        count, alpha = options["learned_hierarchy"], options["learned_hierarchy_alpha"]
+        if count < 0 or count == 1:
+            raise ValueError(
+                f"`--learned-hierarchy` must be at least 2, but is {count} instead; with 0 every "
+                "position has a row of its own."
+            )
+        if not 0 < alpha < 1 or alpha == 0.5:
+            raise ValueError(
+                "`--learned-hierarchy-alpha` must be between 0 and 1 and not 0.5, where positions "
+                f"a n + b and b n + a are one, but is {alpha} instead."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        count = options["learned_hierarchy"]
+        if not count:
+            return ""
+        return f"{count**2} rows from {count}, alpha {options['learned_hierarchy_alpha']:g}"
 
     def build_block(self, block_index: int) -> nn.Module:
         return LearnedRows(block_index, self.spec)
 
     @property
     def max_positions(self) -> int:
-        return self.spec.max_positions
+        hierarchy: int = self.spec.options["learned_hierarchy"]
+        return hierarchy**2 or self.spec.max_positions
+
+    @property
+    def length_option(self) -> str:
+        own = self.spec.options["learned_hierarchy"]
+        return "--learned-hierarchy" if own else super().length_option
 
     def compute(self, num_positions: int, blocks: Sequence[LearnedRows]) -> Tensor:
-        return torch.stack([block.weight[:num_positions].float() for block in blocks], dim=2)
+        rows = torch.stack([block.weight[:num_positions].float() for block in blocks], dim=2)
+        alpha = self.spec.options["learned_hierarchy_alpha"]
+        return hierarchical_rows(rows, num_positions, alpha)
 
-    def adopt_base(self, blocks: Sequence[LearnedRows], rows: Tensor) -> None:
-        """Start as a donor's positions ``rows`` [n, C] and keep its function up to position n.
+    def adopt_donor(
+        self,
+        blocks: Sequence[LearnedRows],
+        attentions: Sequence[Any],
+        rows: Callable[[int], Tensor],
+    ) -> str:
+        """Start as the donor's positions, or, where they stay underneath, as rows that change nothing.
 
-        Block 1 takes them (target ``hidden``: where the donor had them); its further rows stay
+        Block 1 takes them over (target ``hidden``: where the donor had them); its further rows stay
         random, because a sinusoid past the trained length would be an unfair head start. All
-        other blocks, and every block of target ``qkv``, start at zero.
+        other blocks, and every block of target ``qkv``, start at zero. Rows that multiply cannot
+        stand for rows that were added.
         """
-        with torch.no_grad():
-            for block in blocks:
-                if self.spec.target == "hidden" and block.block_index == 0:
-                    block.weight[: len(rows), 0] = rows.to(block.weight)
-                else:
-                    block.weight.zero_()
+        spec, note = self.spec, super().adopt_donor(blocks, attentions, rows)
+        if spec.base_at_input and self.joint is not None:
+            return note  # the rows must not be zero as well: neither they nor the map would learn
+        if spec.combine == MULTIPLY and not spec.base_at_input:
+            return note
+        takes = spec.target == HIDDEN and not spec.base_at_input
+        taken = rows(num_trained(spec)) if takes else torch.zeros(0, spec.dim)
+        for block in blocks:
+            weight = block.weight.detach()
+            if takes and block.block_index == 0:
+                weight[: len(taken), 0] = taken.to(weight)
+            else:
+                weight.fill_(spec.neutral)
+        if not takes:
+            return f"learned rows start at {spec.neutral:g}, which changes nothing"
+        return (
+            f"block 1 starts as the donor's positions in {len(taken)} of its {num_trained(spec)} rows, "
+            "random in those that follow; the other blocks start at zero"
+        )

@@ -18,6 +18,7 @@ class NoPositions(PositionSignal):
     formula = "-"
     source = "control"
     keeps_base = False
+    combines = False
     tabulated = False
     inductive = True
     data_driven = False

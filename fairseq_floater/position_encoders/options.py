@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 ON_OFF = ("on", "off")
+ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
+#: How a signal's rows enter a block's input: ``--position-combine``.
+COMBINATIONS = (ADD, MULTIPLY, CONCAT)
 
 
 @dataclass(frozen=True)

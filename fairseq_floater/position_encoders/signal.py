@@ -10,13 +10,16 @@ Letters: N positions, S streams, L blocks that receive positions, C channels.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.options import CONCAT, MULTIPLY
+from fairseq_floater.position_encoders.transforms import gather_rows
 
 HIDDEN, QKV = "hidden", "qkv"
 HIDDEN_STREAMS = ("hidden",)
@@ -26,17 +29,59 @@ SOURCE_STREAMS = ("cross_k", "cross_v")
 
 
 class StartingPoints(BlockPositions):
-    """Hold one free vector for each stream of a block: ``values`` [S, C]."""
+    """Hold one free vector for each stream of a block, drawn around the neutral row: ``values`` [S, C]."""
 
     def __init__(self, block_index: int, spec: EncoderSpec, std: float):
         super().__init__(block_index)
-        self.values = nn.Parameter(torch.randn(len(spec.streams), spec.dim) * std)
+        self.values = nn.Parameter(spec.neutral + torch.randn(len(spec.streams), spec.dim) * std)
 
 
 class PositionSignal(PositionEncoder):
-    """Compute a table of rows [N, S, L, C]; subclasses say how."""
+    """Compute a table of rows [N, S, L, C]; subclasses say how.
+
+    Rows p_i enter a block's input x_i (target ``hidden``) as ``--position-combine`` says: x_i + p_i,
+    x_i * p_i by channel, or x_i W_x + p_i W_p + b. The stack owns W_x, W_p and b; they start as the
+    identity and zero, which is the sum. Parameters of ``concat``: 2 C^2 + C a stack.
+    """
 
     targets = (HIDDEN, QKV)
+    combines = True
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.joint: nn.Linear | None = None
+        if spec.combine == CONCAT:
+            # Draws no random numbers: what comes next starts as it does with the sum.
+            self.joint = nn.utils.skip_init(nn.Linear, 2 * spec.dim, spec.dim)
+            with torch.no_grad():
+                self.joint.weight.copy_(torch.eye(spec.dim).repeat(1, 2))
+                self.joint.bias.zero_()
+
+    def enter(self, x: Tensor, table: Tensor, positions: Tensor) -> Tensor:
+        """Let rows enter a block's input ``x`` [T, B, C]; returns the same shape.
+
+        Args:
+            x: the stream.
+            table: the block's rows, [N, C].
+            positions: the row of each token, [T, B or 1].
+        """
+        if self.joint is None:
+            rows = gather_rows(table, positions)
+            return x * rows if self.spec.combine == MULTIPLY else x + rows
+        of_x, of_rows = self.joint.weight.chunk(2, dim=1)
+        bias = self.joint.bias
+        if positions.numel() < len(table):  # a step of decoding: project what it reads alone
+            return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
+        return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
+
+    def adopt_donor(
+        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+    ) -> str:
+        note = super().adopt_donor(blocks, attentions, rows)
+        if self.joint is None or not self.spec.base_at_input:
+            return note
+        self.joint.weight.detach()[:, self.spec.dim :].zero_()
+        return "the map of concat passes the block's input on, and no positions"
 
     @abstractmethod
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:

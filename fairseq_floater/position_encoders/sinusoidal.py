@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.base import BlockPositions
+from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.signal import PositionSignal
 
 
@@ -76,7 +77,8 @@ class SinusoidalPositions(PositionSignal):
 
     At ``input`` with target ``hidden`` it adds nothing where fairseq's own ``embed_positions`` is
     there: that is the sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
-    sinusoid(i) is that same base where it is there, so that each block receives its term once.
+    sinusoid(i) is that same base where it is there, so that each block receives its term once. Another
+    ``--position-combine`` than ``add`` takes the base's place.
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
     """
@@ -88,13 +90,20 @@ class SinusoidalPositions(PositionSignal):
     inductive = True
     data_driven = False
     parameter_efficient = True
+    is_base = True
     continuous = True
 
     def receives(self, block_index: int) -> bool:
         spec = self.spec
-        if spec.target == "hidden" and not spec.every_block and spec.base_at_input:
+        if self._base_does and not spec.every_block:
             return False  # fairseq's own base is all there is
         return super().receives(block_index)
+
+    @property
+    def _base_does(self) -> bool:
+        """Return whether fairseq's own base adds the first block's sinusoid."""
+        spec = self.spec
+        return spec.target == "hidden" and spec.combine == ADD and spec.base_at_input
 
     def compute(self, num_positions: int, blocks: Sequence[BlockPositions]) -> Tensor:
         spec = self.spec
@@ -112,10 +121,8 @@ class SinusoidalPositions(PositionSignal):
         spec = self.spec
         per_block = []
         for block in blocks:
-            base_is_there = (
-                spec.base_at_input and spec.target == "hidden" and block.block_index == 0
-            )
-            own = torch.zeros_like(sinusoid) if base_is_there else sinusoid
+            is_there = self._base_does and block.block_index == 0
+            own = torch.zeros_like(sinusoid) if is_there else sinusoid
             if spec.every_block:
                 own = own + block_term(block.block_index + 1, spec.dim)
             per_block.append(own)

@@ -21,9 +21,9 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
 from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
-from fairseq_floater.position_encoders.signal import HIDDEN
+from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
 from fairseq_floater.position_encoders.stage import InputStage, Pass
-from fairseq_floater.position_encoders.transforms import Tokens, gather_rows
+from fairseq_floater.position_encoders.transforms import Tokens
 
 # Where the encoder's output tells the decoder of `--position-stretch`.
 STRETCH = "position_stretch"
@@ -63,6 +63,7 @@ def attach_encoder(
     encoder_class = POSITION_ENCODERS[cfg.position_encoder]
     spec = EncoderSpec(
         streams=streams,
+        combine=cfg.position_combine,
         heads=shape.attention_heads,
         blocks=len(blocks),
         dim=shape.embed_dim,
@@ -138,14 +139,15 @@ class PreparedSignal(Prepared):
         positions: [T, B or 1], the row of each token, time first as blocks hold their tokens.
     """
 
-    def __init__(self, positions: Tensor, rows: dict[int, Tensor], hidden: bool):
+    def __init__(self, signal: PositionSignal, positions: Tensor, rows: dict[int, Tensor]):
         self.positions = positions
+        self._signal = signal
+        self._hidden = signal.spec.target == HIDDEN
         self._rows = rows  # [N, S, C] by id of the block
-        self._hidden = hidden
 
     def enter(self, x: Tensor, block: nn.Module) -> Tensor:
         rows = self._rows.get(id(block)) if self._hidden else None
-        return x if rows is None else x + gather_rows(rows[:, 0], self.positions)
+        return x if rows is None else self._signal.enter(x, rows[:, 0], self.positions)
 
     def tables(self, block: nn.Module) -> Tables:
         rows = None if self._hidden else self._rows.get(id(block))
@@ -207,7 +209,7 @@ def prepare(
         words: [B, T], their numbers in the dictionary, of which a stage reads those in the stream.
         incremental_state: of the decoding; a batch begins where it is empty or None.
     """
-    encoder: PositionEncoder = getattr(stack, attribute)
+    encoder: Any = getattr(stack, attribute)
     owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
     parts = [getattr(block, attribute) for block in owners]
     if not parts:
@@ -234,7 +236,7 @@ def prepare(
     if encoder.training:
         _log(statistics)
     by_block = {id(block): table for block, table in zip(owners, rows)}
-    return PreparedSignal(at.queries.T.contiguous(), by_block, encoder.spec.target == HIDDEN)
+    return PreparedSignal(encoder, at.queries.T.contiguous(), by_block)
 
 
 def with_base(cfg: Any) -> Any:

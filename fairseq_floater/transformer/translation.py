@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.base import PositionEncoder
+from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
@@ -72,10 +73,11 @@ class FloaterTransformerModel(TransformerModel):
         _refuse_unsupported(args)
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
-            "position encoder: %s, blocks: %s, target: %s%s",
+            "position encoder: %s, blocks: %s, target: %s%s%s",
             args.position_encoder,
             args.position_blocks,
             args.position_target,
+            "" if args.position_combine == ADD else f", combined by {args.position_combine}",
             f" ({details})" if details else "",
         )
         model: FloaterTransformerModel = super().build_model(args, task)

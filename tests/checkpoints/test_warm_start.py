@@ -13,7 +13,9 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, alibi
+from fairseq_floater.position_encoders.alibi import AlibiPositions
+from fairseq_floater.position_encoders.in_attention import AttentionPart, Gate
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
 
@@ -30,10 +32,14 @@ def loaded(path, **options):
     return model.eval()
 
 
+# Of the report, which compares in float32; `difference` below compares the functions, to 1e-6.
+ROUNDING = 5e-6
+
+
 def difference(a, b):
     source, target = helpers.sentence(9), helpers.shifted(helpers.sentence(7))
     with torch.no_grad():
-        first, second = (torch.log_softmax(m(source, None, target)[0], -1) for m in (a, b))
+        first, second = (torch.log_softmax(m.double()(source, None, target)[0], -1) for m in (a, b))
     return float((first - second).abs().max())
 
 
@@ -67,6 +73,131 @@ def test_the_start_is_the_donors_function(tmp_path, donor, options, bound):
     report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
     assert report.difference <= bound
     assert difference(loaded(tmp_path / "out.pt"), loaded(donor)) <= bound
+
+
+# With the donor's positions underneath, what must be added for the start to be the donor's function.
+TO_BE_EXACT = {
+    "floater": ["--floater-init-scale", "0"],
+    "rnn": ["--position-target", "qkv"],
+    "rotation_flow": ["--position-target", "qkv"],
+}
+# Here positions are in the logits from the first update on, or in every block.
+NEVER_EXACT = {"rope", "alibi"}
+KEPT = [
+    (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
+]
+
+
+@pytest.mark.parametrize(("encoder", "blocks"), KEPT)
+def test_with_the_base_kept_the_start_is_the_donors_function(tmp_path, donor, encoder, blocks):
+    options = ["--position-encoder", encoder, "--position-blocks", blocks]
+    options += ["--position-base", "keep", *TO_BE_EXACT.get(encoder, [])]
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
+    assert not report.ignored
+    if encoder in NEVER_EXACT:
+        assert report.difference > 1e-3
+        assert "start    not the donor's function" in report.format_text()
+        return
+    assert report.difference <= ROUNDING
+    assert difference(loaded(tmp_path / "out.pt"), loaded(donor)) <= 1e-6
+    model = loaded(tmp_path / "out.pt")
+    # And leaves it: what starts at zero is not stuck there.
+    helpers.loss_of(model.train()).backward()
+    names = POSITION_ENCODERS[encoder].silent_at_zero
+    silent = [
+        p
+        for module in helpers.position_modules(model)
+        for name, p in module.named_parameters()
+        if name in names
+    ]
+    assert not any(p.any() for p in silent)
+    assert all(p.grad.any() for p in silent)
+    assert bool(names) == any("zero at the start" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "learned --position-target hidden --position-base keep",
+        "learned --position-target qkv --position-base keep",
+        "learned --position-combine multiply --position-base keep",
+        "learned --position-combine concat --position-base keep",
+        "learned --position-combine concat",
+        "learned --learned-hierarchy 20",
+        "learned --learned-hierarchy 20 --position-base keep",
+        "sinusoidal --position-combine concat --position-blocks input",
+        "sinusoidal --position-combine concat --position-base keep",
+        "floater --position-target hidden --position-combine concat",
+        "floater --position-combine multiply --position-target hidden --floater-init-scale 0",
+        "rotation_flow --position-combine concat",
+    ],
+)
+def test_signals_that_start_as_the_donors_function(tmp_path, donor, options):
+    words = ["--position-encoder", *options.split()]
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=words)
+    assert report.difference <= ROUNDING
+    assert difference(loaded(tmp_path / "out.pt"), loaded(donor)) <= 1e-6
+    model = loaded(tmp_path / "out.pt")
+    helpers.loss_of(model.train()).backward()
+    moving = [p for p in helpers.position_parameters(model) if p.grad.any()]
+    assert len(moving) >= 2  # one a stack at least
+
+
+@pytest.mark.parametrize("base", ["auto", "keep"])
+def test_the_donors_queries_make_up_for_another_scale_where_its_positions_stay(
+    tmp_path, donor, monkeypatch, base
+):
+    monkeypatch.setattr(AttentionPart, "scaling", lambda _, width: (3 * width) ** -0.5)
+    options = ["--position-encoder", "t5", "--position-base", base]
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
+    before, after = (load_checkpoint(p)["model"] for p in (donor, tmp_path / "out.pt"))
+    times = 3**0.5 if base == "keep" else 1.0
+    for name, tensor in before.items():
+        folded = ".self_attn.q_proj." in name
+        torch.testing.assert_close(after[name], tensor * (times if folded else 1.0))
+    assert (report.difference <= ROUNDING) == (base == "keep")
+    same = difference(loaded(tmp_path / "out.pt"), loaded(donor)) <= 1e-6
+    assert same == (base == "keep")
+    assert any("q_proj times 1.732" in note for note in report.notes) == (base == "keep")
+
+
+class GatedAlibi(AlibiPositions):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.gate = Gate(spec)
+
+    def biases(self, distances):
+        return self.gate(super().biases(distances))
+
+
+def test_a_gate_starts_closed_and_opens_where_the_donors_positions_stay(
+    tmp_path, donor, monkeypatch
+):
+    monkeypatch.setattr(alibi, "AlibiPositions", GatedAlibi)
+    options = ["--position-encoder", "alibi", "--position-base"]
+    warm_start(donor, tmp_path / "keep.pt", arch=TINY, model_options=[*options, "keep"])
+    assert difference(loaded(tmp_path / "keep.pt"), loaded(donor)) <= 1e-6
+    model = loaded(tmp_path / "keep.pt")
+    gates = helpers.position_parameters(model)
+    assert [p.tolist() for p in gates] == [[0.0], [0.0]]
+    helpers.loss_of(model.train()).backward()
+    assert all(p.grad.any() for p in gates)
+    # Without the donor's positions nothing is closed.
+    warm_start(donor, tmp_path / "drop.pt", arch=TINY, model_options=[*options, "drop"])
+    model = loaded(tmp_path / "drop.pt")
+    assert helpers.position_parameters(model) == []
+    open_already = helpers.tables(model)
+    monkeypatch.undo()
+    assert all(map(torch.equal, open_already, helpers.tables(loaded(tmp_path / "drop.pt"))))
+
+
+def test_a_hierarchy_takes_as_many_of_the_donors_rows_as_it_has(tmp_path, donor):
+    options = ["--position-encoder", "learned", "--learned-hierarchy", "20"]
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
+    state = load_checkpoint(tmp_path / "out.pt")["model"]
+    first = state["encoder.layers.0.positions.weight"][:, 0]
+    torch.testing.assert_close(first, sinusoid_rows(20, first.size(1), helpers.PAD))
+    assert all("in 20 of its 20 rows" in note for note in report.notes)
 
 
 def test_where_the_start_is_another_function_the_report_says_so(tmp_path, donor):
