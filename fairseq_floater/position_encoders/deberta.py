@@ -171,7 +171,7 @@ class DebertaPositions(AttentionPositions):
         buckets, absolute = options["deberta_buckets"], options["deberta_absolute"]
         kept = f"{buckets} buckets a side" if buckets else "a vector each"
         own = "shared" if options["deberta_share"] else "own"
-        late = f", sinusoid before the encoder's last {absolute} blocks" if absolute else ""
+        late = f", sinusoid before the last {absolute} of the encoder" if absolute else ""
         return (
             f"{kept} up to distance {options['deberta_distance']}, {own} projections, p2c as in the "
             f"{options['deberta_p2c']}{late}"
@@ -197,9 +197,14 @@ class DebertaPositions(AttentionPositions):
         self.sinusoid: SinusoidalPositions | None = None
         if self.late:
             self.relative = False
-            alone = replace(spec, every_block=False, base_at_input=False)
             self.sinusoid = SinusoidalPositions(
-                replace(alone, target=HIDDEN, streams=HIDDEN_STREAMS)
+                replace(
+                    spec,
+                    target=HIDDEN,
+                    streams=HIDDEN_STREAMS,
+                    every_block=False,  # with no block's own term
+                    base_at_input=False,
+                )
             )
 
     def build_block(self, block_index: int) -> DebertaPart:

@@ -420,5 +420,5 @@ def test_the_phrase_in_the_log_names_every_option(caplog):
     assert "(a vector each up to distance 64, own projections, p2c as in the code)" in caplog.text
     assert (
         "(4 buckets a side up to distance 9, shared projections, p2c as in the paper, sinusoid before "
-        "the encoder's last 2 blocks)" in caplog.text
+        "the last 2 of the encoder)" in caplog.text
     )
