@@ -15,7 +15,17 @@ from distance_terms import (
     stretched,
     written_out,
 )
-from helpers import build, difference, log_probs, source_batch, target_batch, visible
+from helpers import (
+    PAD,
+    TOLERANCE,
+    build,
+    difference,
+    log_probs,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
@@ -56,6 +66,14 @@ def test_with_the_key_term_the_logits_are_those_of_the_authors_code():
     expected += torch.einsum("bhid,ijd->bhij", q + v[:, None], rows)
     expected += torch.einsum("bhjd,jid->bhij", k, rows)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_step_by_step_the_key_term_is_that_of_one_pass():
+    model = visible("tener", target="attention", tener_key_term=True, tener_scale="sqrt")
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
+    assert difference(full[real], steps[real]) <= TOLERANCE
 
 
 def test_parameters():
