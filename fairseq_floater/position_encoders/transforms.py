@@ -131,7 +131,9 @@ class Tokens:
 
         Without padding one row of numbers serves all sentences.
         """
-        if not self.has_padding or (slots_do and self.padding_at_ends):
+        # Stretched positions are rounded: from the first token on, or padding would tell.
+        slots_do = slots_do and self.padding_at_ends and self.stretch is None
+        if slots_do or not self.has_padding:
             keys = torch.arange(self.is_padding.size(1), device=self.is_padding.device)[None]
         else:
             keys = token_positions(self.is_padding)
