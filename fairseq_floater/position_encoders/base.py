@@ -101,6 +101,8 @@ class PositionEncoder(nn.Module, ABC):
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which ``--position-stretch`` needs.
     continuous: ClassVar[bool] = False
+    #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
+    needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
     #: The remedy where rows grow too large.
     range_advice: ClassVar[str] = (

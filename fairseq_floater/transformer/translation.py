@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
+from fairseq_floater.position_encoders.attention_kind import describe_attention, ignored_dropout
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
@@ -72,12 +73,16 @@ class FloaterTransformerModel(TransformerModel):
         _refuse_unsupported(args)
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
-            "position encoder: %s, blocks: %s, target: %s%s",
+            "position encoder: %s, blocks: %s, target: %s%s%s",
             args.position_encoder,
             args.position_blocks,
             args.position_target,
             f" ({details})" if details else "",
+            describe_attention(args),
         )
+        dropout_warning = ignored_dropout(args)
+        if dropout_warning:
+            logger.warning(dropout_warning)
         model: FloaterTransformerModel = super().build_model(args, task)
         model.not_to_train = _lr_scale_fault(args)
         return model
