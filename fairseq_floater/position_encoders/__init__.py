@@ -11,6 +11,10 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from fairseq_floater.position_encoders.attention_kind import (
+    ATTENTION_OPTIONS,
+    check_attention_kind,
+)
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option, stretch_range
 from fairseq_floater.position_encoders.registry import (
     BLOCKS,
@@ -75,6 +79,7 @@ SHARED_OPTIONS = (
         "(0.5:2.5, say), so that positions past the trained length are met",
         str,
     ),
+    *ATTENTION_OPTIONS,
 )
 
 
@@ -120,6 +125,7 @@ def complete(args: Any) -> type[PositionEncoder]:
     encoder.check_options(encoder_options(args), args.position_target)
     _check_combination(args, encoder)
     _check_stretch(args, encoder)
+    check_attention_kind(args, encoder, POSITION_ENCODERS)
     return encoder
 
 

@@ -116,6 +116,8 @@ class PositionEncoder(nn.Module, ABC):
     continuous: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
     silent_at_zero: ClassVar[tuple[str, ...]] = ()
+    #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
+    needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
     #: The remedy where rows grow too large.
     range_advice: ClassVar[str] = (

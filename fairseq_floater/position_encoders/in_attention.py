@@ -68,6 +68,7 @@ class AttentionPositions(PositionEncoder):
     keeps_base = False
     # Where padding stands at the ends, slots serve as positions.
     relative = True
+    needs_logits = True
 
     def build_block(self, block_index: int) -> AttentionPart:
         return AttentionPart(block_index, self.spec)

@@ -52,6 +52,7 @@ class RopePositions(AttentionPositions):
     data_driven = False
     parameter_efficient = True
     continuous = True
+    needs_logits = False
     options = (
         Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float),
         Option("--rope-partial", 1.0, "share of each head's channels that is turned", float),

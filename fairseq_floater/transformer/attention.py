@@ -9,7 +9,7 @@ Letters: T query length, S key length, B sentences (times beam), H heads, D head
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,9 @@ class PositionBiasedAttention(MultiheadAttention):
     Raises:
         ValueError: xformers attention, bias_kv or zero_attn, which have no place for positions.
     """
+
+    #: Whether there are weights to return.
+    has_weights: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any):
         if kwargs.get("xformers_att_config"):
@@ -73,13 +76,12 @@ class PositionBiasedAttention(MultiheadAttention):
         """
         need_weights = need_weights or need_head_weights
         saved = self._get_input_buffer(incremental_state) if incremental_state is not None else None
-        if saved and "prev_key" in saved and static_kv:
+        if saved and static_kv:
             key = value = None
-        if saved is not None and key is not None and beam_size > 1:
-            key, value = (first_copies(x, 1, beam_size) for x in (key, value))
-            key_padding_mask = first_copies(key_padding_mask, 0, beam_size)
-            hooks = hooks.one_per_sentence(beam_size)
-            self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
+        elif incremental_state is not None and beam_size > 1:
+            key, value, key_padding_mask, hooks = self._once_per_sentence(
+                key, value, key_padding_mask, hooks, incremental_state, beam_size
+            )
         q = self._heads(hooks.project("q", self.q_proj, query))  # [B, H, T, D]
         k, v = self._keys_and_values(key, value, hooks, tables)
         if saved is not None:
@@ -127,7 +129,7 @@ class PositionBiasedAttention(MultiheadAttention):
             )
             return reordered
         size: int = beam["size"]
-        if len(saved["prev_key"]) * size != len(new_order):
+        if len(next(iter(saved.values()))) * size != len(new_order):
             sentences = new_order.view(-1, size)[:, 0] // size
             kept = {k: v if v is None else v.index_select(0, sentences) for k, v in saved.items()}
             self._set_input_buffer(incremental_state, kept)
@@ -139,6 +141,21 @@ class PositionBiasedAttention(MultiheadAttention):
     def _heads(self, x: Tensor) -> Tensor:
         """Split into heads: [T, B, C] -> [B, H, T, D]."""
         return x.view(x.size(0), -1, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+
+    def _once_per_sentence(
+        self,
+        key: Tensor | None,
+        value: Tensor | None,
+        padding: Tensor | None,
+        hooks: AttentionHooks,
+        incremental_state: IncrementalState,
+        beam_size: int,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, AttentionHooks]:
+        """Keep one key of each sentence's ``beam_size`` copies, and note it for reordering."""
+        self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
+        key, value = (first_copies(x, 1, beam_size) for x in (key, value))
+        padding = first_copies(padding, 0, beam_size)
+        return key, value, padding, hooks.one_per_sentence(beam_size)
 
     def _keys_and_values(
         self, key: Tensor | None, value: Tensor | None, hooks: AttentionHooks, tables: Tables

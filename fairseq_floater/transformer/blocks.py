@@ -28,6 +28,7 @@ from fairseq_floater.position_encoders.hooks import (
 )
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.transformer.linear_attention import attention_class
 
 QKV = ("q", "k", "v")
 
@@ -55,7 +56,8 @@ class _BlockMixin(nn.Module):
         self, embed_dim: int, cfg: Any, side: Any, **kwargs: Any
     ) -> PositionBiasedAttention:
         """Build attention with the heads of ``side`` (``cfg.encoder`` or ``cfg.decoder``)."""
-        return PositionBiasedAttention(
+        build = attention_class(cfg, cross=kwargs.get("encoder_decoder_attention", False))
+        return build(
             embed_dim,
             side.attention_heads,
             dropout=cfg.attention_dropout,
@@ -217,14 +219,15 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             cross = {} if _holds_keys(self.encoder_attn, incremental_state) else source_biases
             if cross_q is not None:
                 cross = {**cross, "q": cross_q}
+            has_weights = self.encoder_attn.has_weights
             x, weights = self._attend_to_source(
                 x,
                 encoder_out,
                 ProjectionBiases(cross),
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,
-                need_weights=need_attn or (not self.training and self.need_attn),
-                need_head_weights=need_head_weights,
+                need_weights=has_weights and (need_attn or (not self.training and self.need_attn)),
+                need_head_weights=has_weights and need_head_weights,
                 beam_size=beam_size,
             )
         return self._feed_forward(x)[0], weights, None
@@ -279,7 +282,7 @@ def _biases(
 def _holds_keys(
     attention: PositionBiasedAttention, incremental_state: IncrementalState | None
 ) -> bool:
-    return "prev_key" in attention._get_input_buffer(incremental_state)
+    return bool(attention._get_input_buffer(incremental_state))
 
 
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:

@@ -119,15 +119,12 @@ class FloaterDecoder(TransformerDecoderBase):
 
         Step by step, only the last token is computed; its position counts all tokens before it.
         """
+        aligns = alignment_layer is not None or alignment_heads is not None
+        self._refuse_alignment(full_context_alignment, aligns)
         source = _Source.read(encoder_out)
         one_step = incremental_state is not None
         tokens = Tokens.read(prev_output_tokens.eq(self.padding_idx), one_step, source.stretch)
         causal = not (one_step or full_context_alignment)
-        if full_context_alignment and self.cfg.position_target == ATTENTION:
-            raise ValueError(
-                "full_context_alignment must be off with --position-encoder "
-                f"{self.positions.name}: in a decoder it knows no distance to a later token."
-            )
         embedded = self._embed(prev_output_tokens, incremental_state)
         positions = prepare(
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
@@ -157,6 +154,19 @@ class FloaterDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def _refuse_alignment(self, full_context: bool, aligns: bool) -> None:
+        """Raise ValueError where alignment needs what the attentions do not have."""
+        if full_context and self.cfg.position_target == ATTENTION:
+            raise ValueError(
+                "full_context_alignment must be off with --position-encoder "
+                f"{self.positions.name}: in a decoder it knows no distance to a later token."
+            )
+        if aligns and self.cfg.linear_cross:
+            raise ValueError(
+                "alignment_layer and alignment_heads must be None with `--linear-cross`, which forms "
+                "no weights to align by."
+            )
 
     def _through_blocks(
         self,

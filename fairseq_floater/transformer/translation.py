@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
+from fairseq_floater.position_encoders.attention_kind import describe_attention, ignored_dropout
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.transformer.decoder import FloaterDecoder
@@ -79,7 +80,11 @@ class FloaterTransformerModel(TransformerModel):
             args.position_target,
             "" if args.position_combine == ADD else f", combined by {args.position_combine}",
             f" ({details})" if details else "",
+            describe_attention(args),
         )
+        dropout_warning = ignored_dropout(args)
+        if dropout_warning:
+            logger.warning(dropout_warning)
         model: FloaterTransformerModel = super().build_model(args, task)
         if model.encoder.embed_tokens is model.decoder.embed_tokens:
             model.decoder.positions.share_words(model.encoder.positions)

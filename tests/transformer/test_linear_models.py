@@ -1,0 +1,296 @@
+"""Models with linear attention: the contract of positions, fairseq's options, and what is refused."""
+
+import logging
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    TINY,
+    TOLERANCE,
+    build,
+    difference,
+    generated,
+    gradients,
+    log_probs,
+    loss_of,
+    plain,
+    position_parameters,
+    randomise_positions,
+    save_donor,
+    sentence,
+    shifted,
+    signals,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
+
+from fairseq_floater.checkpoints.reading import load_checkpoint
+from fairseq_floater.checkpoints.warm_start import warm_start
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.hooks import AttentionHooks
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.transformer.attention import PositionBiasedAttention
+from fairseq_floater.transformer.linear_attention import LinearAttention
+
+COSINE, CROSS = {"linear_kernel": "cosine"}, {"linear_cross": True}
+MODELS = {
+    "rope": ("rope", "all", "attention", {}),
+    "rope-cosine": ("rope", "all", "attention", COSINE),
+    "rope-input-cross": ("rope", "input", "attention", CROSS),
+    "rope-options": (
+        *("rope", "all", "attention"),
+        {"rope_partial": 0.5, "rope_values": True, "rope_learned": True},
+    ),
+    "none-cosine-cross": ("none", "all", "hidden", COSINE | CROSS),
+    "sinusoidal-hidden": ("sinusoidal", "all", "hidden", {}),
+    "floater-qkv-cross": ("floater", "all", "qkv", CROSS),
+    "learned-qkv-cosine": ("learned", "input", "qkv", COSINE),
+}
+every_model = pytest.mark.parametrize("case", MODELS.values(), ids=MODELS)
+LINEAR = {"attention_kind": "linear"}
+
+
+def built(case, **options):
+    encoder, blocks, target, own = case
+    return build(encoder, blocks, target, **LINEAR, **own, **options)
+
+
+def seen(case, **options):
+    """A model in evaluation whose positions nobody can overlook."""
+    return randomise_positions(built(case, **options)).eval()
+
+
+def attentions(model):
+    """The attentions of a model: those to themselves, and those to the source."""
+    own = [b.self_attn for s in (model.encoder, model.decoder) for b in s.layers]
+    return own, [b.encoder_attn for b in model.decoder.layers]
+
+
+@every_model
+def test_self_attention_is_linear_and_cross_attention_where_it_is_asked_for(case):
+    own, cross = attentions(built(case))
+    kernel = case[3].get("linear_kernel", "elu")
+    assert {(type(a), a.kernel) for a in own} == {(LinearAttention, kernel)}
+    kind = LinearAttention if "linear_cross" in case[3] else PositionBiasedAttention
+    assert {type(a) for a in cross} == {kind}
+    for attention in sum(attentions(build("rope", target="attention")), []):
+        assert type(attention) is PositionBiasedAttention
+
+
+@every_model
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case, left):
+    # Step by step, fairseq's own sinusoid counts padding in front.
+    model = seen(case, position_base="drop")
+    source, target_in = source_batch(left), target_batch(left)
+    together, stepwise = (run(model, source, target_in) for run in (log_probs, stepwise_log_probs))
+    real = target_in.ne(PAD)
+    assert difference(stepwise[real], together[real]) <= TOLERANCE
+    for s, t, row in zip(source, target_in, together):
+        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
+        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+
+
+@every_model
+@pytest.mark.parametrize("beam", [1, 2], ids=["a-sum-a-beam", "a-sum-a-sentence"])
+def test_states_are_reordered_with_their_beams(case, beam):
+    """Beams of one sentence change places; later a whole sentence is finished and leaves."""
+    model = seen(case)
+    sentences = source_batch()
+    source = sentences.repeat_interleave(2, dim=0)
+    target_in = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
+    orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
+    surviving = torch.arange(6)
+    for order in orders.values():
+        surviving = surviving[torch.tensor(order)]
+    full = log_probs(model, source[surviving], target_in[surviving])
+    given = {1: source, 2: sentences}[beam]
+    assert difference(full, stepwise_log_probs(model, given, target_in, orders, beam)) <= TOLERANCE
+
+
+@every_model
+def test_a_step_keeps_no_more_after_many_tokens_than_after_one(case):
+    model = seen(case)
+    encoder_out = model.encoder(sentence(6), src_lengths=torch.tensor([6]))
+    target_in, state, kept = shifted(sentence(30)), {}, []
+    with torch.no_grad():
+        for t in range(30):
+            model.decoder(target_in[:, : t + 1], encoder_out, incremental_state=state)
+            kept.append(sum(x.numel() for s in state.values() for x in s.values() if x is not None))
+    assert len(set(kept)) == 1 and kept[0] > 0
+
+
+@every_model
+def test_beams_and_ensembles(case):
+    models = [seen(case, seed=seed) for seed in (0, 1)]
+    source = source_batch(lengths=(7, 11, 4))
+    together = generated(models, source)
+    for i, row in enumerate(source):
+        row = row[row.ne(PAD)][None]
+        for ours, theirs in zip(together[4 * i : 4 * i + 4], generated(models, row), strict=True):
+            assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+            assert abs(ours["score"] - theirs["score"]) <= TOLERANCE
+        best = together[4 * i]["tokens"][None]
+        scores = torch.stack([log_probs(m, row, shifted(best)) for m in models]).logsumexp(0)
+        score = scores.gather(2, best.unsqueeze(2)).mean() - torch.tensor(2.0).log()
+        assert abs(float(score) - float(together[4 * i]["score"])) <= TOLERANCE
+
+
+@every_model
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_every_parameter_gets_a_finite_gradient(case, left):
+    model = randomise_positions(built(case)).train()
+    loss_of(model, source_batch(left), target_batch(left)).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+
+
+@every_model
+def test_activation_checkpointing(case):
+    options = {"dropout": 0.3}
+    loss, gradient = gradients(randomise_positions(built(case, **options)))
+    model = randomise_positions(built(case, **options, checkpoint_activations=True))
+    checkpointed_loss, checkpointed = gradients(model)
+    assert loss == pytest.approx(checkpointed_loss, abs=1e-6)
+    assert all(difference(gradient[name], checkpointed[name]) <= 1e-6 for name in gradient)
+
+
+@every_model
+def test_precisions(case):
+    model, batch = seen(case), (source_batch(), target_batch())
+    real = batch[1].ne(PAD)
+    single = log_probs(model, *batch)[real]
+    bounds = {torch.double: TOLERANCE, torch.float16: 0.2, torch.bfloat16: 0.2}
+    for dtype, bound in bounds.items():
+        model = model.to(dtype)
+        for run in (log_probs, stepwise_log_probs):
+            assert difference(run(model, *batch)[real].float(), single.float()) <= bound
+
+
+def test_stretched_positions_train():
+    model = built(MODELS["rope"], position_stretch="0.5:2.5", dropout=0.0)
+    loss, gradient = gradients(model)
+    assert loss != gradients(built(MODELS["rope"], dropout=0.0))[0]
+    assert all(g.isfinite().all() for g in gradient.values())
+
+
+def test_a_donor_of_softmax_attention_lends_every_tensor(tmp_path):
+    options = ["--position-encoder", "rope", "--attention-kind", "linear", "--linear-cross"]
+    donor, output = save_donor(tmp_path / "donor.pt"), tmp_path / "out.pt"
+    report = warm_start(donor, output, arch=TINY, model_options=options)
+    assert not report.ignored and not report.new
+    before, after = (load_checkpoint(path)["model"] for path in (donor, output))
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert list(built(MODELS["rope-input-cross"]).state_dict()) == list(plain().state_dict())
+
+
+# Cross-attention.
+
+
+def test_a_search_sums_the_source_once_a_sentence_and_gives_no_weights():
+    model = seen(MODELS["floater-qkv-cross"])
+    keys = []
+    attention = model.decoder.layers[0].encoder_attn
+    attention.k_proj.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0].size(1)))
+    hypotheses = generated([model], source_batch(lengths=(7, 11, 4)))
+    assert max(len(h["tokens"]) for h in hypotheses) > 2  # several steps
+    assert keys == [3]  # sentences, not beams
+    assert all(h["attention"].numel() == 0 for h in hypotheses)
+    softmax = generated([seen(MODELS["rope"])], source_batch())
+    assert all(h["attention"].numel() > 0 for h in softmax)
+
+
+@pytest.mark.parametrize("asked", [{"alignment_layer": 0}, {"alignment_heads": 1}], ids=str)
+def test_no_alignment_without_weights(asked):
+    batch = shifted(sentence(4)), sentence(5)
+    for case, has_weights in ((MODELS["rope"], True), (MODELS["rope-input-cross"], False)):
+        model = seen(case)
+        encoder_out = model.encoder(batch[1], src_lengths=torch.tensor([5]))
+        if has_weights:
+            assert model.decoder(batch[0], encoder_out, **asked)[1]["attn"][0] is not None
+            continue
+        with pytest.raises(ValueError, match="alignment_layer.*must be None.*`--linear-cross`"):
+            model.decoder(batch[0], encoder_out, **asked)
+
+
+# What linear attention goes with.
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODERS)
+def test_an_encoder_that_needs_logits_is_refused_and_no_other(name):
+    encoder = POSITION_ENCODERS[name]
+    if encoder.needs_logits:
+        words = f"`--attention-kind` must be softmax with --position-encoder {name},.*takes.*rope"
+        with pytest.raises(ValueError, match=words):
+            build(position_encoder=name, **LINEAR)
+        return
+    model = build(position_encoder=name, **LINEAR)
+    for stack, attribute, encoder in signals(model):
+        if not isinstance(encoder, AttentionPositions):
+            continue
+        assert type(encoder).logit_bias is AttentionPositions.logit_bias
+        for block in stack.layers:
+            part = type(getattr(block, attribute))
+            for hook in ("bias", "values", "scaling"):
+                assert getattr(part, hook) is getattr(AttentionHooks, hook)
+
+
+REFUSED = {
+    "kind": (
+        {"attention_kind": "square"},
+        "`--attention-kind` must be one of softmax, linear.*'sq",
+    ),
+    "kernel": (
+        {"linear_kernel": "relu", **LINEAR},
+        "`--linear-kernel` must be one of elu, cosine.*'relu'",
+    ),
+    "kernel-alone": (COSINE, "`--linear-kernel` must come with `--attention-kind linear`.*softmax"),
+    "cross-alone": (CROSS, "`--linear-cross` must come with `--attention-kind linear`.*softmax"),
+    "cross-self": (
+        {"cross_self_attention": True, **LINEAR},
+        "`--cross-self-attention` must be off with `--attention-kind linear`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED.values(), ids=REFUSED)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        build(position_encoder="none", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "remains"),
+    [(LINEAR, "in cross-attention only"), (LINEAR | CROSS, "nowhere"), ({}, None)],
+    ids=["linear", "cross", "softmax"],
+)
+def test_dropout_without_weights_is_warned_of(options, remains, caplog):
+    with caplog.at_level(logging.WARNING):
+        build(position_encoder="rope", attention_dropout=0.1, **options)
+    assert ([remains] if remains else []) == [
+        r.getMessage().rpartition("it acts ")[2].rstrip(".") for r in caplog.records
+    ]
+    caplog.clear()
+    build(position_encoder="rope", attention_dropout=0.0, **options)
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_the_log_says_which_attention(caplog):
+    with caplog.at_level(logging.INFO):
+        build(position_encoder="none", **LINEAR, **COSINE, **CROSS)
+        build(position_encoder="none")
+    said = [r.getMessage() for r in caplog.records if "position encoder: " in r.getMessage()]
+    assert said[0].endswith(", attention: linear, cosine, cross too")
+    assert "attention: " not in said[1]
+
+
+def test_kernels_and_kinds_are_different_models():
+    batch = source_batch(), target_batch()
+    options = ({}, COSINE, CROSS)
+    models = [visible("rope", target="attention", **LINEAR, **o) for o in options]
+    outputs = [log_probs(m, *batch) for m in (*models, visible("rope", target="attention"))]
+    for i, one in enumerate(outputs):
+        assert all(difference(one, other) > 0.01 for other in outputs[:i])
