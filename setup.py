@@ -37,6 +37,9 @@ setup(
     extras_require={
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]
         + ["types-tqdm"],
+        # Other people's encoders, which tests compare ours with; without them those are skipped.
+        "oracles": ["transformers==5.23.0", "x-transformers==2.31.10"]
+        + ["rotary-embedding-torch==0.9.1"],
     },
     entry_points={"console_scripts": ["floater=fairseq_floater.cli:main"]},
 )

@@ -56,9 +56,10 @@ def test_rows_between_tokens_meet_the_rows_of_tokens(encoder, target):
             fine = signal.compute_between(45, 4, parts(stack, name))
         scale = rows.abs().max()
         assert difference(fine[::4], rows) <= 1e-5 * scale
-        # Between two rows the flow is on its way from one to the other.
-        steps = fine.diff(dim=0).flatten(1).norm(dim=1)
-        assert steps.max() < rows.diff(dim=0).flatten(1).norm(dim=1).max()
+        # Between two rows the flow is on its way from one to the other; a bucket ends at once.
+        if target != "attention":
+            steps = fine.diff(dim=0).flatten(1).norm(dim=1)
+            assert steps.max() < rows.diff(dim=0).flatten(1).norm(dim=1).max()
 
 
 @every_continuous

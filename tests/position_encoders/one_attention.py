@@ -1,0 +1,107 @@
+"""The self-attention of a stack's first block as the stack runs it, to stand beside an oracle's."""
+
+import torch
+from helpers import build, difference, parts, randomise_positions
+
+from fairseq_floater.position_encoders.transforms import Stretch, Tokens
+from fairseq_floater.transformer.stack_positions import prepare
+
+SIDES = ("encoder", "decoder")
+LENGTH, SENTENCES, WIDTH = 13, 2, 64
+
+
+def stack_of(side, encoder, heads=4, width=WIDTH, **options):
+    """A stack in evaluation, its positions and its first block's projections filled with random numbers."""
+    of_both = {"attention_heads": heads, "embed_dim": width}
+    options |= {f"{s}_{name}": value for s in SIDES for name, value in of_both.items()}
+    model = randomise_positions(build(encoder, "all", "attention", **options)).eval()
+    stack = getattr(model, side)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in stack.layers[0].self_attn.named_parameters():
+            size = parameter.size(-1) ** -0.5 if name.endswith("weight") else 0.5
+            parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
+    return stack
+
+
+def stream(width=WIDTH, length=LENGTH):
+    """An input of the first block: [T, B, C]."""
+    return torch.randn(length, SENTENCES, width, generator=torch.Generator().manual_seed(4))
+
+
+def tokens(length=LENGTH, sentences=SENTENCES, **options):
+    """Sentences without padding."""
+    return Tokens.read(torch.zeros(sentences, length, dtype=torch.bool), **options)
+
+
+def stretched(*factors, length=LENGTH):
+    """As many sentences as factors, each stretched by its own."""
+    stretch = Stretch(torch.tensor(factors)[:, None], max(factors))
+    return tokens(length, len(factors), stretch=stretch)
+
+
+def causal_mask(stack, length=LENGTH):
+    """Minus infinity above the diagonal in a decoder, and 0 elsewhere: [T, T]."""
+    hidden = torch.full((length, length), float("-inf")).triu(1)
+    return hidden if stack.positions.spec.causal else torch.zeros(length, length)
+
+
+def bias(stack, of=None):
+    """The bias that the blocks share: [B or 1, H, T, S]."""
+    at = (tokens() if of is None else of).at(stack.positions.relative)
+    return stack.positions.logit_bias(at, parts(stack, "positions"), torch.float32)
+
+
+def attended(stack, x, of=None, mask=None, state=None, **options):
+    """What attention answers for ``x`` [T, B, C]: output [T, B, C] and, where asked for, weights."""
+    block, of = stack.layers[0], tokens(len(x), x.size(1)) if of is None else of
+    prepared = prepare(stack, "positions", of, x.dtype)
+    if mask is None and state is None:
+        mask = causal_mask(stack, len(x))
+    return block.self_attn(
+        x,
+        x,
+        x,
+        attn_mask=prepared.mask(block, mask),
+        incremental_state=state,
+        hooks=block.positions,
+        tables=prepared.tables(block),
+        **{"need_weights": False, **options},
+    )
+
+
+def logits(stack, x, of=None):
+    """[B, H, T, S]."""
+    return attended(stack, x, of, before_softmax=True)[0].unflatten(0, (x.size(1), -1))
+
+
+def logits_differ_by(stack, found, expected):
+    """The largest difference where a query may look; all else must be hidden in both."""
+    seen = causal_mask(stack, found.size(-1)) == 0
+    assert found[..., ~seen].exp().eq(0).all() and expected[..., ~seen].exp().eq(0).all()
+    return difference(found[..., seen], expected[..., seen])
+
+
+def step_by_step(stack, x, **options):
+    """The outputs of one token after the other, and the state that is left."""
+    state, outputs = {}, []
+    for t in range(len(x)):
+        of = tokens(t + 1, x.size(1), last_only=True)
+        outputs.append(attended(stack, x[t : t + 1], of, state=state, **options)[0])
+    return torch.cat(outputs), state
+
+
+def heads_of(stack, x):
+    """q, k and v of the first block before anything positional: [B, H, T, D] each."""
+    attention = stack.layers[0].self_attn
+    return [
+        projection(x).unflatten(2, (attention.num_heads, -1)).permute(1, 2, 0, 3)
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+    ]
+
+
+def written_out(stack, q, k, v, bias=0.0):
+    """Logits [B, H, T, S] and output [T, B, C] of softmax(q k / sqrt(D) + ``bias``) v."""
+    scores = q @ k.transpose(2, 3) / q.size(-1) ** 0.5 + bias + causal_mask(stack, q.size(2))
+    read = (scores.softmax(-1) @ v).permute(2, 0, 1, 3).flatten(2)
+    return scores, stack.layers[0].self_attn.out_proj(read)

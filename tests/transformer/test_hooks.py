@@ -1,0 +1,118 @@
+"""Attention asks each hook with what its docstring promises, fused, explicit and step by step."""
+
+import pytest
+import torch
+from helpers import difference
+
+from fairseq_floater.position_encoders.hooks import AttentionHooks
+from fairseq_floater.transformer.attention import PositionBiasedAttention
+
+HEADS, WIDTH, LENGTH, SENTENCES = 4, 32, 7, 3
+SCALE = 0.3
+FACTORS = {"q": 0.7, "k": -1.3, "v": 1.9}
+
+
+class EveryHook(AttentionHooks):
+    """Uses each hook in a way that shows in the output; tables: turns [T, D], a bias, vectors [S, D]."""
+
+    def scaling(self, head_dim):
+        return SCALE
+
+    def project(self, stream, projection, x):
+        return projection(x) + FACTORS[stream]
+
+    def turn(self, x, stream, tables):
+        return FACTORS[stream] * x * tables[0]
+
+    def bias(self, q, k, tables):
+        return tables[1] + 0.1 * q @ k.transpose(2, 3)
+
+    def values(self, weights, tables):
+        return weights @ tables[2]
+
+
+class WithValues(EveryHook):
+    needs_weights = True
+
+
+@pytest.fixture
+def attention():
+    made = PositionBiasedAttention(WIDTH, HEADS, dropout=0.5, self_attention=True).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def tables():
+    head = WIDTH // HEADS
+    return (
+        torch.randn(LENGTH, head),
+        torch.randn(1, HEADS, LENGTH, LENGTH),
+        torch.randn(LENGTH, head),
+    )
+
+
+def written_out(attention, x, of_tables, hidden, with_values):
+    """Weights [H, B, T, S] and output [T, B, C] by the docstrings of the hooks."""
+    turns, bias, vectors = of_tables
+    projections = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
+    plain, turned = {}, {}
+    for stream, projection in projections.items():
+        heads = (projection(x) + FACTORS[stream]).unflatten(2, (HEADS, -1)).permute(1, 2, 0, 3)
+        plain[stream], turned[stream] = heads, FACTORS[stream] * heads * turns
+    scores = SCALE * turned["q"] @ turned["k"].transpose(2, 3)
+    scores = scores + bias + 0.1 * plain["q"] @ turned["k"].transpose(2, 3)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    read = weights @ turned["v"]
+    read = read + weights @ vectors if with_values else read
+    return weights.transpose(0, 1), attention.out_proj(read.permute(2, 0, 1, 3).flatten(2))
+
+
+@pytest.mark.parametrize("hooks", [EveryHook(), WithValues()], ids=["fused", "values"])
+@torch.no_grad()
+def test_hooks_enter_where_their_docstrings_say(attention, hooks):
+    x, of_tables = torch.randn(LENGTH, SENTENCES, WIDTH), tables()
+    padding = torch.zeros(SENTENCES, LENGTH, dtype=torch.bool)
+    padding[1, -2:] = True
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    hidden = causal | padding[:, None, None]
+    weights, output = written_out(attention, x, of_tables, hidden, hooks.needs_weights)
+    options = {
+        "key_padding_mask": padding,
+        "attn_mask": torch.zeros(LENGTH, LENGTH).masked_fill(causal, float("-inf")),
+        "hooks": hooks,
+        "tables": of_tables,
+    }
+    fused, none = attention(x, x, x, need_weights=False, **options)
+    explicit, found = attention(x, x, x, need_head_weights=True, **options)
+    mean = attention(x, x, x, need_weights=True, **options)[1]
+    assert none is None
+    assert difference(fused, output) <= 1e-5
+    assert difference(explicit, output) <= 1e-5
+    assert difference(found, weights) <= 1e-5
+    assert difference(mean, weights.mean(0)) <= 1e-5
+
+
+@pytest.mark.parametrize("hooks", [EveryHook(), WithValues()], ids=["without-values", "values"])
+@torch.no_grad()
+def test_a_step_asks_the_hooks_of_the_new_token_and_of_all_keys(attention, hooks):
+    x, (turns, bias, vectors) = torch.randn(LENGTH, SENTENCES, WIDTH), tables()
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    _, output = written_out(attention, x, (turns, bias, vectors), causal, hooks.needs_weights)
+    state = {}
+    for t in range(LENGTH):
+        step = turns[t : t + 1], bias[:, :, t : t + 1, : t + 1], vectors[: t + 1]
+        new = x[t : t + 1]
+        found, _ = attention(
+            new, new, new, incremental_state=state, need_weights=False, hooks=hooks, tables=step
+        )
+        assert difference(found[0], output[t]) <= 1e-5
+
+
+@torch.no_grad()
+def test_attention_drops_out_in_training_alone(attention):
+    x = torch.randn(LENGTH, SENTENCES, WIDTH)
+    one, again = (attention(x, x, x, need_weights=False)[0] for _ in range(2))
+    assert torch.equal(one, again)
+    attention.train()
+    assert difference(attention(x, x, x, need_weights=False)[0], one) > 1e-2
