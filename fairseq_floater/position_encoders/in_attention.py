@@ -46,6 +46,7 @@ class AttentionPositions(PositionEncoder):
     """Prepare once a forward pass what the blocks' attentions need of the positions."""
 
     targets = (ATTENTION,)
+    acts_on = "logits"
     keeps_base = False
     # Where padding stands at the ends, slots serve as positions.
     relative = True
@@ -66,6 +67,21 @@ class AttentionPositions(PositionEncoder):
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
         """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
         return None
+
+    def costs(self) -> tuple[str, ...]:
+        """Read them off the hooks that encoder and part override."""
+        part = self.build_block(0)
+
+        def changed(*hooks: str) -> bool:
+            return any(getattr(type(part), h) is not getattr(AttentionHooks, h) for h in hooks)
+
+        shared = type(self).logit_bias is not AttentionPositions.logit_bias
+        found = {
+            "elementwise": changed("project", "turn"),
+            "mask": shared or changed("bias"),
+            "weights": part.needs_weights,
+        }
+        return tuple(name for name, is_paid in found.items() if is_paid)
 
 
 class DistanceBias(AttentionPositions):

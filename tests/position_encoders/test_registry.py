@@ -25,7 +25,7 @@ def test_the_help_of_the_options_is_made_from_the_registry():
     position_encoders.add_args(parser)
     text = " ".join(parser.format_help().split())
     assert "where positions come from: " + ", ".join(registry.ENCODERS) in text
-    assert "default: qkv for floater and rnn, hidden for the others" in text
+    assert "default: qkv for floater and rnn, hidden for the other signals" in text
     for option in position_encoders.all_options():
         assert option.name in text
 
