@@ -98,7 +98,7 @@ class PositionEncoder(nn.Module, ABC):
     #: Only the distance of two tokens counts, not where they stand.
     relative: bool = False
     #: Where it acts by default, in words; None: nowhere.
-    acts_on: ClassVar[str | None]
+    acts_on: ClassVar[str | None] = "input of blocks"
     #: A table of rows is computed, and kept in evaluation.
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which ``--position-stretch`` needs.

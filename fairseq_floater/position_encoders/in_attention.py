@@ -54,20 +54,6 @@ class AttentionPositions(PositionEncoder):
     def build_block(self, block_index: int) -> AttentionPart:
         return AttentionPart(block_index, self.spec)
 
-    @abstractmethod
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        """Return the tensors of each block, as its part's hooks expect them.
-
-        Args:
-            at: where queries and keys stand.
-            blocks: the parts of the blocks that receive positions.
-            dtype: of the model.
-        """
-
-    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
-        """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
-        return None
-
     def costs(self) -> tuple[str, ...]:
         """Read them off the hooks that encoder and part override."""
         part = self.build_block(0)
@@ -82,6 +68,20 @@ class AttentionPositions(PositionEncoder):
             "weights": part.needs_weights,
         }
         return tuple(name for name, is_paid in found.items() if is_paid)
+
+    @abstractmethod
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        """Return the tensors of each block, as its part's hooks expect them.
+
+        Args:
+            at: where queries and keys stand.
+            blocks: the parts of the blocks that receive positions.
+            dtype: of the model.
+        """
+
+    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+        """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
+        return None
 
 
 class DistanceBias(AttentionPositions):

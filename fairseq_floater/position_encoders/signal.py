@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,6 @@ class PositionSignal(PositionEncoder):
     """Compute a table of rows [N, S, L, C]; subclasses say how."""
 
     targets = (HIDDEN, QKV)
-    acts_on: ClassVar[str | None] = "input of blocks"
 
     @abstractmethod
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
