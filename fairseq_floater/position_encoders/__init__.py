@@ -151,9 +151,9 @@ def distance_warning(args: Any, longest: int) -> str | None:
         return None
     option, value = limit
     return (
-        f"`{option}` is {value}, but training has no distance above {furthest} (its longest sentence: "
-        f"{longest} tokens); longer sentences will meet what was never trained. Pass "
-        f"`{option} {furthest}` or less."
+        f"`{option}` is {value}, but training has no distance above {furthest} (sentences of up to "
+        f"{longest} tokens); longer ones will meet what was never trained. Pass `{option} {furthest}` "
+        "or less."
     )
 
 
