@@ -9,6 +9,7 @@ import pytest
 import toy as toys
 
 from fairseq_floater.experiments.info import collect
+from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,6 +56,15 @@ def test_the_readmes_encoder_table_is_the_codes():
     )
     assert found is not None
     assert found[1].strip() == collect().encoder_table().strip()
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODERS)
+def test_the_page_of_encoders_has_each_with_its_options(name):
+    text = (ROOT / "docs" / "encoders.md").read_text()
+    section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"docs/encoders.md has no section {name}"
+    missing = [o.name for o in POSITION_ENCODERS[name].options if f"`{o.name}`" not in section[1]]
+    assert missing == []
 
 
 def test_the_example_of_a_new_encoder_runs():

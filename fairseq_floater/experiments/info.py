@@ -18,7 +18,7 @@ from fairseq_floater.position_encoders import (
     encoder_options,
     has_base,
 )
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
@@ -30,6 +30,12 @@ from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
+#: What `PositionEncoder.costs` names, beside the same model without positions.
+COSTS = {
+    "elementwise": "a pass over the input or over q, k, v, and attention as fused as before",
+    "mask": "a float mask in fused attention",
+    "weights": "attention that forms its weights and is not fused",
+}
 MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
 VOCABULARY = 32_000  # words of either dictionary, for encoders that have parameters for each
 
@@ -49,23 +55,29 @@ class Info:
 
     def encoder_table(self) -> str:
         """Format Table 1's properties and what each encoder adds, both block settings, as Markdown."""
-        heads = ["encoder", "inductive", "data-driven", "parameter-efficient", "enters by"]
-        heads += ["one dynamics", "parameters, input only", "parameters, all blocks", "positions"]
+        heads = ["encoder", "reference", "acts on", "inductive", "data-driven"]
+        heads += ["parameter-efficient", "one dynamics", "parameters, input only"]
+        heads += ["parameters, all blocks", "cost", "positions"]
         marks = ("inductive", "data_driven", "efficient")
         counts = ("per_dynamics", "parameters_input", "parameters_all")
         rows = [
             [
                 f"`{row['name']}`",
+                *(row[key] or "-" for key in ("reference", "acts_on")),
                 *("yes" if row[key] else "no" for key in marks),
-                row["target"],
                 *(f"{row[key]:,}" for key in counts),
-                row["formula"],
+                ", ".join(row["costs"]) or "-",
+                row["formula"].replace("|", r"\|"),
             ]
             for row in self.encoders
         ]
+        blocks = SIZES[ARCHITECTURES[self.arch]][1]
         note = (
-            f"Parameters added to `{self.arch}`: of one dynamics or recurrence, and in all; where "
-            f"words have their own, of two dictionaries of {VOCABULARY:,} words."
+            f"Parameters added to the whole `{self.arch}` ({blocks} + {blocks} blocks; where words "
+            f"have their own, two dictionaries of {VOCABULARY:,} words); one dynamics: "
+            "what the encoder's blocks share. Costs: "
+            + "; ".join(f"*{name}*, {meaning}" for name, meaning in COSTS.items())
+            + "."
         )
         return "\n".join([*markdown_table(heads, rows), "", note])
 
@@ -78,9 +90,13 @@ def collect(arch: str = "floater_transformer") -> Info:
     rows = []
     for name, encoder in POSITION_ENCODERS.items():
         counts = {blocks: added_parameters(arch, name, blocks) for blocks in BLOCKS}
+        reference = "relative" if encoder.relative else "absolute"
         rows.append(
             {
                 "name": name,
+                "reference": reference if encoder.acts_on else None,
+                "acts_on": encoder.acts_on,
+                "costs": costs(arch, name),
                 "inductive": encoder.inductive,
                 "data_driven": encoder.data_driven,
                 "efficient": encoder.parameter_efficient,
@@ -101,21 +117,40 @@ def collect(arch: str = "floater_transformer") -> Info:
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
     """Count the parameters that a position encoder adds to ``arch``, by state-dict name.
 
-    Its signals alone are built; ``options`` are the encoder's own and the shared ones, by ``dest``.
+    Its own modules alone are built; ``options`` are the encoder's own and the shared ones, by ``dest``.
     """
+    found: dict[str, int] = {}
+    for stack, attribute, built in _attached(arch, encoder, blocks, options):
+        modules: dict[str, nn.Module] = {f"{stack}.{attribute}": built}
+        for index in filter(built.receives, range(built.spec.blocks)):
+            modules[f"{stack}.layers.{index}.{attribute}"] = built.build_block(index)
+        for place, module in modules.items():
+            found |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
+    return found
+
+
+def costs(arch: str, encoder: str, **options: Any) -> list[str]:
+    """List the kinds of cost, of :data:`COSTS`, that a position encoder has in ``arch``."""
+    attached = _attached(arch, encoder, "all", options)
+    return list(dict.fromkeys(cost for _, _, built in attached for cost in built.costs()))
+
+
+def _attached(
+    arch: str, encoder: str, blocks: str, options: dict[str, Any]
+) -> list[tuple[str, str, PositionEncoder]]:
+    """Build what `transformer/encoder.py` and `decoder.py` attach: stack, attribute, encoder."""
     args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
     complete(args)
     channels, depth, heads = SIZES[ARCHITECTURES[arch]]
-    # What `transformer/encoder.py` attaches to encoder and decoder.
-    attached: list[tuple[str, str, tuple[str, ...]]] = [
+    places: list[tuple[str, str, tuple[str, ...]]] = [
         ("encoder", "positions", SELF_STREAMS),
         ("decoder", "positions", SELF_STREAMS + CROSS_QUERY_STREAMS),
         ("decoder", "source_positions", SOURCE_STREAMS),
     ]
     if args.position_target != "qkv":
-        attached = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
-    found: dict[str, int] = {}
-    for stack, attribute, streams in attached:
+        places = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
+    found = []
+    for stack, attribute, streams in places:
         spec = EncoderSpec(
             dim=channels,
             streams=streams,
@@ -131,12 +166,7 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
             blocks=depth,
             vocabulary=VOCABULARY,
         )
-        signal = POSITION_ENCODERS[encoder](spec)
-        modules: dict[str, nn.Module] = {f"{stack}.{attribute}": signal}
-        for index in filter(signal.receives, range(depth)):
-            modules[f"{stack}.layers.{index}.{attribute}"] = signal.build_block(index)
-        for place, module in modules.items():
-            found |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
+        found.append((stack, attribute, POSITION_ENCODERS[encoder](spec)))
     return found
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.experiments.distances import untrained_distances
 from fairseq_floater.experiments.hardware import torchrun
 from fairseq_floater.experiments.job import Job, floater, python
 from fairseq_floater.experiments.launch import CommandError, StoppedError
@@ -45,6 +46,9 @@ class Protocol(Job):
     def _steps(self) -> None:
         with self.alone(self.asked.work / ".data.lock"):
             self._prepare_data()
+        warning = untrained_distances(self.experiment, self.asked.system, self.data / "bin")
+        if warning is not None:
+            self.launcher.say(f"{self.title}: warning: {warning}")
         if self.stage != "scratch":
             with self.alone(self.donor.parent / ".donor.lock"):
                 self._train("donor", self.donor)

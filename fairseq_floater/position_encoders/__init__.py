@@ -167,6 +167,26 @@ def has_base(args: Any) -> bool:
     return args.position_base == "keep" or (encoder.keeps_base and not twice)
 
 
+def distance_warning(args: Any, longest: int) -> str | None:
+    """Return a sentence where the encoder tells apart distances that training does not have, else None.
+
+    Args:
+        args: complete options of the model.
+        longest: tokens of the longest training sentence, end symbol included.
+    """
+    limit = POSITION_ENCODERS[args.position_encoder].distance_limit(encoder_options(args))
+    stretch = stretch_range(args.position_stretch)
+    furthest = int((longest - 1) * (1.0 if stretch is None else stretch[1]))
+    if limit is None or limit[1] <= furthest:
+        return None
+    option, value = limit
+    return (
+        f"`{option}` is {value}, but training has no distance above {furthest} (sentences of up to "
+        f"{longest} tokens); longer ones will meet what was never trained. Pass `{option} {furthest}` "
+        "or less."
+    )
+
+
 def encoder_options(args: Any) -> dict[str, Any]:
     """Return the options of the encoder that ``args`` names, by ``dest``."""
     encoder = POSITION_ENCODERS[args.position_encoder]

@@ -110,6 +110,8 @@ class PositionEncoder(nn.Module, ABC):
     parameter_efficient: ClassVar[bool]
     #: Only the distance of two tokens counts, not where they stand.
     relative: bool = False
+    #: Where it acts by default, in words; None: nowhere.
+    acts_on: ClassVar[str | None] = "input of blocks"
     #: A table of rows is computed, and kept in evaluation.
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which ``--position-stretch`` needs.
@@ -204,6 +206,10 @@ class PositionEncoder(nn.Module, ABC):
                     parameter.detach().zero_()
                     silenced[name] = None
         return f"zero at the start: {', '.join(silenced)}" if silenced else ""
+
+    def costs(self) -> tuple[str, ...]:
+        """Return what it costs beside attention without positions, by the names of `floater info`."""
+        return ("elementwise",)
 
     def statistics(self) -> dict[str, Any]:
         """Return numbers for the training log, by name, counted since the last call."""

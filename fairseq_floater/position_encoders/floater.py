@@ -81,6 +81,7 @@ class FloaterPositions(PositionSignal):
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
     targets = ("qkv", "hidden")
+    acts_on = "q, k, v"
     inductive = True
     data_driven = True
     parameter_efficient = True

@@ -65,6 +65,7 @@ class AttentionPositions(PositionEncoder):
     """Prepare once a forward pass what the blocks' attentions need of the positions."""
 
     targets = (ATTENTION,)
+    acts_on = "logits"
     keeps_base = False
     # Where padding stands at the ends, slots serve as positions.
     relative = True
@@ -89,6 +90,21 @@ class AttentionPositions(PositionEncoder):
                     f"the donor's q_proj times {times:.4g}, which the scale of the logits undoes"
                 )
         return "; ".join(filter(None, (note, folded)))
+
+    def costs(self) -> tuple[str, ...]:
+        """Read them off the hooks that encoder and part override."""
+        part = self.build_block(0)
+
+        def changed(*hooks: str) -> bool:
+            return any(getattr(type(part), h) is not getattr(AttentionHooks, h) for h in hooks)
+
+        shared = type(self).logit_bias is not AttentionPositions.logit_bias
+        found = {
+            "elementwise": changed("project", "turn"),
+            "mask": shared or changed("bias"),
+            "weights": part.needs_weights,
+        }
+        return tuple(name for name, is_paid in found.items() if is_paid)
 
     @abstractmethod
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

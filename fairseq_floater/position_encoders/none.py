@@ -17,6 +17,7 @@ class NoPositions(PositionSignal):
     title = "none"
     formula = "-"
     source = "control"
+    acts_on = None
     keeps_base = False
     combines = False
     tabulated = False
@@ -26,6 +27,9 @@ class NoPositions(PositionSignal):
 
     def receives(self, block_index: int) -> bool:
         return False
+
+    def costs(self) -> tuple[str, ...]:
+        return ()
 
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
         raise RuntimeError("--position-encoder none has no position table.")

@@ -46,6 +46,7 @@ class RecurrentPositions(PositionSignal):
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
     targets = ("qkv", "hidden")
+    acts_on = "q, k, v"
     inductive = True
     data_driven = True
     parameter_efficient = True

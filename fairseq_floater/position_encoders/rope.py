@@ -48,6 +48,7 @@ class RopePositions(AttentionPositions):
     title = "RoPE"
     formula = "q_i, k_j turned by i w, j w"
     source = "Su et al. 2021"
+    acts_on = "queries, keys"
     inductive = True
     data_driven = False
     parameter_efficient = True

@@ -1,4 +1,4 @@
-"""Draw position tables: matrix, norms, principal components and cosine similarity of each."""
+"""Draw position tables: matrix, norms, principal components and similarity; and terms of attention."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fairseq_floater.figures import COLOURS, checked_format, quieten_matplotlib
 from fairseq_floater.files import write_whole
+from fairseq_floater.results.attention_drawing import draw_term
+from fairseq_floater.results.attention_terms import Term
 from fairseq_floater.results.position_rows import Track
 
 # Where norms past T are so many times those up to T, only a logarithmic scale shows both.
@@ -22,37 +24,48 @@ _MOST_SIMILARITY_ROWS = 600
 _PANELS = ("position matrix", "norm of a row", "principal components (share)", "cosine similarity")
 
 
-def draw(tracks: Sequence[Track], output: str, *, heading: Sequence[str], signature: str) -> None:
-    """Draw one row of four panels a table into ``output``, for a page's width in print.
+def draw(
+    tracks: Sequence[Track],
+    output: str,
+    *,
+    heading: Sequence[str],
+    signature: str,
+    terms: Sequence[Term] = (),
+) -> None:
+    """Draw one row of four panels a table, and of two a term, into ``output``, for a page's width in print.
 
     Args:
         tracks: the tables.
         output: png, svg or pdf by its ending.
         heading: lines above the panels.
         signature: a small line below them.
+        terms: what positions inside attention do.
     """
     quieten_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     suffix = checked_format(output)
-    legend = (
-        ["black line: T; dashed, on grey: past it"]
-        if any(track.has_past for track in tracks)
-        else []
-    )
+    legend = []
+    if any(track.has_past for track in tracks) or any(term.has_past for term in terms):
+        legend = [f"black line: T; {'dashed, ' * bool(tracks)}on grey: past it"]
     lines = [*heading[:1], *legend, *heading[1:]]
+    number = len(tracks) + len(terms)
     with rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}):
-        height = 0.9 + 0.15 * len(lines) + 1.85 * len(tracks)
+        height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
         canvas = Figure(figsize=(10.0, height), layout="constrained")
-        grid = canvas.subplots(len(tracks), 4, squeeze=False, width_ratios=(1.5, 1, 1, 1))
-        for axes, track in zip(grid, tracks):
+        grid = canvas.add_gridspec(number, 4, width_ratios=(1.5, 1, 1, 1))
+        for row, track in enumerate(tracks):
+            axes = [canvas.add_subplot(grid[row, column]) for column in range(4)]
             _draw_matrix(axes[0], track)
             _draw_norms(axes[1], track)
             _draw_components(axes[2], track)
             _draw_similarity(axes[3], track)
-        for axes, title in zip(grid[0], _PANELS):
-            axes.set_title(title)
+            for panel, title in zip(axes, _PANELS if row == 0 else ()):
+                panel.set_title(title)
+        for row, term in enumerate(terms, start=len(tracks)):
+            left, right = (canvas.add_subplot(grid[row, half]) for half in (slice(2), slice(2, 4)))
+            draw_term(left, right, term)
         canvas.suptitle("\n".join(lines))
         canvas.supxlabel(signature, fontsize=7)
         write_whole(output, lambda path: canvas.savefig(path, dpi=200, format=suffix))

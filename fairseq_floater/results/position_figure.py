@@ -1,7 +1,8 @@
 """Draw Figure 3 of the paper for any checkpoint, and what lies past the trained length.
 
 Every table of rows is drawn four times: as a matrix, by the norms of its rows, by its first principal
-components, and by the cosine similarity of its rows.
+components, and by the cosine similarity of its rows. Of positions inside attention, what they do is
+drawn by distance (`attention_terms.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
-from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
+from fairseq_floater.position_encoders import (
+    POSITION_ENCODERS,
+    distance_warning,
+    encoder_options,
+)
 from fairseq_floater.records import markdown_table
+from fairseq_floater.results.attention_terms import Term, read_terms
 from fairseq_floater.results.position_drawing import draw
 from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
 from fairseq_floater.transformer.translation import FloaterTransformerModel
@@ -33,7 +39,9 @@ WORRYING_STEP = 0.01
 
 @dataclass
 class PositionFigure:
-    """The figure in numbers: :meth:`Track.measure` of every table, with notes and warnings."""
+    """The figure in numbers: :meth:`Track.measure` of every table and :meth:`Term.measure` of every
+    term inside attention, with notes and warnings.
+    """
 
     checkpoint: str
     output: str
@@ -42,6 +50,7 @@ class PositionFigure:
     details: str
     trained_lengths: dict[str, int | None]
     tables: list[dict[str, Any]] = field(default_factory=list)
+    terms: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -60,6 +69,26 @@ class PositionFigure:
 
     def format_text(self) -> str:
         """Format as Markdown, with a dash where there are no rows."""
+        lines = [f"{self.output}: {self.title}", ""]
+        lines += [*self._tables(), ""] * bool(self.tables) + [*self._terms(), ""] * bool(self.terms)
+        lines += [f"note: {n}" for n in self.notes] + [f"warning: {w}" for w in self.warnings]
+        return "\n".join(lines).rstrip()
+
+    def _terms(self) -> list[str]:
+        """Return the table of what acts inside attention."""
+        unit = "T" if any(self.trained_lengths.values()) else "N"
+        names = ("1", f"{unit}/2", unit, f"2{unit}", f"3{unit}")
+        heads = ["term", "distances up to", *(f"at {name}" for name in names), "alike from"]
+        rows = []
+        for term in self.terms:
+            means = ("-" if value is None else f"{value:.4g}" for value in term["means"].values())
+            alike = "-" if term["alike_from"] is None else str(term["alike_from"])
+            name = f"{term['stack']}, block {term['block']}, {term['stream']}"
+            rows.append([name, str(term["furthest"]), *means, alike])
+        return markdown_table(heads, rows)
+
+    def _tables(self) -> list[str]:
+        """Return the table of tables of rows."""
         unit = "T" if any(self.trained_lengths.values()) else "N"
         heads = ["table", "positions", f"norm at {unit}/2", unit, f"2{unit}", f"3{unit}"]
         for part in (f"up to {unit}", f"past {unit}"):
@@ -72,9 +101,7 @@ class PositionFigure:
             cells = ["-" if number is None else f"{number:.4g}" for number in numbers]
             name = f"{table['stack']}, block {table['block']}, {table['stream']}"
             rows.append([name, str(table["positions"]), *cells])
-        lines = [f"{self.output}: {self.title}", "", *markdown_table(heads, rows), ""]
-        lines += [f"note: {n}" for n in self.notes] + [f"warning: {w}" for w in self.warnings]
-        return "\n".join(lines).rstrip()
+        return markdown_table(heads, rows)
 
 
 def plot_positions(
@@ -93,7 +120,7 @@ def plot_positions(
     Args:
         checkpoint: of this plugin's models or of a plain fairseq Transformer.
         stack: one of :data:`STACK_CHOICES`.
-        streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``; default: all.
+        streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``, ``bias``; default: all.
         blocks: numbers from 1, or ``["all"]``; default: the first.
         length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
         trained_length: T of both stacks.
@@ -113,15 +140,27 @@ def plot_positions(
     trained = trained_lengths(trained_length, data, state, args)
     figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
     stacks = STACKS if stack == "both" else (stack,)
-    found = [t for name in stacks for t in read_tracks(model, name, length, trained, figure.notes)]
+    found: list[Track | Term] = []
+    for name in stacks:
+        found += read_tracks(model, name, length, trained, figure.notes)
+        found += read_terms(model, name, length, trained)
     if not found:
-        raise CheckpointError(f"{checkpoint} has no position table to draw: {figure.model}.")
-    tracks = _selected(found, streams, blocks, figure.notes)
+        raise CheckpointError(
+            f"{checkpoint} has no position table to draw: {figure.model}. Before it sees words it "
+            "tells no positions apart."
+        )
+    chosen = _selected(found, streams, blocks, figure.notes)
+    tracks = [track for track in chosen if isinstance(track, Track)]
+    terms = [term for term in chosen if isinstance(term, Term)]
     for track in tracks:
         figure.tables.append(track.measure())
         _judge(track, figure.tables[-1], figure)
+    figure.terms += [term.measure() for term in terms]
+    known = [n for n in trained.values() if n]
+    warning = distance_warning(args, min(known)) if terms and known else None
+    figure.warnings += [warning] if warning else []
     heading = [figure.title, *figure.notes]
-    draw(tracks, figure.output, heading=heading, signature=figure.signature)
+    draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
     return figure
 
 
@@ -132,17 +171,18 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
         return PLAIN, f"{PLAIN} Transformer, {kind} positions", ""
     encoder, target = POSITION_ENCODERS[args.position_encoder], args.position_target
     options = encoder_options(args)
-    words = f"{encoder.title}, target {target}, blocks {args.position_blocks}"
+    place = "inside attention" if target == "attention" else f"target {target}"
+    words = f"{encoder.title}, {place}, blocks {args.position_blocks}"
     words += f", delta {options['floater_delta']}" if "floater_delta" in options else ""
     return encoder.name, words, encoder.describe(options, target)
 
 
 def _selected(
-    found: list[Track],
+    found: list[Track | Term],
     streams: Sequence[str] | None,
     blocks: Sequence[str | int] | None,
     notes: list[str],
-) -> list[Track]:
+) -> list[Track | Term]:
     """Return the tables of some streams and blocks; adds a note on blocks left out unasked."""
     if streams is not None:
         _check("--streams", streams, [t.stream for t in found])

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from helpers import build, every_target
+from helpers import build, every_case
 
 from fairseq_floater.checkpoints.averaging import AverageReport
 from fairseq_floater.checkpoints.reading import position_parameters
@@ -16,11 +16,12 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
-from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.experiments.info import COSTS, added_parameters, costs
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import in_attention
+from fairseq_floater.position_encoders.registry import ENCODERS
 from fairseq_floater.records import ReportError
 from fairseq_floater.results.table import collect as collect_results
 from fairseq_floater.results.table import plot_scores
@@ -34,6 +35,7 @@ RUNS = [
     System("learned", "input"),
     System("floater", "all", "hidden", scratch=True, base=False),
     System("none", scratch=True),
+    System("rope"),
 ]
 
 
@@ -183,6 +185,9 @@ LABELS = {
         "RNN, with base, rnn-layers 2, rnn-input vector"
     ),
     "--encoder none --no-base --scratch": "no positions",
+    "--encoder rope --scratch": "rope",
+    "--encoder alibi --no-base": "alibi, warm",
+    "--encoder t5 --blocks input --scratch -- --t5-max-distance 24": "t5, input only, t5-max-distance 24",
     "--encoder plain": "plain",
 }
 
@@ -303,13 +308,12 @@ def test_sizes_are_fairseqs(arch):
     args = Namespace()
     ARCH_CONFIG_REGISTRY[arch](args)
     size = SIZES[ARCHITECTURES[arch]]
-    assert (args.encoder_embed_dim, args.encoder_layers) == size
-    assert (args.decoder_embed_dim, args.decoder_layers) == size
+    for side in ("encoder", "decoder"):
+        shape = ("embed_dim", "layers", "attention_heads")
+        assert tuple(getattr(args, f"{side}_{word}") for word in shape) == size
 
 
-@pytest.mark.parametrize("blocks", ["all", "input"])
-@every_target
-@pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+@every_case
 def test_added_parameters_are_those_of_the_model(encoder, blocks, target):
     model = build(encoder, blocks, target)
     found = position_parameters(dict(model.named_parameters()))
@@ -320,12 +324,36 @@ def test_added_parameters_are_those_of_the_model(encoder, blocks, target):
 def test_info_prints_table_1(capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out
-    assert "| `floater` | yes | yes | yes | qkv |" in out
-    assert "| `sinusoidal` | yes | no | yes |" in out
-    assert "| `learned` | no | yes | no |" in out
-    assert "| `floater` | yes | yes | yes | qkv | 526,336 |" in out
+    flow = "1,583,616 | 1,606,656 | elementwise |"
+    assert f"| `floater` | absolute | q, k, v | yes | yes | yes | 526,336 | {flow}" in out
+    assert "| `sinusoidal` | absolute | input of blocks | yes | no | yes |" in out
+    assert "| `learned` | absolute | input of blocks | no | yes | no |" in out
+    assert "| `rope` | relative | queries, keys | yes | no | yes | 0 | 0 | 0 | elementwise |" in out
+    assert "| `t5` | relative | logits | yes | yes | yes | 256 | 512 | 512 | mask |" in out
+    assert "| `none` | - | - | yes | no | yes | 0 | 0 | 0 | - | - |" in out
+    assert r"m_h \|i - j\| |" in out
     assert main(["info", "--arch", "bert"]) == 1
     assert "floater_transformer_tiny" in capsys.readouterr().err
+
+
+def test_costs_are_read_off_what_an_encoder_overrides(monkeypatch):
+    arch = "floater_transformer_tiny"
+    assert {cost for name in ENCODERS for cost in costs(arch, name)} <= set(COSTS)
+
+    class ReadingPart(in_attention.AttentionPart):
+        needs_weights = True
+
+        def bias(self, q, k, tables):
+            raise AssertionError("costs are read off the classes")
+
+    from fairseq_floater.position_encoders.t5 import T5Positions
+
+    monkeypatch.setattr(T5Positions, "build_block", lambda self, i: ReadingPart(i, self.spec))
+    assert costs(arch, "t5") == ["mask", "weights"]
+    monkeypatch.setattr(T5Positions, "logit_bias", in_attention.AttentionPositions.logit_bias)
+    assert costs(arch, "t5") == ["mask", "weights"]
+    monkeypatch.setattr(ReadingPart, "bias", in_attention.AttentionPart.bias)
+    assert costs(arch, "t5") == ["weights"]
 
 
 @pytest.mark.parametrize(

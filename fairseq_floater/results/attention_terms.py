@@ -1,0 +1,202 @@
+"""Read what positions inside attention do at each distance, without any data.
+
+Parts are asked through the hooks that attention asks them by, with queries and keys made up for it, so
+that every encoder is read alike.
+
+Letters: T the longest training sentence in tokens, end symbol included, N the tokens that are drawn, M
+the signed distances d = i - j between them, H heads, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, AttentionPositions
+from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.results.position_rows import DEFAULT_LENGTH
+from fairseq_floater.transformer.stack_positions import all_blocks
+
+#: What a term is, by its name in `--streams`.
+TERMS = {
+    "bias": "added to the logits, whatever the tokens",
+    "turn": "cosine of a turned vector to itself at distance d",
+    "content": "added to the logits, deviation over the tokens",
+    "values": "size of what is added to the values",
+}
+_NOTHING = 1e-6  # below which a term is that of rounding
+_MOST_KEYS = 64  # whose values are read at once
+# Numbers that stand for a hidden key are far below any bias.
+_HIDDEN_BELOW = HIDING_BIAS / 10
+
+
+@dataclass
+class Term:
+    """One thing that positions do in one block.
+
+    Attributes:
+        stack: ``encoder`` or ``decoder``.
+        block: from 1.
+        stream: one of :data:`TERMS`.
+        distances: [M], ascending.
+        values: [H, M], of each head; NaN where a head does not see.
+        image: beside the curves: attention where contents are equal [H, M] for a bias, the angle in
+            degrees of each pair of channels [D / 2, M] for a turn, else the mean cosine of the vectors
+            of two distances [M, M].
+        trained: T, if known.
+    """
+
+    stack: str
+    block: int
+    stream: str
+    distances: Tensor
+    values: Tensor
+    image: Tensor
+    trained: int | None
+
+    @property
+    def name(self) -> str:
+        """Return what figures and notes call the term."""
+        return f"{self.stack}, block {self.block}, {self.stream}"
+
+    @property
+    def has_past(self) -> bool:
+        """Return whether there are distances that no training sentence has."""
+        return self.trained is not None and self.trained <= int(self.distances.max())
+
+    def measure(self) -> dict[str, Any]:
+        """Return the means over heads at some distances before the query, None past the last one.
+
+        ``alike_from``: the distance from which on all heads are constant, None where none is.
+        """
+        unit = self.trained or int(self.distances.max()) + 1
+        ahead = self.values[:, self.distances >= 0]
+        places = {"1": 1, "T/2": -(-unit // 2), "T": unit, "2T": 2 * unit, "3T": 3 * unit - 1}
+        means = {
+            name: float(ahead[:, d].nanmean()) if d < ahead.size(1) else None
+            for name, d in places.items()
+        }
+        steps = ahead.nan_to_num(0.0).diff(dim=1).abs().amax(dim=0)
+        if self.stream in ("content", "values"):  # of one size, vectors may still differ
+            steps = steps + 1 - self.image.diagonal(1)[-len(steps) :]
+        moves = steps > _NOTHING
+        last = int(moves.nonzero().max()) + 1 if bool(moves.any()) else 0
+        return {
+            "stack": self.stack,
+            "block": self.block,
+            "stream": self.stream,
+            "furthest": ahead.size(1) - 1,
+            "means": means,
+            "alike_from": last if last < ahead.size(1) - 1 else None,
+        }
+
+
+@torch.no_grad()
+def read_terms(
+    model: Any, name: str, length: int | None, trained: dict[str, int | None]
+) -> list[Term]:
+    """Read every term of the encoder inside the attention of stack ``name``, block by block."""
+    stack, found = getattr(model, name), []
+    for attribute, encoder in stack.named_children():
+        if not isinstance(encoder, AttentionPositions):
+            continue
+        known = trained[encoder.spec.side]
+        count = min(length or 3 * (known or 0) or DEFAULT_LENGTH, encoder.max_positions)
+        parts = [p for b in all_blocks(stack) if (p := getattr(b, attribute)) is not None]
+        readers = _Readers(encoder, parts, count)
+        for part in parts:
+            for stream, values, image in readers.terms(part):
+                number = part.block_index + 1
+                found.append(Term(name, number, stream, readers.distances, values, image, known))
+    return found
+
+
+class _Readers:
+    """Ask the parts of one stack about N tokens: one query that sees keys at all M distances."""
+
+    def __init__(self, encoder: AttentionPositions, parts: list[Any], count: int):
+        self.heads, self.width = encoder.spec.heads, encoder.spec.head_dim
+        self.by_part = {id(part): i for i, part in enumerate(parts)}
+        keys = torch.arange(count if encoder.spec.causal else 2 * count - 1)[None]
+        query = torch.tensor([[count - 1]])
+        self.distances = (query - keys)[0].flip(0)
+        at = At(query, keys, keys.size(1))
+        shared = encoder.logit_bias(at, parts, torch.float32)
+        self.shared = 0.0 if shared is None else shared[0, :, 0].flip(-1)  # [H, M]
+        self.of_query = encoder.prepare(at, parts, torch.float32)
+        # Turned are queries at every distance from the first token, on the side before them.
+        every = torch.arange(count)[None]
+        self.of_all = encoder.prepare(At(every, every, count), parts, torch.float32)
+
+    def terms(self, part: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield stream, values and image of each term that ``part`` has."""
+        index = self.by_part[id(part)]
+        tables = self.of_query[index]
+        still = self._bias(part, tables)
+        bias = self.shared + still[0]
+        if float(bias.abs().max()) > _NOTHING:
+            seen = bias.masked_fill(bias < _HIDDEN_BELOW, float("nan"))
+            yield "bias", seen, torch.softmax(bias, dim=-1)
+        angles = self._angles(part, self.of_all[index])
+        if float(angles.max()) > 0.1:
+            yield "turn", *self._mirrored(angles)
+        vectors = self._bias(part, tables, of_query=True, of_keys=False) - still
+        vectors = torch.cat(
+            [vectors, self._bias(part, tables, of_query=False, of_keys=True) - still]
+        )
+        if float(vectors.abs().max()) > _NOTHING:
+            yield "content", vectors.norm(dim=0), _similarity(vectors)
+        if part.needs_weights:
+            vectors = self._values(part, tables)
+            yield "values", vectors.norm(dim=0), _similarity(vectors)
+
+    def _bias(
+        self, part: Any, tables: Tables, *, of_query: bool = False, of_keys: bool = False
+    ) -> Tensor:
+        """Return the part's term, [probes, H, M], where tokens are zero or unit vectors in turn.
+
+        It is linear in queries and in keys: the squares of the answers to all D unit vectors add up to
+        its variance over tokens whose channels are independent and of variance 1.
+        """
+        probes = self.width if of_query or of_keys else 1
+        unit = torch.eye(self.width)[:, None, None]
+        q = torch.zeros(probes, self.heads, 1, self.width) + (unit if of_query else 0.0)
+        k = torch.zeros(probes, self.heads, len(self.distances), self.width)
+        k = k + (unit if of_keys else 0.0)
+        found = part.bias(q, k, tables)
+        if found is None:
+            return torch.zeros(probes, self.heads, len(self.distances))
+        return found[:, :, 0].expand(probes, self.heads, -1).flip(-1)
+
+    def _angles(self, part: Any, tables: Tables) -> Tensor:
+        """Return by how many degrees each even channel is turned from its direction at i = 0: [D / 2, N]."""
+        count = (len(self.distances) + 1) // 2 if self.distances[0] < 0 else len(self.distances)
+        probes = torch.eye(self.width)[::2, None, None].expand(-1, self.heads, count, -1)
+        turned = part.turn(probes, "q", tables)[:, 0]  # [D / 2, N, D]
+        cosines = F.cosine_similarity(turned, turned[:, :1], dim=-1)
+        return torch.rad2deg(cosines.clamp(-1, 1).acos())
+
+    def _mirrored(self, angles: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the similarity [1, M] and the angles [D / 2, M], by signed distance."""
+        angles = angles[:, self.distances.abs()]
+        return torch.deg2rad(angles).cos().mean(dim=0, keepdim=True), angles
+
+    def _values(self, part: Any, tables: Tables) -> Tensor:
+        """Return what a key adds that has all the weight, by distance: [D, H, M]."""
+        found = []
+        for weights in torch.eye(len(self.distances)).split(_MOST_KEYS):
+            each = weights[:, None, None].expand(-1, self.heads, 1, -1)
+            found.append(part.values(each, tables)[:, :, 0])  # [keys, H, D]
+        return torch.cat(found).permute(2, 1, 0).flip(-1)
+
+
+def _similarity(vectors: Tensor) -> Tensor:
+    """Return the cosines [M, M] of the ``vectors`` [X, H, M] of two distances, the mean over heads."""
+    unit = F.normalize(vectors, dim=0)
+    return torch.einsum("xhm,xhn->hmn", unit, unit).mean(dim=0)
