@@ -64,6 +64,20 @@ def test_logits_and_output_are_those_of_the_paper(side, per_head, values):
 
 
 @every_stack
+def test_gradients_are_those_of_the_equations(side):
+    stack, x = stack_of(side)
+    offsets = [[j - i for j in range(LENGTH)] for i in range(LENGTH)]
+    block = stack.layers[0]
+    parameters = [*block.positions.parameters(), *block.self_attn.parameters()]
+    found, wanted = (
+        torch.autograd.grad(output.square().sum(), parameters)
+        for output in (attended(stack, x), expected(stack, x, offsets)[1])
+    )
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
+@every_stack
 @torch.no_grad()
 def test_keys_are_those_of_wav2vec2_bert(side, monkeypatch):
     """Class compared with: transformers' Wav2Vec2BertSelfAttention, ``relative_key``."""
