@@ -48,6 +48,13 @@ CASES = {
     # Stored under the name that the encoder had before: it must load.
     "rotation": ("--position-encoder", "rotation_flow"),
     **{name: ("--position-encoder", name) for name in ("sinusoidal", "none")},
+    **{
+        name: ("--position-encoder", name)
+        for name in (
+            *("rope", "t5", "alibi", "shaw", "nezha", "xl", "tener", "deberta", "tupe"),
+            *("conv", "token-rnn", "complex"),
+        )
+    },
     DONOR: (),
 }
 LANGUAGES = ("--source-lang", "en", "--target-lang", "de")

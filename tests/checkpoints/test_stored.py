@@ -8,7 +8,7 @@ import json
 import make_stored
 import pytest
 import torch
-from helpers import difference, signals
+from helpers import difference, position_parameters, signals
 from make_stored import CASES, DONOR, STORED, load, outputs, unpacked
 
 from fairseq_floater.checkpoints.reading import load_checkpoint, model_args
@@ -48,8 +48,11 @@ def test_a_stored_checkpoint_gives_its_stored_outputs(case, tmp_path):
 def test_a_change_of_positions_would_be_noticed(case, tmp_path):
     """Without this the outputs could be those of the Transformer around the encoder."""
     model, task = load(unpacked(case, tmp_path))
-    for _, _, signal in signals(model):
-        signal.compute = lambda n, parts, compute=signal.compute: 1.05 * compute(n, parts)
+    for _, _, encoder in signals(model):
+        encoder.compute = lambda n, parts, compute=encoder.compute: 1.05 * compute(n, parts)
+        if not encoder.tabulated:
+            for parameter in position_parameters(model):
+                parameter.data.mul_(1.05)
     pairs = [torch.tensor(o["log_probs"]) for o in (outputs(model, task), EXPECTED[case])]
     assert difference(*pairs) > 3 * tolerance(case)
 
