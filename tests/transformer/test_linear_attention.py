@@ -158,6 +158,10 @@ def test_the_output_is_the_papers(kernel, options, causal, counts):
     if not causal:  # as the encoder hides its padding: by a mask of one row
         mask = additive_mask(hidden, torch.float64)
         assert difference(built(x, x, x, attn_mask=mask, **arguments)[0], output) == 0
+        mask[0] = 0.0
+        only_first = hidden & (torch.arange(3) == 0)[:, None]
+        both, _ = built(x, x, x, only_first, attn_mask=mask, **arguments)
+        assert difference(both, output) == 0
 
 
 @every_kernel
