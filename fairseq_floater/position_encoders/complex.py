@@ -85,9 +85,9 @@ class ComplexOrderEmbedding(InputStage):
         omega = self._initial_omega() if self.omega is None else self.omega
         if self.by_word:
             omega = F.embedding(words.T, omega)  # [T, B, C / 2]
-        omega = omega.to(torch.promote_types(omega.dtype, torch.float32))
+        # The places are float32, so that frequencies of half precision give angles of float32 too.
         angles = at.queries.T.unsqueeze(-1) / at.rows_per_token * omega
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
-    def enter(self, x: Tensor, part: BlockPositions, at: Pass) -> Tensor:
+    def change(self, x: Tensor, part: BlockPositions, at: Pass) -> Tensor:
         return turn_pairs(x, *at.tables)

@@ -14,7 +14,6 @@ from fairseq_floater.position_encoders.stage import (
     InputStage,
     Pass,
     StatefulPart,
-    padded_slots,
     without_gaps,
 )
 
@@ -74,12 +73,9 @@ class ConvolutionPositions(InputStage):
     def build_block(self, block_index: int) -> ConvolutionPart:
         return ConvolutionPart(block_index, self.spec)
 
-    def enter(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
-        padded = padded_slots(at.tokens)
-        if padded is not None:
-            x = x.masked_fill(padded, 0)
+    def change(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
         if at.incremental_state is not None:
-            return x + self._one_step(x, part, padded, at)
+            return x + self._one_step(x, part, at)
         reach = self.spec.options["conv_kernel"] - 1
         before = reach if self.spec.causal else reach // 2
 
@@ -90,16 +86,14 @@ class ConvolutionPositions(InputStage):
             return x + convolved(x)
         return x + without_gaps(convolved, x, at.tokens.is_padding)
 
-    def _one_step(
-        self, x: Tensor, part: ConvolutionPart, padded: Tensor | None, at: Pass
-    ) -> Tensor:
+    def _one_step(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
         """Convolve the last token, ``x`` [1, B, C], with those kept before it; zeros at the start."""
         assert at.incremental_state is not None
         before = part.recall(at.incremental_state)
         if before is None:
             before = x.new_zeros(self.spec.options["conv_kernel"] - 1, *x.shape[1:])
         window = torch.cat([before, x])  # [K, B, C]
-        kept = window[1:] if padded is None else torch.where(padded, before, window[1:])
+        kept = window[1:] if at.padded is None else torch.where(at.padded, before, window[1:])
         part.keep(at.incremental_state, kept)
         convolved: Tensor = part(window)
         return convolved

@@ -36,6 +36,15 @@ class Pass(NamedTuple):
     tables: Tables = ()
     incremental_state: IncrementalState | None = None
 
+    @property
+    def padded(self) -> Tensor | None:
+        """Return which slots of the stream are padding, [T, B, 1]; None where no sentence has any."""
+        tokens = self.tokens
+        if not tokens.has_padding:
+            return None
+        is_padding = tokens.is_padding[:, -1:] if tokens.last_only else tokens.is_padding
+        return is_padding.T.unsqueeze(-1)
+
 
 class StatefulPart(BlockPositions):
     """Keep, between the steps of decoding, what one block's stage needs of the tokens before."""
@@ -83,20 +92,18 @@ class InputStage(PositionEncoder):
         """
         return ()
 
-    @abstractmethod
     def enter(self, x: Tensor, part: Any, at: Pass) -> Tensor:
         """Return the stream [T, B, C] that the block of ``part`` gets for ``x`` [T, B, C]."""
+        padded = at.padded
+        # Whatever attention has left in a padded slot, no token and no gradient shall see it.
+        return self.change(x if padded is None else x.masked_fill(padded, 0), part, at)
+
+    @abstractmethod
+    def change(self, x: Tensor, part: Any, at: Pass) -> Tensor:
+        """Do what :meth:`enter` says for a stream that is zero where it is padded."""
 
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
         raise RuntimeError(f"--position-encoder {self.name} has no position table.")
-
-
-def padded_slots(tokens: Tokens) -> Tensor | None:
-    """Return which slots of the stream are padding, [T, B, 1], or None where no sentence has any."""
-    if not tokens.has_padding:
-        return None
-    is_padding = tokens.is_padding[:, -1:] if tokens.last_only else tokens.is_padding
-    return is_padding.T.unsqueeze(-1)
 
 
 def without_gaps(run: Callable[[Tensor], Tensor], x: Tensor, is_padding: Tensor) -> Tensor:

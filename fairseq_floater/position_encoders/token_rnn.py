@@ -13,7 +13,6 @@ from fairseq_floater.position_encoders.stage import (
     InputStage,
     Pass,
     StatefulPart,
-    padded_slots,
     without_gaps,
 )
 
@@ -62,12 +61,9 @@ class TokenRecurrence(InputStage):
     def build_block(self, block_index: int) -> StatefulPart:
         return StatefulPart(block_index)
 
-    def enter(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
-        padded = padded_slots(at.tokens)
-        if padded is not None:
-            x = x.masked_fill(padded, 0)
+    def change(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
         if at.incremental_state is not None:
-            states = self._one_step(x, part, padded, at)
+            states = self._one_step(x, part, at)
         elif at.tokens.padding_behind:
             states = self._states(x)
         else:
@@ -79,14 +75,14 @@ class TokenRecurrence(InputStage):
         states: Tensor = self.recurrence(x)[0]
         return states
 
-    def _one_step(self, x: Tensor, part: StatefulPart, padded: Tensor | None, at: Pass) -> Tensor:
+    def _one_step(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
         """Read the last token, ``x`` [1, B, C], after the state that is kept: [1, B, C]."""
         assert at.incremental_state is not None
         before = part.recall(at.incremental_state)
         if before is None:
             before = torch.zeros_like(x)
         state: Tensor = self.recurrence(x, before)[1]
-        if padded is not None:
-            state = torch.where(padded, before, state)
+        if at.padded is not None:
+            state = torch.where(at.padded, before, state)
         part.keep(at.incremental_state, state)
         return state

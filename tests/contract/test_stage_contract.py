@@ -79,6 +79,19 @@ def test_a_sentence_alone_is_the_sentence_among_others_wherever_padding_stands(
 
 
 @every_stage
+def test_no_gradient_sees_what_stands_in_padded_slots(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    for stack in (model.encoder, model.decoder):
+        stream = Stream(stack)
+        tokens = Tokens.read(stream.is_padding)
+        tables = stream.stage.prepare(stream.words, tokens, torch.float32)
+        entered = stream.stage.enter(stream.x, stream.part, Pass(tokens, tables))
+        entered[~stream.is_padding.T].square().sum().backward()
+        own = [*stream.stage.parameters(), *stream.part.parameters()]
+        assert own and all(p.grad.isfinite().all() and p.grad.any() for p in own)
+
+
+@every_stage
 def test_a_step_skips_padding_and_follows_its_beam(encoder, blocks, target):
     """Each of two orders comes before a step; fairseq's decoder walks its modules to pass it on."""
     model = visible(encoder, blocks, target)
@@ -177,6 +190,16 @@ def test_over_the_sinusoid_a_stage_starts_as_the_transformer_and_leaves_it(
     for stack in (model.encoder, model.decoder):
         own = [p for name, p in stack.named_parameters() if "positions." in name]
         assert max(float(p.grad.abs().max()) for p in own) > 0
+
+
+@pytest.mark.parametrize(("encoder", "options"), STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("blocks", ["all", "input"])
+def test_without_the_sinusoid_a_stage_tells_order_from_the_start(encoder, options, blocks):
+    model = build(encoder, blocks, "stage", **options).eval()
+    source, target_in = sentence(9), shifted(sentence(7, seed=1))
+    swapped = source[:, [0, 4, 2, 3, 1, 5, 6, 7, 8]]
+    ours, others = (log_probs(model, words, target_in) for words in (source, swapped))
+    assert difference(ours, others) > 1e-3
 
 
 @every_stage

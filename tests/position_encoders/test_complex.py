@@ -18,7 +18,7 @@ from helpers import (
 from stage_oracles import largest_difference
 
 from fairseq_floater.experiments import info
-from fairseq_floater.position_encoders.transforms import Stretch
+from fairseq_floater.position_encoders.transforms import Stretch, Tokens
 
 
 def sinusoids(channels):
@@ -111,6 +111,20 @@ def test_a_stretched_token_is_turned_as_far_as_the_place_it_stands_for(monkeypat
             parameter.mul_(2)
     real = batch[1].ne(PAD)
     assert difference(log_probs(model.eval(), *batch)[real], stretched[real]) <= 2e-5
+
+
+@pytest.mark.parametrize("omega", ["word", "shared", "fixed"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
+def test_angles_far_away_are_computed_in_float32_and_cast_last(omega, dtype):
+    model = visible("complex", "all", "stage", complex_omega=omega)
+    words = torch.arange(3000)[None] % VOCABULARY
+    tokens = Tokens.read(torch.zeros_like(words).bool())
+    with torch.no_grad():
+        rounded = model.to(dtype).encoder.positions.prepare(words, tokens, dtype)
+        exact = model.float().encoder.positions.prepare(words, tokens, torch.float32)
+    for actual, expected in zip(rounded, exact, strict=True):
+        assert actual.dtype == dtype
+        assert torch.equal(actual, expected.to(dtype))
 
 
 def test_bad_options_are_refused():
