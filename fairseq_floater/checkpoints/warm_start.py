@@ -171,6 +171,8 @@ def _adopt(
     trained_length: int | None,
 ) -> None:
     """Let every position encoder start as near to the donor's function as it can."""
+    if any(map(_POSITION_KEY.search, report.copied)):
+        return  # the donor has the encoder itself
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
 
         def donor_rows(limit: int, name: str = name, stack: Any = stack) -> Tensor:

@@ -123,6 +123,7 @@ class DebertaPositions(AttentionPositions):
     data_driven = True
     parameter_efficient = True
     continuous = True
+    silent_at_zero = ("vectors",)
     options = (
         Option("--deberta-distance", 64, "distance from which on all look alike", int),
         Option("--deberta-share", False, "version 2: take W_k and W_q of the content", bool),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
@@ -26,7 +26,7 @@ class NezhaPositions(AttentionPositions):
     sinusoid of r + k: R turned by a fixed angle in each pair of channels.
 
     Shapes: table [N, sides, D] of distances 0 .. N - 1, for keys before the query and, in an
-    encoder, behind it. Parameters: none.
+    encoder, behind it. Parameters: none; with ``--position-base keep`` a gate a stack.
     """
 
     name = "nezha"
@@ -37,6 +37,7 @@ class NezhaPositions(AttentionPositions):
     data_driven = False
     parameter_efficient = True
     continuous = True
+    silent_at_zero = ("gate.weight",)
     options = (
         Option("--nezha-clip", 64, "distance k from which on all share a vector; 0: none is", int),
     )
@@ -65,6 +66,7 @@ class NezhaPositions(AttentionPositions):
                 "--position-encoder nezha needs an even number of channels a head, but a head has "
                 f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
             )
+        self.gate = Gate(spec)
 
     def build_block(self, block_index: int) -> DistanceVectors:
         return DistanceVectors(block_index, self.spec)
@@ -82,6 +84,6 @@ class NezhaPositions(AttentionPositions):
         furthest = at.num_rows - 1
         if self.spec.options["nezha_clip"]:
             furthest = min(furthest, self.spec.options["nezha_clip"] * at.rows_per_token)
-        table = self(furthest + 1, blocks, dtype, at.rows_per_token).flatten(0, 1)
+        table = self.gate(self(furthest + 1, blocks, dtype, at.rows_per_token)).flatten(0, 1)
         rows = self.signed_rows(at.distances.clamp(-furthest, furthest))[:, None]
         return [(rows, table, table)] * len(blocks)

@@ -90,6 +90,7 @@ class ShawPositions(AttentionPositions):
     data_driven = True
     parameter_efficient = True
     continuous = True
+    silent_at_zero = ("key_vectors", "value_vectors")
     options = (
         Option("--shaw-clip", 16, "distance k from which on all share a vector", int),
         Option(

@@ -48,7 +48,7 @@ class T5Positions(DistanceBias):
     source = "Raffel et al. 2020"
     data_driven = True
     parameter_efficient = True
-    silent_at_zero = ("weight",)
+    silent_at_zero: ClassVar[tuple[str, ...]] = ("weight",)
     options: ClassVar[tuple[Option, ...]] = (
         Option("--t5-buckets", 32, "buckets of distances, of both sides together", int),
         Option("--t5-max-distance", 128, "distance from which on all share a bucket", int),

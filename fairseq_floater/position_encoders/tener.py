@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
@@ -72,7 +72,8 @@ class TenerPositions(AttentionPositions):
     and query meet the distance with opposite signs. Keys keep their projection W_k, which the paper
     drops. Past the trained length come R_d that were never met.
 
-    Shapes: table [N, D], R at positions 0 .. N - 1. Parameters: 2 C a block.
+    Shapes: table [N, D], R at positions 0 .. N - 1. Parameters: 2 C a block;
+    with ``--position-base keep`` a gate a stack.
     """
 
     name = "tener"
@@ -83,6 +84,7 @@ class TenerPositions(AttentionPositions):
     data_driven = True
     parameter_efficient = True
     continuous = True
+    silent_at_zero = ("u", "gate.weight")
     options = (
         Option(
             "--tener-scale",
@@ -112,6 +114,7 @@ class TenerPositions(AttentionPositions):
                 "--position-encoder tener needs an even number of channels a head, but a head has "
                 f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
             )
+        self.gate = Gate(spec)
 
     def build_block(self, block_index: int) -> TenerPart:
         return TenerPart(block_index, self.spec)
@@ -126,7 +129,7 @@ class TenerPositions(AttentionPositions):
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
         queries, keys = gather_rows(table, at.queries), gather_rows(table, at.keys)
-        tables = [*angles(queries), mirrored(keys)]
+        tables = [*angles(queries), self.gate(mirrored(keys))]
         if self.spec.options["tener_key_term"]:
-            tables += [*angles(keys), mirrored(queries)]
+            tables += [*angles(keys), self.gate(mirrored(queries))]
         return [tables] * len(blocks)

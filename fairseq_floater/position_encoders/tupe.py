@@ -47,6 +47,7 @@ class TupePositions(T5Positions):
     formula = "(q_i k_j + (p_i U_Q) (p_j U_K)) / sqrt(2 D) + beta_h[bucket(i - j)]"
     source = "Ke et al. 2021"
     relative = False
+    silent_at_zero = ("weight", "query_projection.weight", "query_projection.bias")
     options = (
         Option(
             "--tupe-positions",

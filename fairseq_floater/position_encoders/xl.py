@@ -73,6 +73,7 @@ class XlPositions(AttentionPositions):
     data_driven = True
     parameter_efficient = False
     continuous = True
+    silent_at_zero = ("u", "projection.weight")
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

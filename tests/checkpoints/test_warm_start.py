@@ -6,7 +6,7 @@ import helpers
 import pytest
 import torch
 from fault_disks import small_disk
-from helpers import TINY, save_donor
+from helpers import TINY, save_donor, save_model
 
 from fairseq_floater.checkpoints.averaging import average
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
@@ -80,6 +80,7 @@ TO_BE_EXACT = {
     "floater": ["--floater-init-scale", "0"],
     "rnn": ["--position-target", "qkv"],
     "rotation_flow": ["--position-target", "qkv"],
+    "token-rnn": ["--token-rnn-residual"],
 }
 # Here positions are in the logits from the first update on, or in every block.
 NEVER_EXACT = {"rope", "alibi"}
@@ -104,14 +105,11 @@ def test_with_the_base_kept_the_start_is_the_donors_function(tmp_path, donor, en
     # And leaves it: what starts at zero is not stuck there.
     helpers.loss_of(model.train()).backward()
     names = POSITION_ENCODERS[encoder].silent_at_zero
-    silent = [
-        p
-        for module in helpers.position_modules(model)
-        for name, p in module.named_parameters()
-        if name in names
-    ]
-    assert not any(p.any() for p in silent)
-    assert all(p.grad.any() for p in silent)
+    owned = [named for m in helpers.position_modules(model) for named in m.named_parameters()]
+    silent = [(name, p) for name, p in owned if name in names]
+    assert {name for name, _ in silent} == set(names)
+    assert not any(p.any() for _, p in silent)
+    assert all(p.grad.any() for _, p in silent)
     assert bool(names) == any("zero at the start" in note for note in report.notes)
 
 
@@ -162,6 +160,8 @@ def test_the_donors_queries_make_up_for_another_scale_where_its_positions_stay(
 
 
 class GatedAlibi(AlibiPositions):
+    silent_at_zero = ("gate.weight",)
+
     def __init__(self, spec):
         super().__init__(spec)
         self.gate = Gate(spec)
@@ -189,6 +189,20 @@ def test_a_gate_starts_closed_and_opens_where_the_donors_positions_stay(
     open_already = helpers.tables(model)
     monkeypatch.undo()
     assert all(map(torch.equal, open_already, helpers.tables(loaded(tmp_path / "drop.pt"))))
+
+
+def test_positions_that_the_donor_brings_are_not_silenced(tmp_path):
+    """A donor of the plugin with the same encoder: its positions are copied, its queries scaled already."""
+    options = ["--position-encoder", "tupe", "--position-base", "keep"]
+    path = save_model(
+        tmp_path / "d.pt",
+        "tupe",
+        position_base="keep",
+        change=lambda state: state["encoder.positions.weight"].fill_(0.7),
+    )
+    report = warm_start(path, tmp_path / "out.pt", arch=TINY, model_options=options)
+    assert report.difference == 0
+    assert report.notes == []
 
 
 def test_a_hierarchy_takes_as_many_of_the_donors_rows_as_it_has(tmp_path, donor):
