@@ -16,6 +16,7 @@ def benchmark(verbs: Any) -> None:
         "benchmark",
         "floater benchmark --parts update memory --json benchmark.json --plot benchmark.png\n"
         "  floater benchmark --parts update -- --position-encoder rnn\n"
+        "  floater benchmark --parts update generation --encoders rope,t5,alibi\n"
         "options of a position encoder after -- make one contestant in place of FLOATER with an\n"
         "update interval of 1 and of 8; other options of the model are given to fairseq's as well",
         _run,

@@ -55,11 +55,12 @@ class Contestant:
 def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     """Return the baseline, and after it the models that are compared with it.
 
-    Options of a position encoder make one contestant in the place of the default ones; other
-    options of the model are given to all, the baseline included.
+    Each of ``encoders`` is a contestant in the place of the default ones, with all options; without
+    them, options of a position encoder make one. Other options of the model are given to all, the
+    baseline included.
 
     Args:
-        settings: ``model_options`` among them.
+        settings: ``encoders`` and ``model_options`` among them.
         save_dir: where fairseq's trainer may write, which it does when an update fails.
 
     Raises:
@@ -69,7 +70,9 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     baseline, own = _configuration(ARCHITECTURES[settings.arch], words, settings, save_dir)
     own += [NO_BASE] * (NO_BASE in settings.model_options)
     variants: dict[str, Sequence[str]] = dict(DEFAULT_CONTESTANTS)
-    if own:
+    if settings.encoders:
+        variants = {name: ("--position-encoder", name) for name in settings.encoders}
+    elif own:
         variants = {" ".join(word.removeprefix("--") for word in own): ()}
     found = [Contestant(BASELINE, baseline)]
     for name, options in variants.items():

@@ -197,7 +197,8 @@ def _tables(bench: Bench, contestant: Contestant) -> dict[int, Turn]:
     model = fresh_model(contestant, TranslationTask(cfg.task, bench.words, bench.words))
     stack = model.to(device).train().encoder
     signal = getattr(stack, "positions", None)
-    if signal is None:
+    # A table of fixed length does not grow with the input, and some encoders have none.
+    if signal is None or not signal.tabulated or signal.table_length:
         return {}
     owners = (getattr(block, "positions", None) for block in all_blocks(stack))
     parts = [part for part in owners if part is not None]
@@ -208,9 +209,12 @@ def _tables(bench: Bench, contestant: Contestant) -> dict[int, Turn]:
     def turn(length: int) -> Turn:
         def compute(number: int) -> None:
             table = signal(length, parts, torch.float32)
-            torch.autograd.grad(table, learned, one.expand_as(table))
+            # What only attention reads (u and v of Transformer-XL) has no part in the table.
+            torch.autograd.grad(table, learned, one.expand_as(table), allow_unused=True)
 
         return compute
 
+    if not parts or not signal(2, parts, torch.float32).requires_grad:
+        return {}
     lengths = bench.settings.growth_lengths
-    return {n: turn(n) for n in lengths if n <= signal.max_positions and learned}
+    return {n: turn(n) for n in lengths if n <= signal.max_positions}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.position_encoders.registry import ENCODERS
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.verbs import positive
 
@@ -39,6 +40,17 @@ def length_range(text: str) -> tuple[int, int]:
             f"must be LOW:HIGH with 2 <= LOW <= HIGH, such as 16:256, but is {text!r}"
         )
     return int(match[1]), int(match[2])
+
+
+def encoder_names(text: str) -> tuple[str, ...]:
+    """Parse ``--encoders NAME,NAME`` or ``all``."""
+    names = tuple(ENCODERS) if text == "all" else tuple(filter(None, text.split(",")))
+    unknown = [name for name in names if name not in ENCODERS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"must be all, or some of {', '.join(ENCODERS)} with commas, but is {text!r}"
+        )
+    return names
 
 
 def _option(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
@@ -74,6 +86,13 @@ class Settings:
         "shape of the plugin's models and of fairseq's",
         choices=ARCHITECTURES,
         metavar="A",
+    )
+    encoders: Sequence[str] = _option(
+        (),
+        "position encoders to compare, with commas, or all",
+        "FLOATER with an update interval of 1 and of 8",
+        type=encoder_names,
+        metavar="NAMES",
     )
     tokens: int = _number(4096, "fairseq's --max-tokens: a batch's longer side, padded")
     length: tuple[int, int] = _option(

@@ -1,3 +1,4 @@
+import argparse
 import gc
 import itertools
 import json
@@ -10,11 +11,12 @@ import pytest
 import torch
 
 from fairseq_floater.benchmark import batches, contestants, memory, parts, solvers
-from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
+from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings, encoder_names
 from fairseq_floater.benchmark.tables import format_seconds
 from fairseq_floater.benchmark.timing import comparison, exponent, quartiles, side_by_side
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UserError
+from fairseq_floater.position_encoders.registry import ENCODERS
 
 # What fairseq and Hydra say of each other; the command keeps it from its users.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -316,8 +318,26 @@ def test_growth_is_of_tables_that_learn(three):
     assert set(parts.exponents(rows, quick)) == {"floater"}
     learned = found("--position-encoder", "learned")
     assert [row["positions"] for row in parts.growth_rows(bench(quick, learned))] == [8]
-    for encoder in ("sinusoidal", "none"):
-        assert parts.growth_rows(bench(quick, found("--position-encoder", encoder))) == []
+    fixed = found(encoders=("sinusoidal", "none", "rope", "alibi"))
+    assert parts.growth_rows(bench(quick, fixed)) == []
+    turned = found("--rope-learned", encoders=("rope", "t5"))
+    rows = parts.growth_rows(bench(quick, turned))
+    assert [(row["contestant"], row["positions"]) for row in rows] == [
+        (name, length) for name in ("rope", "t5") for length in (8, 1100)
+    ]
+
+
+def test_encoders_stand_side_by_side_beside_one_baseline():
+    three = found("--dropout", "0.2", "--rope-partial", "0.5", encoders=("rope", "none"))
+    assert [c.name for c in three] == ["fairseq", "rope", "none"]
+    assert [c.cfg.model.position_encoder for c in three[1:]] == ["rope", "none"]
+    assert {c.cfg.model.dropout for c in three} == {0.2}
+    assert three[1].cfg.model.rope_partial == 0.5
+    assert encoder_names("rope,t5") == ("rope", "t5")
+    assert encoder_names("all") == tuple(ENCODERS)
+    for text in ("", "rope,bert"):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be all, or some of floater, "):
+            encoder_names(text)
 
 
 def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
