@@ -8,12 +8,13 @@ import pytest
 import yaml
 from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from helpers import build, every_case
+from helpers import VOCABULARY, build, every_case
 
 from fairseq_floater.checkpoints.averaging import AverageReport
 from fairseq_floater.checkpoints.reading import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments import info
 from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.info import COSTS, added_parameters, costs
@@ -314,7 +315,8 @@ def test_sizes_are_fairseqs(arch):
 
 
 @every_case
-def test_added_parameters_are_those_of_the_model(encoder, blocks, target):
+def test_added_parameters_are_those_of_the_model(encoder, blocks, target, monkeypatch):
+    monkeypatch.setattr(info, "VOCABULARY", VOCABULARY)
     model = build(encoder, blocks, target)
     found = position_parameters(dict(model.named_parameters()))
     options = {"position_target": target}
