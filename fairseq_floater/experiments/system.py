@@ -83,10 +83,10 @@ class System:
             parts.append("input only" if self.blocks == "input" else "all blocks")
         if self.resolved_target != DEFAULT_TARGETS[self.encoder]:
             parts.append(str(self.resolved_target))
-        # Nothing stands underneath positions inside attention, whatever `--no-base` says.
-        inside = DEFAULT_TARGETS[self.encoder] == "attention"
-        is_base = inside or (self.encoder, self.blocks) == ("sinusoidal", "input")
-        if self.base == self.scratch and not is_base:
+        # Underneath what is no signal nothing stands, whatever `--no-base` says.
+        is_signal = DEFAULT_TARGETS[self.encoder] in ("qkv", "hidden")
+        is_base = (self.encoder, self.blocks) == ("sinusoidal", "input")
+        if self.base == self.scratch and is_signal and not is_base:
             parts.append("with base" if self.base else "no base")
         parts += [] if self.scratch else ["warm"]
         words = re.sub(r"--position-stretch[ =]\S+", "--stretched", " ".join(self.options))
