@@ -155,8 +155,8 @@ LENGTHS = (
 )
 DDP_CASES = {
     f"{encoder}-{target}": {"encoder": encoder, "target": target}
-    for encoder in POSITION_ENCODERS
-    for target in ("qkv", "hidden")
+    for encoder, kind in POSITION_ENCODERS.items()
+    for target in kind.targets
 }
 DDP_CASES |= {
     f"floater-{target}-interval": {**DDP_CASES[f"floater-{target}"], "floater_update_interval": 4}

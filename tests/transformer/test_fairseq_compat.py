@@ -443,8 +443,14 @@ BAD = [
     ({"floater_update_interval": 2.5}, ["--floater-update-interval", "int", "2.5"]),
     ({"base_layers": 1}, ["--base-layers", "must be 0", "1 instead"]),
     ({"ddp_backend": "fully_sharded"}, ["--ddp-backend", "must not be", "fully_sharded"]),
-    ({"encoder_xformers_att_config": "{}"}, ["--encoder-xformers-att-config", "hidden", "'{}'"]),
-    ({"decoder_xformers_att_config": "{}"}, ["--decoder-xformers-att-config", "hidden", "'{}'"]),
+    (
+        {"encoder_xformers_att_config": "{}"},
+        ["--encoder-xformers-att-config", "must not be", "'{}'"],
+    ),
+    (
+        {"decoder_xformers_att_config": "{}"},
+        ["--decoder-xformers-att-config", "must not be", "'{}'"],
+    ),
 ]
 
 
