@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS, EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows_between
 from fairseq_floater.position_encoders.t5 import T5Positions

@@ -251,3 +251,22 @@ def additive_mask(padding: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask that hides padding [B, S] from every query: [B, 1, 1, S], 0 or -inf."""
     zeros = torch.zeros_like(padding, dtype=dtype)
     return zeros.masked_fill_(padding.bool(), float("-inf"))[:, None, None]
+
+
+def widen_masks(
+    encoder_out: Tensor,
+    encoder_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    padding_mask: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Widen the masks of self-attention by the source in front (every source key is visible)."""
+    source_len, batch, _ = encoder_out.shape
+    if attn_mask is not None:
+        attn_mask = torch.cat(
+            (attn_mask.new_zeros(attn_mask.size(0), source_len), attn_mask), dim=1
+        )
+    if padding_mask is not None:
+        if encoder_padding_mask is None:
+            encoder_padding_mask = padding_mask.new_zeros(batch, source_len)
+        padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
+    return attn_mask, padding_mask

@@ -27,7 +27,11 @@ from fairseq_floater.position_encoders.hooks import (
     Tables,
 )
 from fairseq_floater.position_encoders.in_attention import AttentionPart
-from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.transformer.attention import (
+    IncrementalState,
+    PositionBiasedAttention,
+    widen_masks,
+)
 from fairseq_floater.transformer.linear_attention import attention_class
 
 QKV = ("q", "k", "v")
@@ -198,7 +202,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             keys = torch.cat((encoder_out, query), dim=0)
             for stream, of_source in source_biases.items():
                 biases[stream] = of_source.followed_by(biases[stream], batch=x.size(1))
-            self_attn_mask, self_attn_padding_mask = _widen_masks(
+            self_attn_mask, self_attn_padding_mask = widen_masks(
                 encoder_out, encoder_padding_mask, self_attn_mask, self_attn_padding_mask
             )
         attended, weights = self.self_attn(
@@ -291,22 +295,3 @@ def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> 
     return isinstance(attention, PositionBiasedAttention) and _holds_keys(
         attention, incremental_state
     )
-
-
-def _widen_masks(
-    encoder_out: Tensor,
-    encoder_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    padding_mask: Tensor | None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Widen the masks of self-attention by the source in front (every source key is visible)."""
-    source_len, batch, _ = encoder_out.shape
-    if attn_mask is not None:
-        attn_mask = torch.cat(
-            (attn_mask.new_zeros(attn_mask.size(0), source_len), attn_mask), dim=1
-        )
-    if padding_mask is not None:
-        if encoder_padding_mask is None:
-            encoder_padding_mask = padding_mask.new_zeros(batch, source_len)
-        padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
-    return attn_mask, padding_mask

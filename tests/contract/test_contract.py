@@ -37,7 +37,7 @@ from helpers import (
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.row_range import PositionRangeError
 from fairseq_floater.position_encoders.signal import PositionSignal
 

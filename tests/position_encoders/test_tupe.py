@@ -20,7 +20,7 @@ from helpers import (
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders.base import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.position_encoders.transforms import At, Tokens
 

@@ -1,0 +1,164 @@
+"""Keep a table of positions in evaluation, and know when it is stale.
+
+Letters: N positions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.row_range import check_rows
+
+# `max_positions()` of an encoder without a limit of its own.
+UNLIMITED_POSITIONS = 1_000_000
+# A kept table has at least this many rows, and grows by doubling.
+SMALLEST_KEPT_TABLE = 64
+
+
+class KeptTable(nn.Module, ABC):
+    """Compute a table of rows [N, ...] over token positions; subclasses say how.
+
+    The table is computed in float32 with autocast off and cast last. In training, and wherever
+    gradients are wanted, it is computed at every call. In evaluation without gradients it is kept,
+    grown when a longer sentence comes, and dropped when the parameters may have changed: by
+    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
+    wants gradients, and, where a batch begins, by whatever changed a parameter's sum (``p.data``,
+    ``vector_to_parameters``, the state dict of a part). It is no buffer: never saved, averaged or
+    copied with a graph.
+    """
+
+    name: ClassVar[str]
+    #: The remedy where rows grow too large.
+    range_advice: ClassVar[str] = (
+        "Train with a smaller learning rate: the parameters have diverged."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Carries the device: an encoder without parameters must still follow `.to()`.
+        self.anchor: Tensor
+        self.register_buffer("anchor", torch.empty(0), persistent=False)
+        self._kept: dict[torch.dtype, Tensor] = {}
+        self._kept_for = torch.empty(0)  # the parameters' sums when it was computed
+        #: size of the last table, see :func:`check_rows`
+        self.size = 0.0
+
+    def check_length(self, num_positions: int) -> None:
+        """Raise ValueError for more positions than there are."""
+
+    @abstractmethod
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        """Compute the table in float32 from the parts of the blocks: [N, ...]."""
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        """Compute rows at token positions 0, 1/r, 2/r, ...: float32 [N, ...].
+
+        ``continuous`` encoders have them.
+
+        Args:
+            num_rows: N.
+            rows_per_token: r.
+            blocks: the parts of the blocks that receive positions.
+        """
+        raise NotImplementedError(f"{self.name} has no positions between two tokens.")
+
+    @property
+    def max_positions(self) -> int:
+        """Return the longest input in tokens, end symbol included."""
+        return UNLIMITED_POSITIONS
+
+    @property
+    def table_length(self) -> int | None:
+        """Return N where it does not grow with the input (a table of buckets, say), else None."""
+        return None
+
+    def forward(
+        self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, rows_per_token: int = 1
+    ) -> Tensor:
+        """Return the table [N, ...] in ``dtype``, computed or kept.
+
+        Args:
+            num_positions: N, unless :attr:`table_length` sets it.
+            blocks: the parts of the blocks that receive positions.
+            dtype: of the model.
+            rows_per_token: more than 1 while training on stretched positions only: the N rows are
+                that much closer, and nothing is kept.
+
+        Raises:
+            ValueError: more positions than the encoder has.
+            PositionRangeError: a row is too large for a model of ``dtype``.
+        """
+        num_positions = self.table_length or num_positions
+        if rows_per_token > 1:
+            return self._cast(
+                lambda: self.compute_between(num_positions, rows_per_token, blocks), dtype
+            )
+        self.check_length(num_positions)
+        if self.training or torch.is_grad_enabled():
+            self.drop_kept_table()
+            return self._computed(num_positions, blocks, dtype)
+        kept = self._kept.get(dtype)
+        if not self._kept:
+            self._kept_for = self._parameter_sums(blocks)
+        if kept is None or len(kept) < num_positions:
+            kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
+        return kept[:num_positions]
+
+    def drop_kept_table(self) -> None:
+        """Compute the table anew at the next call."""
+        self._kept.clear()
+
+    def begin_batch(self, blocks: Sequence[Any]) -> None:
+        """Forget what is kept if parameters changed unnoticed: reads each of them once."""
+        if self._kept and not torch.equal(self._kept_for, self._parameter_sums(blocks)):
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop all that was derived from the parameters, which may have changed."""
+        self.drop_kept_table()
+
+    def sources(self, blocks: Sequence[Any]) -> list[nn.Parameter]:
+        """Return the parameters that the table is computed from: the encoder's and its parts'."""
+        return [p for module in (self, *blocks) for p in module.parameters()]
+
+    def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
+        sums = [p.detach().sum(dtype=torch.float64) for p in self.sources(blocks)]
+        return torch.stack(sums) if sums else torch.empty(0)
+
+    def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        if self.table_length:
+            return self._computed(num_positions, blocks, dtype)
+        room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
+        try:
+            return self._computed(min(room, self.max_positions), blocks, dtype)
+        except FloatingPointError:
+            # A row that nobody has asked for yet left the range; the rows asked for may be fine.
+            return self._computed(num_positions, blocks, dtype)
+
+    def _computed(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        return self._cast(lambda: self.compute(num_positions, blocks), dtype)
+
+    def _cast(self, compute: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
+        """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""
+        with torch.autocast(self.anchor.device.type, enabled=False):
+            table = compute()
+        self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
+        return table.to(dtype)
+
+    def train(self, mode: bool = True) -> Self:
+        if mode or self.training:
+            self.drop_kept_table()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        self.forget()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.forget()
+        super()._load_from_state_dict(*args, **kwargs)
