@@ -33,6 +33,7 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 #: What `PositionEncoder.costs` names, beside the same model without positions.
 COSTS = {
     "elementwise": "a pass over the input or over q, k, v, and attention as fused as before",
+    "recurrence": "one token after the other in training too",
     "mask": "a float mask in fused attention",
     "weights": "attention that forms its weights and is not fused",
 }

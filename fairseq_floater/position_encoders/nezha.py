@@ -33,6 +33,7 @@ class NezhaPositions(AttentionPositions):
     title = "NEZHA"
     formula = "k_j + R[clip(j - i)]; v_j + R[clip(j - i)]; R a sinusoid"
     source = "Wei et al. 2019"
+    acts_on = "logits, values"
     inductive = True
     data_driven = False
     parameter_efficient = True

@@ -86,6 +86,7 @@ class ShawPositions(AttentionPositions):
     title = "Shaw"
     formula = "k_j + A^K[clip(j - i)]; v_j + A^V[clip(j - i)]"
     source = "Shaw et al. 2018"
+    acts_on = "logits, values"
     inductive = True
     data_driven = True
     parameter_efficient = True

@@ -44,6 +44,9 @@ class TokenRecurrence(InputStage):
     def describe(cls, options: dict[str, Any], target: str) -> str:
         return "GRU, " + ("added" if options["token_rnn_residual"] else "in the tokens' place")
 
+    def costs(self) -> tuple[str, ...]:
+        return ("recurrence",)
+
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         self.recurrence = nn.GRU(spec.dim, spec.dim)
