@@ -187,7 +187,7 @@ def _check(path: Path, config: Config) -> None:
     for side, language in vars(languages).items():
         rule = "a code such as de (in quotes where YAML takes it for something else)"
         require(LANGUAGE.fullmatch(language), f"languages: {side}", rule, language)
-    named = data.tests and all(re.fullmatch(r"[\w.-]+", test) for test in data.tests)
+    named = data.tests and all(re.fullmatch(r"[\w.-]+", str(test)) for test in data.tests)
     rule = "a list of names of letters, digits, `_`, `-` and `.`"
     require(named, "data: tests", rule, data.tests)
     choices: list[tuple[str, Any, Iterable[str]]] = [

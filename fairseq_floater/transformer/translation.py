@@ -74,7 +74,7 @@ class FloaterTransformerModel(TransformerModel):
         _refuse_unsupported(args)
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
-            "position encoder: %s, blocks: %s, target: %s%s%s",
+            "position encoder: %s, blocks: %s, target: %s%s%s%s",
             args.position_encoder,
             args.position_blocks,
             args.position_target,
