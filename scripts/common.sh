@@ -18,6 +18,11 @@ die() {
     exit 1
 }
 
+# has PYTHON PACKAGES...: they are installed there; looked for and not imported, which takes seconds.
+has() {
+    "$1" -c 'import sys; from importlib.util import find_spec; sys.exit(None in map(find_spec, sys.argv[1:]))' "${@:2}" 2>/dev/null
+}
+
 dry() { [[ $DRY_RUN == 1 ]]; }
 
 # run COMMAND...: shows a command as one could type it, then runs it. In a dry run only shows it, on stdout.
@@ -48,9 +53,8 @@ stoppable() {
 ensure_setup() {
     local root
     if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
-        if dry; then # looked for and not imported, which takes seconds
-            "$PYTHON" -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("fairseq_floater") is None)' \
-                2>/dev/null || die "Run scripts/setup.sh first: a dry run installs nothing."
+        if dry; then
+            has "$PYTHON" fairseq_floater || die "Run scripts/setup.sh first: a dry run installs nothing."
         else
             bash "$ROOT/scripts/setup.sh" || exit $?
         fi

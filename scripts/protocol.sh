@@ -5,7 +5,6 @@
 #
 # Trains the plain Transformer of CONFIG (once, shared by all systems), starts E from it, trains on at half the peak
 # rate, averages the last checkpoints, translates and scores every test set. A killed run goes on where it was.
-#
 #   --encoder E     a name that `floater info` lists; or plain: average and score the donor itself
 #   --blocks B      all (default) or input
 #   --target T      qkv or hidden (default: the encoder's own; not for encoders inside attention)
@@ -27,7 +26,7 @@
 # Tokens an update are the configuration's on any number of GPUs (--update-freq). SIGTERM saves a checkpoint first.
 # examples:
 #   bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
-#   bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder rnn -- --rnn-layers 2 --rnn-input vector
+#   bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder t5 -- --t5-max-distance 32
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -3,8 +3,7 @@
 #
 # usage: bash scripts/setup.sh [--help]
 #
-# Makes .venv with torch, fairseq, this package (editable) and the tools for its tests.
-# Takes about four minutes: fairseq compiles. A second run checks and does nothing.
+# In about four minutes (fairseq compiles) makes .venv with torch, fairseq, this package (editable) and the tools for its tests.
 #
 # FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
@@ -17,13 +16,8 @@ FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
 read_flags "$@"
 if (($#)); then usage >&2 && exit 2; fi
 
-# ready PYTHON: what is needed is installed there; looked for and not imported, which takes seconds.
-ready() {
-    "$1" -c 'import sys
-from importlib.util import find_spec
-sys.exit(any(find_spec(name) is None for name in ("torch", "fairseq", "torchdiffeq", "sacrebleu", "fairseq_floater")))' \
-        >/dev/null 2>&1
-}
+# ready PYTHON: what is needed is installed there.
+ready() { has "$1" torch fairseq torchdiffeq sacrebleu fairseq_floater; }
 
 if [[ -n ${FLOATER_PYTHON:-} ]]; then
     ready "$FLOATER_PYTHON" && exit 0

@@ -2,8 +2,7 @@
 # All tests. Sets itself up first.
 #
 # usage: bash scripts/test.sh [PYTEST OPTIONS]
-# Runs every test but those marked slow (about ten minutes on two cores). The first time it installs, in a minute,
-# what encoders are compared with (setup.py's "oracles"), but not into FLOATER_PYTHON.
+# Runs every test but those marked slow. The first time it installs what encoders are compared with (setup.py's "oracles").
 # example: bash scripts/test.sh -k contract
 #          bash scripts/test.sh -m slow
 
@@ -13,9 +12,7 @@ read_flags "$@"
 ensure_setup
 cd "$ROOT"
 # Not by setup.sh: transformers alone takes 130 MB, and nobody who trains needs it.
-if [[ -z ${FLOATER_PYTHON:-} ]] && ! "$PYTHON" -c 'import sys
-from importlib.util import find_spec
-sys.exit(any(find_spec(name) is None for name in ("transformers", "x_transformers", "rotary_embedding_torch")))'; then
+if [[ -z ${FLOATER_PYTHON:-} ]] && ! has "$PYTHON" transformers x_transformers rotary_embedding_torch; then
     say "installing other people's encoders, which ours are compared with"
     "$PYTHON" -m pip --quiet --disable-pip-version-check install --no-build-isolation --editable "${ROOT}[oracles]" ||
         say "they could not be installed: tests that compare with them are skipped"
