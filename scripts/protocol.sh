@@ -32,6 +32,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 words=("$@")
 for ((i = 0; i < $#; i++)); do
-    if [[ ${words[i]} == -- ]]; then words=("${words[@]:0:i}" "--model-options=${words[*]:i+1}"); fi
+    if [[ ${words[i]} == -- ]]; then words=("${words[@]:0:i}" "--model-options=${words[*]:i+1}") && break; fi
 done
 enter fairseq_floater run "${words[@]}"

@@ -55,6 +55,15 @@ def test_a_dry_run_prints_commands_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+def test_what_follows_two_dashes_are_options_of_the_model(tmp_path):
+    own = ("--t5-max-distance", "32", "--t5-buckets", "16")
+    words = ("--encoder", "t5", "--scratch", "--work", tmp_path / "w", "--dry-run", "--", *own)
+    done = run("protocol.sh", CONFIG, *words)
+    assert done.returncode == 0, done.stderr
+    trainings = [line for line in done.stdout.splitlines() if "fairseq_cli.train" in line]
+    assert len(trainings) == 1 and " ".join(own) in trainings[0]
+
+
 def test_a_script_uses_its_own_clone_whatever_is_installed_or_lies_around(tmp_path):
     other = tmp_path / "other clone"
     shutil.copytree(ROOT / "fairseq_floater", other / "fairseq_floater")
