@@ -410,7 +410,7 @@ def test_options_that_make_no_sense_are_refused(options, words):
 
 
 def test_the_phrase_in_the_log_names_every_option(caplog):
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="fairseq_floater"):
         build("deberta", target="attention")
         build(
             "deberta",

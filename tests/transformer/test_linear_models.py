@@ -268,7 +268,7 @@ def test_bad_options_are_refused(options, words):
     ids=["linear", "cross", "softmax"],
 )
 def test_dropout_without_weights_is_warned_of(options, remains, caplog):
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
         build(position_encoder="rope", attention_dropout=0.1, **options)
     assert ([remains] if remains else []) == [
         r.getMessage().rpartition("it acts ")[2].rstrip(".") for r in caplog.records
@@ -279,7 +279,7 @@ def test_dropout_without_weights_is_warned_of(options, remains, caplog):
 
 
 def test_the_log_says_which_attention(caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="fairseq_floater"):
         build(position_encoder="none", **LINEAR, **COSINE, **CROSS)
         build(position_encoder="none")
     said = [r.getMessage() for r in caplog.records if "position encoder: " in r.getMessage()]
