@@ -87,6 +87,9 @@ def test_the_authors_sinusoid_is_ours_turned():
 def test_far_distances_are_exact():
     row = interleaved_sinusoid(torch.tensor([-99_999.0], dtype=torch.float64), HEAD_DIM)
     assert difference(row[0], sinusoid(-99_999)) < 1e-6
+    # A key before the query stands at j - i < 0; half precision has no number 4,999.
+    far = stack_of("decoder", 0)[0].positions.compute(5000, [])[-1].flatten()
+    assert difference(far, sinusoid(-4_999).flatten()) < 1e-6
 
 
 def test_nothing_is_learned():

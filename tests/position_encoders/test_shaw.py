@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from distance_terms import Largest
 from helpers import (
     PAD,
     TOLERANCE,
@@ -15,7 +16,6 @@ from helpers import (
     visible,
 )
 from shaws_form import attended, causal_mask, logits, slots, stretched, written_out
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
@@ -200,19 +200,6 @@ def test_beyond_the_clip_all_distances_look_alike():
     )
     assert difference(near, far) == 0
     assert difference(nearer, far) > 1e-3
-
-
-class Largest(TorchDispatchMode):
-    """Keeps the number of elements of the largest tensor that an operation returned."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        result = operation(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return result
 
 
 @every_stack
