@@ -25,10 +25,10 @@ from fairseq_floater.experiments.commands import (
     seeds,
 )
 from fairseq_floater.experiments.hardware import use_gpus
-from fairseq_floater.experiments.job import Run, floater
+from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import BusyError, Launcher
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
-from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.protocol import Protocol, Run
 from fairseq_floater.experiments.run_folder import RunFolder, is_locked
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
@@ -196,8 +196,6 @@ class Table2:
             donor=column / PLAIN,
             seed=None if cell.encoder == PLAIN else seed,
             machines=self.machines,
-            launch=args.launch,
-            rendezvous=args.rendezvous,
             preparation=preparation_of(args),
         )
 
