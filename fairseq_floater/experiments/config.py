@@ -24,6 +24,7 @@ LONGEST_LABEL = 31  # of a system; the table of scores is then at most 100 colum
 # Which checkpoints a stage's average is made of; `average-of` of its budget.
 AVERAGE_OF = ("epochs", "updates")
 _LARGEST_SEED = 2**32 - 1  # numpy's
+_HIGHEST_RATE = 1000  # that of training; a whole number of YAML may be too large to be halved
 
 
 class ConfigError(UsageError):
@@ -207,8 +208,8 @@ def _check(path: Path, config: Config) -> None:
         require(number > 0, f"budget: {_name(key)}", "a positive whole number", number)
     require(0 <= config.seed <= _LARGEST_SEED, "seed", f"from 0 to {_LARGEST_SEED}", config.seed)
     rate = _option(path, config, "optimisation", "lr")
-    holds = isinstance(rate, (int, float)) and 0 < rate < float("inf")
-    require(holds, "optimisation: lr", "a number above 0", rate)
+    holds = isinstance(rate, (int, float)) and 0 < rate <= _HIGHEST_RATE
+    require(holds, "optimisation: lr", f"a number above 0, at most {_HIGHEST_RATE}", rate)
     for key in ("beam", "lenpen"):
         _option(path, config, "generation", key)
     for section in ("shape", "optimisation", "generation"):
