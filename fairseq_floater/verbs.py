@@ -34,6 +34,10 @@ VERBS = {
         "training, average, translations, scores",
         "experiments.cli",
     ),
+    "import-roberta": Verb(
+        "a RoBERTa or BERT of Hugging Face, or fairseq's of 2019 -> a fairseq checkpoint",
+        "checkpoints.cli",
+    ),
     "warm-start": Verb(
         "a plain Transformer's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",
