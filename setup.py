@@ -27,6 +27,7 @@ setup(
         "torchdiffeq>=0.2.4",
         "sacrebleu>=2.3,<3",
         "sentencepiece>=0.2",
+        "tokenizers>=0.13.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",
         "tqdm>=4.60",

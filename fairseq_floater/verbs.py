@@ -26,6 +26,10 @@ VERBS = {
     "numbers": Verb(
         "the built-in corpus: real number words in two languages, exact references", "data.cli"
     ),
+    "mlm": Verb(
+        "text for masked language modelling: subwords, dictionary, binarised data",
+        "data.understanding.cli",
+    ),
     "args": Verb(
         "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
     ),

@@ -9,7 +9,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import sentencepiece
 import tokenizers
@@ -25,7 +25,7 @@ _SYMBOLS = FAIRSEQ_SYMBOLS | {"<mask>"}
 class Encoded(NamedTuple):
     """Subwords as the dictionary has them, and the characters ``text[begin:end]`` of each one.
 
-    A span leaves out white space at its ends. Subwords that are parts of one character all have its span.
+    A span leaves out white space at its ends. Of the parts of one character, some may have an empty span.
     """
 
     subwords: list[str]
@@ -78,13 +78,13 @@ class Gpt2Subwords(Subwords):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         numbers = read_json(self.files[0])
-        lines = self.files[1].read_text(encoding="utf-8").split("\n")[1:]
-        merges = [tuple(line.split()) for line in lines if line]
+        lines = self.files[1].read_text(encoding="utf-8").split("\n")[1:]  # the first is a comment
         byte_level = tokenizers.pre_tokenizers.ByteLevel
         # A symbol without number would be dropped in silence.
         if not isinstance(numbers, dict) or not numbers.keys() >= set(byte_level.alphabet()):
             raise TextDataError(f"{self.files[0]} must have a number for each of the 256 bytes.")
         try:
+            merges = [(first, second) for first, second in map(str.split, filter(None, lines))]
             model = tokenizers.models.BPE(vocab=numbers, merges=merges)
         except Exception as error:  # the package raises nothing narrower
             raise TextDataError(f"{folder} holds no GPT-2 BPE: {error}.") from None
@@ -128,11 +128,19 @@ class SentencepieceSubwords(Subwords):
     def encode_with_offsets(self, text: str) -> Encoded:
         """Return the subwords of a text and the characters of each one."""
         subwords, spans = [], []
-        for piece in self._model.encode(text, out_type="immutable_proto").pieces:
-            parts = _without_symbols(piece.piece)
+        for piece, begin, end in self._pieces(text):
+            parts = _without_symbols(piece)
             subwords += parts
-            spans += [_trimmed(text, piece.begin, piece.end)] * len(parts)
+            spans += [_trimmed(text, begin, end)] * len(parts)
         return Encoded(subwords, spans)
+
+    def _pieces(self, text: str) -> list[tuple[str, int, int]]:
+        older = getattr(self._model, "encode_as_immutable_proto", None)
+        if older is not None:
+            return [(piece.piece, piece.begin, piece.end) for piece in older(text).pieces]
+        # The name of the same in sentencepiece 0.2.3, which refuses the older one.
+        found: Any = self._model.encode(text, out_type="offset_mapping")
+        return [(piece, *span) for piece, span in zip(found["pieces"], found["offsets"])]
 
 
 KINDS = {kind.kind: kind for kind in (Gpt2Subwords, SentencepieceSubwords)}
@@ -147,7 +155,9 @@ def load_subwords(folder: Path) -> Subwords:
     for kind in KINDS.values():
         if (folder / kind.names[0]).is_file():
             return kind(folder)
-    raise TextDataError(f"{folder} holds no subwords: neither encoder.json nor sentencepiece.model.")
+    raise TextDataError(
+        f"{folder} holds no subwords: neither encoder.json nor sentencepiece.model."
+    )
 
 
 def _without_symbols(piece: str) -> list[str]:
