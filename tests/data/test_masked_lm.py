@@ -82,6 +82,7 @@ def test_fairseq_trains_on_it_and_mask_follows_the_dictionary(prepared, tmp_path
     options = ("--task", "masked_lm", "--criterion", "masked_lm", "--arch", "roberta", *shape)
     options += ("--encoder-attention-heads", 1, "--tokens-per-sample", 99, "--max-positions", 99)
     options += ("--sample-break-mode", "none", "--batch-size", 4, "--max-update", 1, "--cpu")
+    options += ("--required-batch-size-multiple", 1)
     options += ("--num-workers", 0, "--lr", 0.1, "--optimizer", "adam", "--no-epoch-checkpoints")
     log = fairseq("train", prepared, *options, "--save-dir", tmp_path).stderr
     lines = (prepared / "dict.txt").read_text().count("\n")
