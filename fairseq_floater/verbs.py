@@ -51,6 +51,14 @@ VERBS = {
         "short to long: split parallel text by source length, score bin by bin",
         "evaluation.s2l.cli",
     ),
+    "glue": Verb(
+        "GLUE: official files -> data of fairseq's task sentence_prediction; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
+    "race": Verb(
+        "RACE: official files -> data of fairseq's task sentence_ranking; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
         "results.cli",
