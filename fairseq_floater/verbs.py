@@ -26,6 +26,10 @@ VERBS = {
     "numbers": Verb(
         "the built-in corpus: real number words in two languages, exact references", "data.cli"
     ),
+    "mlm": Verb(
+        "text for masked language modelling: subwords, dictionary, binarised data",
+        "data.understanding.cli",
+    ),
     "args": Verb(
         "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
     ),
@@ -50,6 +54,14 @@ VERBS = {
     "s2l": Verb(
         "short to long: split parallel text by source length, score bin by bin",
         "evaluation.s2l.cli",
+    ),
+    "glue": Verb(
+        "GLUE: official files -> data of fairseq's task sentence_prediction; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
+    "race": Verb(
+        "RACE: official files -> data of fairseq's task sentence_ranking; predictions -> scores",
+        "evaluation.understanding.cli",
     ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
