@@ -51,6 +51,10 @@ VERBS = {
         "short to long: split parallel text by source length, score bin by bin",
         "evaluation.s2l.cli",
     ),
+    "squad": Verb(
+        "question answering: SQuAD 1.1 and 2.0 for fairseq, and their official scores",
+        "evaluation.understanding.squad.cli",
+    ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
         "results.cli",
