@@ -63,6 +63,10 @@ VERBS = {
         "RACE: official files -> data of fairseq's task sentence_ranking; predictions -> scores",
         "evaluation.understanding.cli",
     ),
+    "squad": Verb(
+        "question answering: SQuAD 1.1 and 2.0 for fairseq, and their official scores",
+        "evaluation.understanding.squad.cli",
+    ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",
         "results.cli",
