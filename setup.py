@@ -27,12 +27,16 @@ setup(
         "torchdiffeq>=0.2.4",
         "sacrebleu>=2.3,<3",
         "sentencepiece>=0.2",
+        "tokenizers>=0.13.2",
+        "scikit-learn>=1.2",
+        "scipy>=1.9.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",
         "tqdm>=4.60",
         "psutil>=5.9",
         "sacremoses>=0.1",
         "subword-nmt>=0.3.8",
+        "safetensors>=0.4",
     ],
     extras_require={
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]

@@ -20,6 +20,7 @@ DECISIVE = (*_SAME, "hydra-core")
 PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
+    "safetensors": "safetensors",
     **{"hydra-core": "hydra", "subword-nmt": "subword_nmt"},
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")

@@ -1,10 +1,12 @@
-"""Add the verbs that make checkpoints: warm-start, average."""
+"""Add the verbs that make checkpoints: import-roberta, warm-start, average."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints.averaging import average as average_checkpoints
+from fairseq_floater.checkpoints.import_roberta import import_roberta as import_model
 from fairseq_floater.checkpoints.warm_start import warm_start as make_warm_start
 from fairseq_floater.verbs import add_verb, positive
 
@@ -33,6 +35,35 @@ def warm_start(verbs: Any) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the new tensors (default: 1)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT")
+
+
+def import_roberta(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "import-roberta",
+        "floater import-roberta roberta-base donor/roberta.pt --encoder-json gpt2_bpe/encoder.json\n"
+        "  fairseq-train ... --arch roberta_base --finetune-from-model donor/roberta.pt",
+        import_model,
+    )
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="HF_DIR",
+        help="folder with config.json, model.safetensors or pytorch_model.bin, and vocab.json "
+        "(RoBERTa) or vocab.txt (BERT); or fairseq's model.pt, with dict.txt beside it",
+    )
+    parser.add_argument(
+        "output", type=Path, metavar="OUT", help="checkpoint to write; dict.txt comes beside it"
+    )
+    parser.add_argument(
+        "--encoder-json",
+        type=Path,
+        metavar="FILE",
+        help="GPT-2's encoder.json, of whose numbers RoBERTa's dictionary consists (HF_DIR's)",
+    )
+    text = "of a masked-LM head that the source does not have (default: 1)"
+    parser.add_argument("--seed", type=int, default=1, help=text)
+    parser.add_argument("--force", action="store_true", help="overwrite OUT and its dict.txt")
 
 
 def average(verbs: Any) -> None:

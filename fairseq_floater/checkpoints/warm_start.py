@@ -22,6 +22,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_floater.checkpoints.donor import complete_languages, target_args
+from fairseq_floater.checkpoints.fresh import fresh_state
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     load_checkpoint,
@@ -236,22 +237,5 @@ def _new_state(
             convert_namespace_to_omegaconf(args), resolve=True, enum_to_str=True
         )
     cfg["model"] = args
-    parameters = model.state_dict()
-    # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
-    # comes with this one, so that only the update count is taken from it.
     names = (state.get("optimizer_history") or [{}])[-1]
-    history = {name: names.get(name, "") for name in ("criterion_name", "optimizer_name")}
-    return {
-        "args": None,
-        "cfg": cfg,
-        "model": parameters,
-        "criterion": None,
-        "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
-        "task_state": {},
-        "extra_state": {
-            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True},
-            # The same tensors, stored once: fairseq cannot start --store-ema from a checkpoint
-            # without them (it has freed the model's parameters when it comes to that).
-            "ema": parameters,
-        },
-    }
+    return fresh_state(cfg, model.state_dict(), names)

@@ -18,6 +18,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from fairseq_floater.errors import UsageError, shown
 
 _LARGEST_SEED = 2**32 - 1  # numpy's
+_HIGHEST_RATE = 1000  # of learning; a whole number of YAML may be too large to be halved
 _Sections = TypeVar("_Sections")
 
 
@@ -109,9 +110,9 @@ def check_seed(path: Path, seed: int) -> None:
 
 
 def check_rate(path: Path, key: str, rate: object) -> None:
-    """Refuse a learning rate that is no finite number above 0."""
-    holds = isinstance(rate, (int, float)) and 0 < rate < float("inf")
-    require(path, holds, key, "a number above 0", rate)
+    """Refuse a learning rate that is no number above 0, or beyond reason."""
+    holds = isinstance(rate, (int, float)) and 0 < rate <= _HIGHEST_RATE
+    require(path, holds, key, f"a number above 0, at most {_HIGHEST_RATE}", rate)
 
 
 def check_flat(path: Path, section: str, options: Mapping[str, Any]) -> None:

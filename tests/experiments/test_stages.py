@@ -237,6 +237,7 @@ def write(tmp_path, change):
         (lambda c: c["shape"].update(arch="bert"), "`shape: arch` must be one of .*'bert'"),
         (lambda c: c["shape"].update(dropout={"a": 1}), "`shape: dropout` must be numbers"),
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
+        (lambda c: c["optimisation"].update(lr=10**400), "a number above 0, at most 1000, but"),
         (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
         (lambda c: c["data"].update(tests=["../../x"]), "`data: tests` must be a list of names"),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
