@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.protocol import Asked, FlowStage, Steps
 from fairseq_floater.experiments.roberta.stages import system_name
+from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import read_json
@@ -59,31 +59,19 @@ class FineTuning(Steps):
         return stage.checkpoint
 
     def _prepare_task(self) -> None:
-        """Make the data of the task."""
+        """Make the data of the task, or make sure that they are what its raw files make."""
         with self.alone(self.asked.work / ".data.lock"):
-            if (self.data / "summary.json").is_file():
+            if self.raw is None:
+                family = self.kind.family
+                self.need_raw(self.data, f"{self.task} is made of raw files", f"{family}/")
                 return
-            words: list[Any] = ["prepare", *self._raw_task(), "--like", self.asked.mlm]
-            log = self.asked.work / "data.log"
-            self.command(floater(self.kind.family, *words), log=log)
-
-    def _raw_task(self) -> list[Any]:
-        """Return the arguments of the task's `prepare` that say where raw and prepared data are."""
-        raw, family = self._raw_folder(), self.kind.family
-        if family == "glue":
-            return [self.task, raw, self.data]
-        if family == "race":
-            return [raw, self.data]
-        files = (raw / f"{split}-v{self.kind.version}.json" for split in ("train", "dev"))
-        return [self.data, *(w for o, f in zip(("--train", "--valid"), files) for w in (o, f))]
-
-    def _raw_folder(self) -> Path:
-        if self.raw is None:
-            raise UsageError(
-                f"{self.task} is made of raw files: pass the folder that holds {self.kind.family}/ with "
-                "--raw."
-            )
-        return self.raw / self.kind.family
+            family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
+            lengths = {"glue": ("max-positions",), "race": ("max-positions", "max-option-length")}
+            given = {k: recipe[k] for k in lengths.get(family, ()) if k in recipe}
+            given |= {"data-version": self.kind.version} if self.kind.version else {}
+            words: list[Any] = ["prepare", *([self.task] if family == "glue" else [])]
+            words += [self.raw / family, self.data, "--like", self.asked.mlm, *as_words(given)]
+            self.command(floater(family, *words), log=self.asked.work / "data.log")
 
     def _finetune(self, start: Path) -> None:
         asked, experiment = self.asked, self.experiment
@@ -138,7 +126,8 @@ class FineTuning(Steps):
             return
         predictions = self._predictions(split)
         words: list[Any] = [*([self.task] if family == "glue" else []), predictions]
-        words += ["--references", self._references(split)]
+        ending = "tsv" if family == "glue" else "json"
+        words += ["--references", self.data / f"references.{split}.{ending}"]
         if self.kind.version == "2.0":
             words += ["--na-prob", predictions.with_suffix(".na.json")]
         self.command(floater(family, "score", *words, "--json", result))
@@ -146,10 +135,3 @@ class FineTuning(Steps):
             found = read_json(result)
             score = found["score"] if family != "squad" else found["f1"]
             self.say(f"{self.kind.title}, {split}: {score:.2f}")
-
-    def _references(self, split: str) -> Path:
-        family = self.kind.family
-        if family == "squad":
-            return self._raw_folder() / f"dev-v{self.kind.version}.json"
-        ending = "tsv" if family == "glue" else "json"
-        return self.data / f"references.{split}.{ending}"

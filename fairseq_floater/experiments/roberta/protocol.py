@@ -81,6 +81,12 @@ class Steps(Job):
             return self.asked.work / "quizzes"
         return self.asked.raw
 
+    @property
+    def given_donor(self) -> Path | None:
+        """Return the donor that is given, or was to an earlier run of the experiment."""
+        found = RunFolder(self.asked.folder / DONOR).read().get("donor")
+        return self.asked.donor or (Path(found["path"]) if found else None)
+
     def prepare_text(self) -> None:
         """Make the raw data that are built in, and the data of masked LM."""
         asked, data = self.asked, self.experiment.config.data
@@ -91,28 +97,31 @@ class Steps(Job):
                     path = self.experiment.path
                     raise UsageError(f"{path} makes its own text; --raw is for yours.")
                 self.command(floater("quizzes", self.raw, *as_words(data.quizzes)), log=log)
-            if not (asked.mlm / "summary.json").is_file():
+            if data.text is None and self.raw is None:
+                what = f"{self.experiment.path} is for your text"
+                self.need_raw(asked.mlm, what, "mlm/train.txt")
+            else:
                 self.command(self._text_command(), log=log)
+
+    def need_raw(self, made: Path, what: str, holds: str) -> None:
+        """Raise UsageError unless data that would be made of raw files are there."""
+        if self.launcher.dry_run or not (made / "summary.json").is_file():
+            raise UsageError(f"{what}: pass the folder that holds {holds} with --raw.")
 
     def _text_command(self) -> list[Any]:
         """Return the command of scripts/prepare_mlm.sh."""
-        data, path = self.experiment.config.data, self.experiment.path
+        data, raw = self.experiment.config.data, self.raw
         words: list[Any] = ["bash", SCRIPTS / "prepare_mlm.sh", self.asked.mlm, "--bpe", data.bpe]
         words += ["--vocab", str(data.vocab)] if data.vocab else []
-        if data.text is None:
-            if self.raw is None:
-                raise UsageError(
-                    f"{path} is for your text: pass the folder that holds mlm/train.txt with --raw."
-                )
-            words += ["--text", self.raw / "mlm"]
-        if data.bpe == "gpt2" and self.asked.donor is not None:
-            words += ["--dict", self.asked.donor.parent / "dict.txt"]
+        words += ["--text", raw / "mlm"] if data.text is None and raw is not None else []
+        if data.bpe == "gpt2" and self.given_donor is not None:
+            words += ["--dict", self.given_donor.parent / "dict.txt"]
         return [*words, *self.asked.preparation]
 
     def prepare_donor(self) -> Path:
         """Train the donor, or take the one that is given; return its checkpoint."""
         folder = self.asked.folder / DONOR
-        given = self.asked.donor or _noted_donor(folder)
+        given = self.given_donor
         with self.alone(self.asked.folder / f".{DONOR}.lock"):
             if given is not None:
                 if not self.launcher.dry_run:
@@ -134,12 +143,6 @@ class Steps(Job):
         size = str(self.experiment.config.budget.tokens_per_update)
         here = f"{tokens} tokens an update (--update-freq {frequency}, {self.asked.machines})"
         return Training(stage, folder, words, size, here, settings)
-
-
-def _noted_donor(folder: Path) -> Path | None:
-    """Return the donor that earlier runs of an experiment were given."""
-    found = RunFolder(folder).read().get("donor")
-    return Path(found["path"]) if found else None
 
 
 def _note_donor(folder: Path, given: Path) -> None:
