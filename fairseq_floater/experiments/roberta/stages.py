@@ -211,6 +211,7 @@ class RobertaExperiment:
 
     def settings(self, task: str, system: System, machines: Machines, seed: int) -> dict[str, str]:
         """Return what tables need to know of a fine-tuning."""
+        updates = self.updates_an_epoch(task)
         found = {
             "experiment": ROBERTA,
             "config": self.name,
@@ -222,6 +223,7 @@ class RobertaExperiment:
             "seed": seed,
             "batch": self.config.recipe(task)["batch"],
             "processes": machines,
+            "recipe_updates": "" if updates is None else updates,
         }
         return {key: str(value) for key, value in found.items()}
 
