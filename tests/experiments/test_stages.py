@@ -15,10 +15,10 @@ from fairseq_floater.checkpoints.reading import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments import info
-from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.info import COSTS, added_parameters, costs
 from fairseq_floater.experiments.run_folder import write_validation
+from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.position_encoders import in_attention
