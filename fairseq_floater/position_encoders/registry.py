@@ -28,6 +28,7 @@ ENCODERS = {
     "rnn": Entry("rnn.RecurrentPositions", "qkv"),
     "rotation_flow": Entry("rotation_flow.RotationFlowPositions", "hidden"),
     "rope": Entry("rope.RopePositions", "attention"),
+    "xpos": Entry("xpos.XposPositions", "attention"),
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
     "shaw": Entry("shaw.ShawPositions", "attention"),
