@@ -31,6 +31,7 @@ ENCODERS = {
     "xpos": Entry("xpos.XposPositions", "attention"),
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
+    "kerple": Entry("kerple.KerplePositions", "attention"),
     "shaw": Entry("shaw.ShawPositions", "attention"),
     "nezha": Entry("nezha.NezhaPositions", "attention"),
     "xl": Entry("xl.XlPositions", "attention"),
