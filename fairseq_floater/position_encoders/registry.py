@@ -32,6 +32,7 @@ ENCODERS = {
     "t5": Entry("t5.T5Positions", "attention"),
     "alibi": Entry("alibi.AlibiPositions", "attention"),
     "kerple": Entry("kerple.KerplePositions", "attention"),
+    "sandwich": Entry("sandwich.SandwichPositions", "attention"),
     "shaw": Entry("shaw.ShawPositions", "attention"),
     "nezha": Entry("nezha.NezhaPositions", "attention"),
     "xl": Entry("xl.XlPositions", "attention"),

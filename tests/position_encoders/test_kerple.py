@@ -137,7 +137,7 @@ def test_numbers_start_within_the_laws_of_the_paper(kernel):
     for side, sides in (("encoder", 2), ("decoder", 1)):
         r = getattr(model, side).positions.r
         assert r.shape == (2, sides, 64)
-        for numbers, highest in zip(r, (2, 1)):
+        for numbers, highest in zip(r.detach(), (2, 1)):
             assert float(numbers.min()) >= 0 and 0.9 * highest < float(numbers.max()) <= highest
 
 
