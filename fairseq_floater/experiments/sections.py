@@ -18,7 +18,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from fairseq_floater.errors import UsageError, shown
 
 _LARGEST_SEED = 2**32 - 1  # numpy's
-_HIGHEST_RATE = 1000  # of learning; a whole number of YAML may be too large to be halved
+_HIGHEST_RATE = 1000  # a whole number of YAML may be too large to be halved
 _Sections = TypeVar("_Sections")
 
 
@@ -37,7 +37,7 @@ def read_sections(path: Path, kind: type[_Sections], own: Collection[str]) -> _S
     Raises:
         ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
     """
-    loaded = {name.replace("-", "_"): v for name, v in _load(path, kind).items()}
+    loaded = _load(path, kind)
     for name in {*own} & {*loaded}:
         loaded[name] = {str(k).replace("-", "_"): v for k, v in loaded[name].items()}
     try:
@@ -65,7 +65,7 @@ def _load(path: Path, kind: type) -> dict[str, Any]:
     for name in sorted({*loaded} & {*_keys(kind)} - {"seed"}):
         if not isinstance(loaded[name], dict):
             raise ConfigError(f"{path}: `{name}` must be a section of keys.")
-    return {str(name): value for name, value in loaded.items()}
+    return cast(dict[str, Any], loaded)
 
 
 def _keys(section: type) -> list[str]:
@@ -110,7 +110,7 @@ def check_seed(path: Path, seed: int) -> None:
 
 
 def check_rate(path: Path, key: str, rate: object) -> None:
-    """Refuse a learning rate that is no number above 0, or beyond reason."""
+    """Refuse a learning rate that is no number, or none to train with."""
     holds = isinstance(rate, (int, float)) and 0 < rate <= _HIGHEST_RATE
     require(path, holds, key, f"a number above 0, at most {_HIGHEST_RATE}", rate)
 
