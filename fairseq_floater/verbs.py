@@ -43,6 +43,9 @@ VERBS = {
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),
+    "position-loss": Verb(
+        "masked-LM loss of a RoBERTa in bits a token, by bin of token position", "checkpoints.cli"
+    ),
     "score": Verb(
         "hypotheses (fairseq-generate's output or plain lines) against raw references",
         "evaluation.cli",

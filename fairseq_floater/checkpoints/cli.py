@@ -1,12 +1,15 @@
-"""Add the verbs that make checkpoints: import-roberta, warm-start, average."""
+"""Add the verbs of checkpoints: import-roberta, warm-start, average, position-loss."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints.averaging import average as average_checkpoints
 from fairseq_floater.checkpoints.import_roberta import import_roberta as import_model
+from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS
+from fairseq_floater.checkpoints.position_loss import position_loss as measure_loss
 from fairseq_floater.checkpoints.warm_start import warm_start as make_warm_start
 from fairseq_floater.verbs import add_verb, positive
 
@@ -82,3 +85,34 @@ def average(verbs: Any) -> None:
     )
     parser.add_argument("--output", required=True, metavar="FILE")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
+
+
+def position_loss(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "position-loss",
+        "floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
+        "models of one dictionary are given the same blocks with the same tokens masked",
+        measure_loss,
+    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of roberta or floater_roberta")
+    add("data", type=Path, metavar="DATA", help="binarised text with dict.txt (mlm prepare)")
+    text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63"
+    add("--bins", type=_ends, required=True, metavar="N,N", help=text)
+    text = "longest block in tokens (the last of --bins)"
+    add("--tokens-per-sample", type=positive, metavar="N", help=text)
+    add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
+    add("--seed", type=int, default=1, help="of the masks (1)")
+    text = "bert: 80 %% of the chosen tokens become <mask>, 10 %% a random word, 10 %% stay; mask: all <mask>"
+    add("--masking", choices=tuple(MASKINGS), default="bert", help=text)
+    text = "how lines are put into blocks, as fairseq-train has it (complete)"
+    add("--sample-break-mode", choices=BREAK_MODES, default="complete", help=text)
+    add("--batch-size", type=positive, default=32, metavar="N", help="blocks at a time (32)")
+
+
+def _ends(text: str) -> list[int]:
+    ends = [positive(end) for end in text.split(",")]
+    if ends != sorted(set(ends)):
+        raise argparse.ArgumentTypeError(f"must be numbers that grow, but is {text!r}")
+    return ends
