@@ -26,6 +26,10 @@ VERBS = {
     "numbers": Verb(
         "the built-in corpus: real number words in two languages, exact references", "data.cli"
     ),
+    "mlm": Verb(
+        "text for masked language modelling: subwords, dictionary, binarised data",
+        "data.understanding.cli",
+    ),
     "args": Verb(
         "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
     ),
@@ -53,6 +57,18 @@ VERBS = {
     "s2l": Verb(
         "short to long: split parallel text by source length, score bin by bin",
         "evaluation.s2l.cli",
+    ),
+    "glue": Verb(
+        "GLUE: official files -> data of fairseq's task sentence_prediction; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
+    "race": Verb(
+        "RACE: official files -> data of fairseq's task sentence_ranking; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
+    "squad": Verb(
+        "question answering: SQuAD 1.1 and 2.0 for fairseq, and their official scores",
+        "evaluation.understanding.squad.cli",
     ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",

@@ -13,6 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import PositionEncoder
+from fairseq_floater.position_encoders.kerple import KerplePositions
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.token_rnn import TokenRecurrence
 
@@ -124,6 +125,8 @@ def randomise_positions(model, seed=1):
                 elif isinstance(module, TokenRecurrence):
                     std = 0.125  # above it, twelve steps of such a recurrence amplify rounding
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+                if isinstance(module, KerplePositions):
+                    parameter.abs_()  # a kernel's numbers are positive; below, no gradient leads out
     return model
 
 

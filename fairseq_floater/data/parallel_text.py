@@ -143,15 +143,18 @@ def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> 
     }
 
 
-def progress(items: Iterable[_Item], label: str, total: int | None = None) -> Iterator[_Item]:
+def progress(
+    items: Iterable[_Item], label: str, total: int | None = None, unit: str = "pairs"
+) -> Iterator[_Item]:
     """Yield ``items`` with a labelled bar on stderr, if that is a terminal and they take a while.
 
     Args:
-        items: sentence pairs.
+        items: sentence pairs, or others.
         label: shown beside the bar.
         total: the number of items, if it is known.
+        unit: what the items are called.
     """
-    return iter(tqdm(items, desc=label, total=total, unit=" pairs", disable=None, delay=1))
+    return iter(tqdm(items, desc=label, total=total, unit=f" {unit}", disable=None, delay=1))
 
 
 def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:

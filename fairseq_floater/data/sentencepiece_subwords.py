@@ -22,7 +22,7 @@ BATCH = 10_000
 
 
 def train_subword(
-    pairs: Iterator[tuple[str, str]],
+    pairs: Iterator[tuple[str, ...]],
     lines: int,
     model_path: Path,
     *,
@@ -34,7 +34,7 @@ def train_subword(
     The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
 
     Args:
-        pairs: raw sentence pairs.
+        pairs: raw sentence pairs, or single sentences.
         lines: their number.
         model_path: the file of the model.
         vocab_size: subwords of both languages together.

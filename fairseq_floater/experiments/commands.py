@@ -9,6 +9,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError, UserError, sentence
@@ -70,7 +71,7 @@ def machines_of(args: argparse.Namespace) -> Machines:
     machines = machines_from_args(args)
     if machines.nodes > 1 and not (args.launch and args.rendezvous):
         raise UsageError(f"--nodes {machines.nodes} needs --launch and --rendezvous.")
-    return machines
+    return replace(machines, launch=args.launch, rendezvous=args.rendezvous)
 
 
 def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.experiments.config import AVERAGE_OF, ConfigError, ShortToLong, read_config
+from fairseq_floater.experiments.config import AVERAGE_OF, ShortToLong, read_config
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 

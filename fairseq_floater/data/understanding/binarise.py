@@ -1,0 +1,138 @@
+"""Turn lines of subwords into fairseq's binary data, and choose the subwords and dictionary for it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.sentencepiece_subwords import write_dictionary
+from fairseq_floater.data.understanding.subwords import FOLDER, KINDS, Subwords, load_subwords
+from fairseq_floater.errors import UsageError
+
+# Smaller files are done before other processes have started.
+_WORTH_PROCESSES = 1 << 24
+
+
+class Vocabulary(NamedTuple):
+    """The subwords of a model, and its ``dict.txt`` (``<mask>`` follows it: fairseq adds that itself)."""
+
+    subwords: Subwords
+    dictionary: Path
+
+    @property
+    def files(self) -> list[Path]:
+        """Return the files that shape data of this vocabulary."""
+        return [*self.subwords.files, self.dictionary]
+
+    @classmethod
+    def like(cls, folder: Path) -> Vocabulary:
+        """Read the vocabulary of prepared data (``bpe/``, ``dict.txt``).
+
+        Raises:
+            TextDataError: they hold none.
+        """
+        return cls(load_subwords(folder / FOLDER), _dictionary(folder / "dict.txt"))
+
+    @classmethod
+    def chosen(
+        cls,
+        like: Path | None = None,
+        bpe: str | None = None,
+        bpe_dir: Path | None = None,
+        dictionary: Path | None = None,
+    ) -> Vocabulary:
+        """Return the vocabulary of the options ``--like``, or ``--bpe --bpe-dir --dict``.
+
+        Args:
+            like: prepared data with ``bpe/`` and ``dict.txt``.
+            bpe: the kind of subwords.
+            bpe_dir: the folder of its files.
+            dictionary: the ``dict.txt`` of the model to be trained; None: that in ``bpe_dir``.
+
+        Raises:
+            UsageError: the options do not fit together.
+        """
+        if like is not None:
+            if bpe or bpe_dir or dictionary:
+                raise UsageError(
+                    "`--like` stands for --bpe, --bpe-dir and --dict: give one or the other."
+                )
+            return cls.like(like)
+        if bpe is None or bpe_dir is None:
+            raise UsageError("Give --like, or --bpe with --bpe-dir and --dict.")
+        return cls(KINDS[bpe](bpe_dir), _dictionary(dictionary or bpe_dir / "dict.txt"))
+
+
+def _dictionary(path: Path) -> Path:
+    if not path.is_file():
+        raise TextDataError(f"{path} is missing, the dictionary of the model.")
+    return path
+
+
+def write_lines(path: Path, lines: Iterable[list[str]]) -> dict[str, int]:
+    """Write lines of subwords; return the number of ``subwords`` and that of the ``longest`` line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counts = {"subwords": 0, "longest": 0}
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for words in lines:
+            counts["subwords"] += len(words)
+            counts["longest"] = max(counts["longest"], len(words))
+            file.write(" ".join(words) + "\n")
+    return counts
+
+
+class Binarised(NamedTuple):
+    """Count the lines of a file, its words, and those that the dictionary does not have."""
+
+    lines: int
+    words: int
+    unknown: int
+
+
+def binarise(text: Path, dictionary: Path, prefix: Path, *, workers: int = 1) -> Binarised:
+    """Write ``prefix.bin`` and ``prefix.idx`` by fairseq's own binariser, an end symbol after each line.
+
+    Args:
+        text: words separated by spaces, a sentence a line.
+        dictionary: fairseq's ``dict.txt``; copied beside ``prefix``.
+        prefix: of the output.
+        workers: processes, for long text.
+    """
+    from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer  # slow to import
+    from fairseq.data import Dictionary
+
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    beside = prefix.parent / "dict.txt"
+    if not beside.exists():
+        shutil.copyfile(dictionary, beside)
+    words = Dictionary.load(str(dictionary))
+    done = FileBinarizer.multiprocess_dataset(
+        str(text),
+        "mmap",
+        VocabularyDatasetBinarizer(words),
+        str(prefix),
+        vocab_size=len(words),
+        num_workers=workers if text.stat().st_size > _WORTH_PROCESSES else 1,
+    )
+    return Binarised(done.num_seq, done.num_tok - done.num_seq, done.num_replaced)
+
+
+def check_dictionary(counts: Binarised, dictionary: Path, text: str) -> None:
+    """Refuse a dictionary that knows less than half of the subwords.
+
+    Raises:
+        TextDataError: it belongs to another BPE.
+    """
+    if 2 * counts.unknown > counts.words:
+        raise TextDataError(
+            f"{dictionary} must be of the same BPE, but lacks {counts.unknown:,} of {counts.words:,} "
+            f"subwords of {text}."
+        )
+
+
+def write_model_dictionary(subwords: Subwords, path: Path) -> None:
+    """Write the dictionary of a sentencepiece model: all its pieces, in the model's order."""
+    write_dictionary(subwords.files[0], path)

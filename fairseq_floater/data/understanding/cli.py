@@ -1,0 +1,70 @@
+"""Add the verb mlm: text for masked language modelling."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.data.prepare import cores
+from fairseq_floater.data.understanding import masked_lm
+from fairseq_floater.data.understanding.folder import Prepared
+from fairseq_floater.data.understanding.subwords import KINDS
+from fairseq_floater.verbs import VERBS, add_verb, positive
+
+
+def mlm(verbs: Any) -> None:
+    """Add the verb with its part."""
+    parser = verbs.add_parser("mlm", help=VERBS["mlm"].summary, description=VERBS["mlm"].summary)
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    prepare = add_verb(
+        parts,
+        "prepare",
+        "floater mlm prepare data/mlm --train train.txt --valid valid.txt --bpe sentencepiece "
+        "--vocab 8000",
+        _prepare,
+        summary="raw text, a paragraph a line, an empty line between documents -> data of fairseq's "
+        "task masked_lm, with dict.txt and the subwords (bpe/)",
+    )
+    add = prepare.add_argument
+    add("out_dir", type=Path, metavar="OUT")
+    for split in ("train", "valid", "test"):
+        add(f"--{split}", type=Path, required=split == "train", metavar="FILE")
+    add_subword_options(prepare)
+    text = "learn N subwords from --train (sentencepiece)"
+    add("--vocab", type=positive, metavar="N", help=text)
+    add("--model", type=Path, metavar="FILE", help="a sentencepiece model instead")
+    add("--workers", type=positive, default=cores(8), metavar="N", help="processes (all cores)")
+    add("--force", action="store_true", help="replace OUT, where it was made of other text")
+
+
+def add_subword_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the subwords and the dictionary of prepared data."""
+    add = parser.add_argument
+    text = "data of an earlier prepare: its subwords and dict.txt"
+    add("--like", type=Path, metavar="DATA", help=text)
+    add("--bpe", choices=tuple(KINDS))
+    text = "the folder of encoder.json and vocab.bpe, or of sentencepiece.model"
+    add("--bpe-dir", type=Path, metavar="DIR", help=text)
+    text = "dict.txt of a pretrained model"
+    add("--dict", dest="dictionary", type=Path, metavar="FILE", help=text)
+
+
+def _prepare(
+    out_dir: Path,
+    *,
+    train: Path,
+    valid: Path | None,
+    test: Path | None,
+    workers: int,
+    force: bool,
+    **options: Any,
+) -> Prepared:
+    texts = {"train": train, "valid": valid, "test": test}
+    return masked_lm.prepare(
+        out_dir,
+        {split: path for split, path in texts.items() if path is not None},
+        masked_lm.BpeOptions(**options),
+        workers=workers,
+        force=force,
+    )

@@ -1,0 +1,174 @@
+"""Cut text into subwords, with the characters that each one covers: GPT-2's BPE and sentencepiece.
+
+Prepared data keep their subwords in a folder ``bpe``, from which :func:`load_subwords` reads them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import sentencepiece
+import tokenizers
+
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS
+from fairseq_floater.records import read_json
+
+FOLDER = "bpe"
+_SYMBOLS = FAIRSEQ_SYMBOLS | {"<mask>"}
+
+
+class Encoded(NamedTuple):
+    """Subwords as the dictionary has them, and the characters ``text[begin:end]`` of each one.
+
+    A span leaves out white space at its ends. Of the parts of one character, some may have an empty span.
+    """
+
+    subwords: list[str]
+    spans: list[tuple[int, int]]
+
+
+class Subwords(ABC):
+    """Cut text into subwords."""
+
+    kind: ClassVar[str]
+    names: ClassVar[tuple[str, ...]]  # of the files, in the folder
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [folder / name for name in self.names]
+        for path in self.files:
+            if not path.is_file():
+                raise TextDataError(f"{path} is missing, a file of --bpe {self.kind}.")
+
+    @abstractmethod
+    def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
+        """Return the subwords of each line, without an end symbol; uses all cores."""
+
+    @abstractmethod
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return the subwords of a text and the characters of each one."""
+
+    def encode(self, text: str) -> list[str]:
+        """Return the subwords of a text, without an end symbol."""
+        return self.encode_lines([text])[0]
+
+    def store(self, folder: Path) -> None:
+        """Copy the files into ``folder``, where :func:`load_subwords` finds them."""
+        folder.mkdir()
+        for path in self.files:
+            shutil.copyfile(path, folder / path.name)
+
+
+class Gpt2Subwords(Subwords):
+    """Cut by GPT-2's byte-level BPE (``encoder.json``, ``vocab.bpe``), which RoBERTa uses too.
+
+    The dictionary's words are GPT-2's numbers, as in RoBERTa's ``dict.txt``.
+
+    Raises:
+        TextDataError: the files are missing or no byte-level BPE.
+    """
+
+    kind = "gpt2"
+    names = ("encoder.json", "vocab.bpe")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        numbers = read_json(self.files[0])
+        lines = self.files[1].read_text(encoding="utf-8").split("\n")[1:]  # the first is a comment
+        byte_level = tokenizers.pre_tokenizers.ByteLevel
+        # A symbol without number would be dropped in silence.
+        if not isinstance(numbers, dict) or not numbers.keys() >= set(byte_level.alphabet()):
+            raise TextDataError(f"{self.files[0]} must have a number for each of the 256 bytes.")
+        try:
+            merges = [(first, second) for first, second in map(str.split, filter(None, lines))]
+            model = tokenizers.models.BPE(vocab=numbers, merges=merges)
+        except Exception as error:  # the package raises nothing narrower
+            raise TextDataError(f"{folder} holds no GPT-2 BPE: {error}.") from None
+        self._tokenizer = tokenizers.Tokenizer(model)
+        self._tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
+        """Return the subwords of each line, without an end symbol; uses all cores."""
+        found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [list(map(str, line.ids)) for line in found]
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return the subwords of a text and the characters of each one."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return Encoded(list(map(str, found.ids)), [_trimmed(text, *s) for s in found.offsets])
+
+
+class SentencepieceSubwords(Subwords):
+    """Cut by a sentencepiece model.
+
+    Raises:
+        TextDataError: the file is missing or no such model.
+    """
+
+    kind = "sentencepiece"
+    names = ("sentencepiece.model",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            self._model.load(str(self.files[0]))
+        except (OSError, RuntimeError):
+            raise TextDataError(f"{self.files[0]} is no readable sentencepiece model.") from None
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
+        """Return the subwords of each line, without an end symbol; uses all cores."""
+        found = self._model.encode(list(lines), out_type=str)
+        return [[part for piece in line for part in _without_symbols(piece)] for line in found]
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return the subwords of a text and the characters of each one."""
+        subwords, spans = [], []
+        for piece, begin, end in self._pieces(text):
+            parts = _without_symbols(piece)
+            subwords += parts
+            spans += [_trimmed(text, begin, end)] * len(parts)
+        return Encoded(subwords, spans)
+
+    def _pieces(self, text: str) -> list[tuple[str, int, int]]:
+        older = getattr(self._model, "encode_as_immutable_proto", None)
+        if older is not None:
+            return [(piece.piece, piece.begin, piece.end) for piece in older(text).pieces]
+        # The name of the same in sentencepiece 0.2.3, which refuses the older one.
+        found: Any = self._model.encode(text, out_type="offset_mapping")
+        return [(piece, *span) for piece, span in zip(found["pieces"], found["offsets"])]
+
+
+KINDS = {kind.kind: kind for kind in (Gpt2Subwords, SentencepieceSubwords)}
+
+
+def load_subwords(folder: Path) -> Subwords:
+    """Read the subwords of the folder ``bpe`` of prepared data.
+
+    Raises:
+        TextDataError: it holds none.
+    """
+    for kind in KINDS.values():
+        if (folder / kind.names[0]).is_file():
+            return kind(folder)
+    raise TextDataError(
+        f"{folder} holds no subwords: neither encoder.json nor sentencepiece.model."
+    )
+
+
+def _without_symbols(piece: str) -> list[str]:
+    """Spell out a piece that fairseq would take for a symbol of its own."""
+    return list(piece) if piece in _SYMBOLS else [piece]
+
+
+def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
+    """Return a span without the white space at its ends."""
+    while begin < end and text[begin].isspace():
+        begin += 1
+    while begin < end and text[end - 1].isspace():
+        end -= 1
+    return begin, end

@@ -1,0 +1,1 @@
+"""Score predictions on tasks of language understanding."""
