@@ -47,6 +47,10 @@ VERBS = {
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),
+    "predict": Verb(
+        "the answers of a fine-tuned model on GLUE, RACE or SQuAD, in the official forms",
+        "checkpoints.cli",
+    ),
     "position-loss": Verb(
         "masked-LM loss of a RoBERTa in bits a token, by bin of token position", "checkpoints.cli"
     ),

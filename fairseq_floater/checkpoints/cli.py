@@ -1,4 +1,4 @@
-"""Add the verbs of checkpoints: import-roberta, warm-start, average, position-loss."""
+"""Add the verbs of checkpoints: import-roberta, warm-start, average, position-loss, predict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fairseq_floater.checkpoints.averaging import average as average_checkpoints
 from fairseq_floater.checkpoints.import_roberta import import_roberta as import_model
 from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS
 from fairseq_floater.checkpoints.position_loss import position_loss as measure_loss
+from fairseq_floater.checkpoints.predictions import BENCHMARKS
+from fairseq_floater.checkpoints.predictions import predict as write_predictions
 from fairseq_floater.checkpoints.warm_start import warm_start as make_warm_start
 from fairseq_floater.verbs import add_verb, positive
 
@@ -109,6 +111,28 @@ def position_loss(verbs: Any) -> None:
     text = "how lines are put into blocks, as fairseq-train has it (complete)"
     add("--sample-break-mode", choices=BREAK_MODES, default="complete", help=text)
     add("--batch-size", type=positive, default=32, metavar="N", help="blocks at a time (32)")
+
+
+def predict(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "predict",
+        "floater predict checkpoints/checkpoint_best.pt data/rte rte.tsv --task glue\n"
+        "  floater glue score RTE rte.tsv --references data/rte/references.valid.tsv",
+        write_predictions,
+    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of a fine-tuned model")
+    add("data", type=Path, metavar="DATA", help="of glue, race or squad prepare")
+    text = (
+        "GLUE: lines `index<TAB>prediction`; RACE, SQuAD: JSON {question: answer}; SQuAD 2.0 has "
+    )
+    text += "OUT with .na.json beside it: probabilities of no answer"
+    add("output", type=Path, metavar="OUT", help=text)
+    add("--task", choices=tuple(BENCHMARKS), required=True)
+    add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
+    text = "examples at a time, for GLUE and RACE (32)"
+    add("--batch-size", type=positive, default=32, metavar="N", help=text)
 
 
 def _ends(text: str) -> list[int]:
