@@ -40,6 +40,7 @@ class FloaterSentenceEncoder(FloaterEncoder):
     """
 
     length_option = "--max-positions"
+    fills_length = True
 
     def attach_positions(self, cfg: Any) -> None:
         """Leave that to :meth:`take_positions`."""
