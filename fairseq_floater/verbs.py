@@ -43,7 +43,7 @@ VERBS = {
         "checkpoints.cli",
     ),
     "warm-start": Verb(
-        "a plain Transformer's checkpoint -> one that starts a model with positions",
+        "a plain Transformer's or RoBERTa's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),

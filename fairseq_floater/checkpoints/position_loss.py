@@ -23,10 +23,9 @@ from fairseq.models.roberta import RobertaModel
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
-    check_dictionary,
+    checked_state,
     lengths_of,
     load_model,
-    roberta_state,
 )
 from fairseq_floater.errors import UsageError
 from fairseq_floater.records import markdown_table
@@ -117,8 +116,7 @@ def position_loss(
     length = tokens_per_sample or bins[-1]
     if not (data / f"{split}.idx").is_file():
         raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
-    state, _ = roberta_state(checkpoint)
-    check_dictionary(data / "dict.txt", state, checkpoint)
+    checked_state(checkpoint, data)
     task = _task(data, length, seed, masking, sample_break_mode)
     model, _ = load_model(checkpoint, task)
     if length > model.max_positions():

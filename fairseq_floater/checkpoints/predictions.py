@@ -13,14 +13,13 @@ import torch
 from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
+from fairseq_floater.checkpoints.dictionaries import task_options_of
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import task_options_of
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
-    check_dictionary,
+    checked_state,
     lengths_of,
     load_model,
-    roberta_state,
 )
 from fairseq_floater.errors import ReportError
 from fairseq_floater.files import write_text
@@ -64,13 +63,11 @@ class _Benchmark(NamedTuple):
 
     Attributes:
         task: fairseq's name of the task that the model was trained for.
-        dictionary: in the folder of data.
         split: a file that each split has there, with the split's name for ``{}``.
         answer: returns the answers' number, and the text of each file to write.
     """
 
     task: str
-    dictionary: str
     split: str
     answer: Callable[[_Asked, RobertaModel, Any], tuple[int, dict[Path, str]]]
 
@@ -99,8 +96,7 @@ def predict(
         CheckpointError: the model was trained for another task or dictionary, or the data are missing.
     """
     benchmark = BENCHMARKS[task]
-    state, _ = roberta_state(checkpoint)
-    trained = task_options_of(state)
+    trained = task_options_of(checked_state(checkpoint, data))
     name = trained.get("_name") or trained.get("task")
     if name != benchmark.task:
         raise CheckpointError(
@@ -111,7 +107,6 @@ def predict(
         raise CheckpointError(
             f"There is no {data / benchmark.split.format(split)}; `floater {task} prepare` makes it."
         )
-    check_dictionary(data / benchmark.dictionary, state, checkpoint)
     overrides = {"data": str(data), "no_shuffle": True}
     model, its_task = load_model(checkpoint, overrides=overrides)
     asked = _Asked(checkpoint, data, output, split, batch_size)
@@ -234,7 +229,7 @@ def _answer_squad(asked: _Asked, model: RobertaModel, task: Any) -> tuple[int, d
 
 
 BENCHMARKS = {
-    "glue": _Benchmark("sentence_prediction", "input0/dict.txt", "input0/{}.idx", _answer_glue),
-    "race": _Benchmark("sentence_ranking", "input0/dict.txt", "input0/{}.idx", _answer_race),
-    "squad": _Benchmark(QUESTION_ANSWERING, "dict.txt", "{}.jsonl", _answer_squad),
+    "glue": _Benchmark("sentence_prediction", "input0/{}.idx", _answer_glue),
+    "race": _Benchmark("sentence_ranking", "input0/{}.idx", _answer_race),
+    "squad": _Benchmark(QUESTION_ANSWERING, "{}.jsonl", _answer_squad),
 }

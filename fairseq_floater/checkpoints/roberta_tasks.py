@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -12,61 +11,38 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
-from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 
+from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
+from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
 from fairseq_floater.checkpoints.hugging_face import TOKENS
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
-from fairseq_floater.checkpoints.rebuild import architecture, task_options_of
-from fairseq_floater.checkpoints.vocabularies import fairseq_dictionary
 
 # Registers what a checkpoint may be of.
 from fairseq_floater.transformer import bert  # noqa: F401
 
 
-def roberta_state(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
-    """Read a checkpoint of a RoBERTa; returns it and its model options.
+def checked_state(path: Path, data: Path) -> dict[str, Any]:
+    """Read the checkpoint of a RoBERTa, and check that ``data`` have its dictionary.
+
+    Args:
+        path: the checkpoint.
+        data: a folder with dict.txt or input0/dict.txt.
 
     Raises:
-        CheckpointError: another model, or a checkpoint of 2019, which fairseq cannot load.
+        CheckpointError: another model, another dictionary, or a form of 2019, which fairseq cannot load.
     """
     state = load_checkpoint(path)
     args = model_args(state, path)
     arch = architecture(args)
-    if not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), RobertaModel):
+    if family_of(arch) is not ROBERTA:
         raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
     if "optimizer_history" not in state or TOKENS not in state["model"]:
         raise CheckpointError(
             f"{path} has a form of 2019; `floater import-roberta {path} NEW.pt` brings it up to date."
         )
-    return state, args
-
-
-def check_dictionary(path: Path, state: dict[str, Any], checkpoint: Path) -> None:
-    """Check that data have the dictionary of a checkpoint: its size, and its words where they are known.
-
-    Args:
-        path: the data's dict.txt.
-        state: the checkpoint.
-        checkpoint: its file; an imported model's dict.txt lies beside it.
-
-    Raises:
-        CheckpointError: there is none, or another model's.
-    """
-    size = len(state["model"][TOKENS])
-    words = fairseq_dictionary(path, size)
-    trained = str(task_options_of(state).get("data") or checkpoint.parent).split(":")[0]
-    for known in (Path(trained, "dict.txt"), Path(trained, "input0", "dict.txt")):
-        if known.is_file():
-            expected = Dictionary.load(str(known)).symbols
-            different = [(a, b) for a, b in zip(words.symbols, expected) if a != b]
-            if different:
-                raise CheckpointError(
-                    f"{path} is not {known}, the dictionary of {checkpoint}: it has "
-                    f"{different[0][0]!r} for {different[0][1]!r}."
-                )
-            return
+    donor_dictionaries(state, args, path, str(data))
+    return state
 
 
 def load_model(
@@ -75,7 +51,7 @@ def load_model(
     """Load a checkpoint in evaluation mode; returns the model and its task.
 
     Args:
-        path: the checkpoint, which :func:`roberta_state` has accepted.
+        path: the checkpoint, which :func:`checked_state` has accepted.
         task: the task to load it with; None: its own.
         overrides: of its own options.
 
