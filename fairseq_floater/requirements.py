@@ -20,7 +20,8 @@ DECISIVE = (*_SAME, "hydra-core")
 PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
-    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt"},
+    **{name: name for name in ("tokenizers", "scipy")},
+    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 
