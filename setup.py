@@ -28,6 +28,8 @@ setup(
         "sacrebleu>=2.3,<3",
         "sentencepiece>=0.2",
         "tokenizers>=0.13.2",
+        "scikit-learn>=1.2",
+        "scipy>=1.9.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",
         "tqdm>=4.60",

@@ -51,8 +51,16 @@ VERBS = {
         "short to long: split parallel text by source length, score bin by bin",
         "evaluation.s2l.cli",
     ),
+    "glue": Verb(
+        "GLUE: official files -> data of fairseq's task sentence_prediction; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
+    "race": Verb(
+        "RACE: official files -> data of fairseq's task sentence_ranking; predictions -> scores",
+        "evaluation.understanding.cli",
+    ),
     "squad": Verb(
-        "question answering: SQuAD 1.1 and 2.0 for fairseq, and their official scores",
+        "SQuAD 1.1 and 2.0: official files -> data of our task; answers -> official scores",
         "evaluation.understanding.squad.cli",
     ),
     "table": Verb(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from fairseq_floater.files import file_hash, put_folder, remove_folder, write_te
 from fairseq_floater.records import read_json
 
 SUMMARY = "summary.json"
+_MOST_INPUTS = 20
 _PACKAGES = ("fairseq-fixed", "sentencepiece", "tokenizers")
 
 
@@ -25,13 +27,12 @@ class Prepared:
     summary: dict[str, Any]
 
     def format_text(self) -> str:
-        """Format the counts of the splits for a person, then the warnings."""
+        """Format the counts of the splits for a person."""
         splits: dict[str, dict[str, int]] = self.summary["splits"]
         columns = list(next(iter(splits.values())))
         lines = ["  ".join([f"{'split':<7}", *(f"{column:>14}" for column in columns)])]
         for split, counts in splits.items():
             lines.append("  ".join([f"{split:<7}", *(f"{counts[c]:>14,}" for c in columns)]))
-        lines += [f"warning: {warning}" for warning in self.summary["warnings"]]
         return "\n".join([*lines, str(self.folder)])
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def make_folder(
     """
     given = {
         "parameters": parameters,
-        "inputs": {str(path): file_hash(path) for path in sorted(inputs)},
+        "inputs": _checksums(inputs),
         "packages": {package: version(package) for package in _PACKAGES},
     }
     if out_dir.exists() and (out_dir.is_file() or any(out_dir.iterdir())):
@@ -88,6 +89,14 @@ def make_folder(
     for warning in summary["warnings"]:
         say(f"warning: {warning}")
     return Prepared(out_dir, summary)
+
+
+def _checksums(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the checksum of each file, or one of all where they are many."""
+    found = {str(path): file_hash(path) for path in sorted(paths)}
+    if len(found) <= _MOST_INPUTS:
+        return found
+    return {f"{len(found):,} files": hashlib.sha256("".join(found.values()).encode()).hexdigest()}
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:

@@ -1,0 +1,129 @@
+"""Read GLUE's tab-separated files strictly: no quoting, a byte-order mark dropped, every fault named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_floater.data.parallel_text import TextDataError, read_lines
+from fairseq_floater.data.understanding.glue_tasks import GlueTask
+from fairseq_floater.errors import shown
+
+_MRPC = ("msr_paraphrase_train.txt", "dev_ids.tsv")
+
+
+class Example(NamedTuple):
+    """One example: its name (the file's index, or its number, from 0), its sentences and its label."""
+
+    name: str
+    inputs: tuple[str, ...]
+    label: str
+
+
+def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
+    """Return the files of each split in ``raw_dir/<TASK>``.
+
+    MRPC may come as Microsoft's file with GLUE's list of the pairs that are its dev set.
+
+    Raises:
+        TextDataError: a file is missing.
+    """
+    folder = raw_dir / task.name
+    files = {split: [folder / name] for split, name in task.files.items()}
+    if task.name == "MRPC" and not files["train"][0].is_file():
+        both = [folder / name for name in _MRPC]
+        if both[0].is_file():
+            files = dict.fromkeys(files, both)
+    for path in (path for paths in files.values() for path in paths):
+        if not path.is_file():
+            raise TextDataError(f"{path} is missing, a file of {task.name}.")
+    return files
+
+
+def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[Example], int]:
+    """Read a split.
+
+    Args:
+        task: says which columns.
+        split: train, valid or valid1.
+        paths: of :func:`split_files`.
+
+    Returns:
+        The examples, and the number of lines that were left out because they are broken.
+
+    Raises:
+        TextDataError: a column is missing, a label unknown, or an index missing or double.
+    """
+    chosen = _mrpc_rows(split, paths[1]) if len(paths) > 1 else None
+    examples: list[Example] = []
+    broken = 0
+    for place, row in _rows(paths[0], task):
+        if row is None:
+            broken += 1
+            continue
+        if chosen is not None and not chosen(row):
+            continue
+        inputs = tuple(row[name] for name in task.inputs)
+        index = row.get("index", str(len(examples)))
+        examples.append(Example(index, inputs, _label(task, row[task.label], place)))
+    if not examples:
+        raise TextDataError(f"{paths[0]} holds no example for {split}.")
+    if split != "train":
+        _check_indices(examples, paths[0])
+    return examples, broken
+
+
+def _rows(path: Path, task: GlueTask) -> Iterator[tuple[str, dict[str, str] | None]]:
+    """Yield the place and the columns of each line by name; None for a broken one that may go."""
+    lines = enumerate(read_lines(path), start=1)
+    columns = list(task.columns)
+    if not columns:
+        columns = next(lines, (0, ""))[1].split("\t")
+        for name in (*task.inputs, task.label):
+            if name not in columns:
+                raise TextDataError(
+                    f"{path} must have the column {name!r}, but its first line is "
+                    f"{shown(' '.join(columns))}."
+                )
+    for number, line in lines:
+        cells = line.split("\t")
+        place = f"{path}, line {number}"
+        if len(cells) == len(columns):
+            yield place, dict(zip(columns, cells))
+        elif task.skips_broken_lines:
+            yield place, None
+        else:
+            raise TextDataError(f"{place} must have {len(columns)} columns, but has {len(cells)}.")
+
+
+def _label(task: GlueTask, text: str, place: str) -> str:
+    if task.labels:
+        if text not in task.labels:
+            rule = ", ".join(task.labels)
+            raise TextDataError(f"{place}: the label must be one of {rule}, but is {shown(text)}.")
+        return text
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not 0 <= score <= 5:
+        raise TextDataError(f"{place}: the score must be from 0 to 5, but is {shown(text)}.")
+    return text
+
+
+def _mrpc_rows(split: str, path: Path) -> Callable[[dict[str, str]], bool]:
+    """Say which rows of Microsoft's file belong to ``split``."""
+    dev = {tuple(line.split("\t")) for line in read_lines(path)}
+    return lambda row: ((row["#1 ID"], row["#2 ID"]) in dev) == (split == "valid")
+
+
+def _check_indices(examples: list[Example], path: Path) -> None:
+    seen: set[str] = set()
+    for example in examples:
+        if not example.name:
+            raise TextDataError(f"{path} has an example without index.")
+        if example.name in seen:
+            raise TextDataError(f"{path} has the index {shown(example.name)} twice.")
+        seen.add(example.name)

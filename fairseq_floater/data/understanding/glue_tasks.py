@@ -1,0 +1,108 @@
+"""Describe GLUE's eight tasks (Wang et al., 2019): files, columns, labels, sizes and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairseq_floater.errors import UsageError
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_TRAIN_DEV = {"train": "train.tsv", "valid": "dev.tsv"}
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One task, in the official files of 2018 and 2019.
+
+    ``labels`` in the order of the classes, empty for a regression; ``sizes`` are the published numbers
+    of examples; ``columns`` are those of a file without header; ``f1`` says whether F1 of class 1 is
+    reported beside the ``metric``.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    sizes: dict[str, int]
+    files: dict[str, str]
+    metric: str = "accuracy"
+    columns: tuple[str, ...] = ()
+    f1: bool = False
+    skips_broken_lines: bool = False
+
+
+_ALL = (
+    GlueTask(
+        "CoLA",
+        ("sentence",),
+        "label",
+        _BINARY,
+        {"train": 8_551, "valid": 1_043},
+        _TRAIN_DEV,
+        "matthews",
+        columns=("source", "label", "mark", "sentence"),
+    ),
+    GlueTask("SST-2", ("sentence",), "label", _BINARY, {"train": 67_349, "valid": 872}, _TRAIN_DEV),
+    GlueTask(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        "Quality",
+        _BINARY,
+        {"train": 3_668, "valid": 408},
+        _TRAIN_DEV,
+        f1=True,
+    ),
+    GlueTask(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        _BINARY,
+        {"train": 363_846, "valid": 40_430},
+        _TRAIN_DEV,
+        f1=True,
+        skips_broken_lines=True,  # the published sizes are without them
+    ),
+    GlueTask(
+        "STS-B",
+        ("sentence1", "sentence2"),
+        "score",
+        (),
+        {"train": 5_749, "valid": 1_500},
+        _TRAIN_DEV,
+        "pearson",
+    ),
+    GlueTask(
+        "MNLI",
+        ("sentence1", "sentence2"),
+        "gold_label",
+        ("contradiction", "neutral", "entailment"),
+        {"train": 392_702, "valid": 9_815, "valid1": 9_832},
+        {"train": "train.tsv", "valid": "dev_matched.tsv", "valid1": "dev_mismatched.tsv"},
+    ),
+    GlueTask(
+        "QNLI",
+        ("question", "sentence"),
+        "label",
+        _ENTAILMENT,
+        {"train": 104_743, "valid": 5_463},
+        _TRAIN_DEV,
+    ),
+    GlueTask(
+        "RTE",
+        ("sentence1", "sentence2"),
+        "label",
+        _ENTAILMENT,
+        {"train": 2_490, "valid": 277},
+        _TRAIN_DEV,
+    ),
+)
+GLUE_TASKS = {task.name.lower(): task for task in _ALL}
+
+
+def glue_task(name: str) -> GlueTask:
+    """Return a task by its name in any case; raises UsageError for another."""
+    if name.lower() not in GLUE_TASKS:
+        names = ", ".join(task.name for task in _ALL)
+        raise UsageError(f"`TASK` must be one of {names}, but is {name!r}.")
+    return GLUE_TASKS[name.lower()]

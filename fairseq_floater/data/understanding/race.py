@@ -1,0 +1,195 @@
+"""Prepare RACE (Lai et al., 2017) for fairseq's sentence_ranking: a passage, four options, an answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.understanding.binarise import (
+    Vocabulary,
+    binarise,
+    check_dictionary,
+    write_lines,
+)
+from fairseq_floater.data.understanding.folder import Prepared, make_folder
+from fairseq_floater.errors import UsageError, shown
+from fairseq_floater.files import write_text
+
+GROUPS = ("middle", "high")
+LETTERS = "ABCD"
+_SPLITS = {"train": "train", "valid": "dev", "test": "test"}
+_PUBLISHED = {"train": 87_866, "valid": 4_887, "test": 4_934}
+# <s> option </s> </s> passage </s>
+_OPTION_ENDS, _PASSAGE_ENDS = 2, 2
+
+
+class Question(NamedTuple):
+    """One question: its name, the text of the passage and of each option, and the right letter."""
+
+    name: str
+    group: str
+    passage: str
+    options: tuple[str, ...]
+    answer: str
+
+
+def prepare(
+    raw_dir: Path,
+    out_dir: Path,
+    vocabulary: Vocabulary,
+    *,
+    max_positions: int = 512,
+    max_option_length: int = 128,
+    force: bool = False,
+) -> Prepared:
+    """Write ``input0`` (passages), ``input1`` to ``input4`` (question and option) and ``label``.
+
+    Questions come in the order of group, file number and place in the file. A question with a blank
+    ``_`` has it filled by the option, another is followed by it. ``references.<split>.json`` has
+    {question: {"answer": letter, "group": group}} in the order of the data.
+
+    Args:
+        raw_dir: holds ``{train,dev,test}/{middle,high}/*.txt``; test may be missing.
+        out_dir: there whole or not at all.
+        vocabulary: of the model.
+        max_positions: tokens that the model takes: an option, a passage and the four symbols around them.
+            Passages lose their end, but never their end symbol.
+        max_option_length: tokens of an option with its ``<s>`` and ``</s>``; the end is kept in the same
+            way, so that fairseq's option of the same name has nothing to cut.
+        force: replace data of other input.
+
+    Raises:
+        UsageError: the lengths leave no room for a passage.
+        TextDataError: a file cannot be used, or other data are in the way.
+    """
+    if not _OPTION_ENDS < max_option_length <= max_positions - _PASSAGE_ENDS:
+        raise UsageError(
+            f"`--max-option-length` must be above {_OPTION_ENDS} and leave room for a passage in "
+            f"--max-positions {max_positions}, but is {max_option_length}."
+        )
+    files = {split: _files(raw_dir / folder) for split, folder in _SPLITS.items()}
+    for split in ("train", "valid"):
+        if not files[split]:
+            folder = raw_dir / _SPLITS[split]
+            raise TextDataError(f"{folder}/middle and {folder}/high must hold the files of RACE.")
+    parameters = {"max_positions": max_positions, "max_option_length": max_option_length}
+    inputs = [path for paths in files.values() for path in paths] + vocabulary.files
+    files = {split: paths for split, paths in files.items() if paths}
+    build = partial(
+        _build,
+        files=files,
+        vocabulary=vocabulary,
+        max_positions=max_positions,
+        max_option_length=max_option_length,
+    )
+    return make_folder(out_dir, parameters, inputs, build, force=force)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a split: middle before high, by number."""
+    paths = [path for group in GROUPS for path in (folder / group).glob("*.txt")]
+    return sorted(paths, key=lambda p: (GROUPS.index(p.parent.name), len(p.name), p.name))
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Read one file: a passage with its questions.
+
+    Raises:
+        TextDataError: it lacks a field, a question has not four options, or an answer is no letter A to D.
+    """
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise TextDataError(f"{path} is no readable JSON: {error}.") from None
+    lists = ("answers", "options", "questions")
+    if not isinstance(fields, dict) or not isinstance(fields.get("article"), str):
+        raise TextDataError(f"{path} must have the text `article`.")
+    found = [fields.get(name) for name in lists]
+    if not all(isinstance(f, list) for f in found) or len({len(f or ()) for f in found}) != 1:
+        raise TextDataError(f"{path} must have as many answers as options and questions.")
+    group, questions = path.parent.name, []
+    for number, (answer, options, question) in enumerate(zip(*(f or () for f in found))):
+        name = f"{group}/{path.stem}/{number}"
+        if not isinstance(answer, str) or answer not in LETTERS or len(answer) != 1:
+            raise TextDataError(
+                f"{path}: answer {number + 1} must be A to D, but is {shown(answer)}."
+            )
+        if not isinstance(options, list) or len(options) != len(LETTERS):
+            raise TextDataError(f"{path}: question {number + 1} must have four options.")
+        texts = tuple(_joined(str(question), str(option)) for option in options)
+        questions.append(Question(name, group, _one_line(fields["article"]), texts, answer))
+    return questions
+
+
+def _joined(question: str, option: str) -> str:
+    text = question.replace("_", option) if "_" in question else f"{question} {option}"
+    return _one_line(text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _build(
+    work: Path,
+    *,
+    files: dict[str, list[Path]],
+    vocabulary: Vocabulary,
+    max_positions: int,
+    max_option_length: int,
+) -> dict[str, Any]:
+    counts, warnings = {}, []
+    for split, paths in files.items():
+        questions = [question for path in paths for question in read_questions(path)]
+        counts[split] = _write(work, split, questions, vocabulary, max_positions, max_option_length)
+        right = "".join(f"{LETTERS.index(question.answer)}\n" for question in questions)
+        write_text(work / "label" / f"{split}.label", right)
+        references = {q.name: {"answer": q.answer, "group": q.group} for q in questions}
+        write_text(work / f"references.{split}.json", json.dumps(references, indent=1) + "\n")
+        if len(questions) != _PUBLISHED[split]:
+            warnings.append(
+                f"{split} has {len(questions):,} questions, but {_PUBLISHED[split]:,} are published for "
+                "RACE."
+            )
+    shutil.rmtree(work / "text")
+    return {"splits": counts, "warnings": warnings}
+
+
+def _write(
+    work: Path,
+    split: str,
+    questions: list[Question],
+    vocabulary: Vocabulary,
+    max_positions: int,
+    max_option_length: int,
+) -> dict[str, int]:
+    counts = {"questions": len(questions)}
+    counts |= dict.fromkeys(("subwords", "unknown", "cut_options", "cut_passages"), 0)
+    encode = vocabulary.subwords.encode_lines
+    passages = encode([question.passage for question in questions])
+    options = [encode(list(column)) for column in zip(*(q.options for q in questions))]
+    for column in options:
+        for line in column:
+            counts["cut_options"] += _cut(line, max_option_length - _OPTION_ENDS)
+    for passage, *beside in zip(passages, *options):
+        room = max_positions - _OPTION_ENDS - _PASSAGE_ENDS - max(map(len, beside))
+        counts["cut_passages"] += _cut(passage, room)
+    for number, lines in enumerate([passages, *options]):
+        text = work / "text" / f"{split}.input{number}"
+        write_lines(text, lines)
+        found = binarise(text, vocabulary.dictionary, work / f"input{number}" / split)
+        check_dictionary(found, vocabulary.dictionary, f"{split}, input {number}")
+        counts["subwords"] += found.words
+        counts["unknown"] += found.unknown
+    return counts
+
+
+def _cut(line: list[str], length: int) -> bool:
+    """Cut a line to ``length`` in place; return whether it was longer."""
+    longer = len(line) > length
+    del line[length:]
+    return longer

@@ -1,0 +1,61 @@
+"""Match predictions with references by their ids, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairseq_floater.data.parallel_text import read_lines
+from fairseq_floater.errors import ReportError, shown
+
+
+def read_table(path: Path, column: str) -> dict[str, str]:
+    """Read {index: value} of a file of two columns with the header ``index``, ``column``.
+
+    Raises:
+        ReportError: the header or a line is another, or an index comes twice.
+    """
+    lines = enumerate(read_lines(path), start=1)
+    header = next(lines, (0, ""))[1]
+    if header.split("\t") != ["index", column]:
+        raise ReportError(
+            f"{path} must begin with the line `index<TAB>{column}`, but begins with {shown(header)}."
+        )
+    values: dict[str, str] = {}
+    for number, line in lines:
+        index, tab, value = line.partition("\t")
+        if not tab or "\t" in value:
+            raise ReportError(f"{path}, line {number} must have two columns, but is {shown(line)}.")
+        if index in values:
+            raise ReportError(f"{path} has the index {shown(index)} twice.")
+        values[index] = value
+    return values
+
+
+def check_ids(
+    predictions: Iterable[str], references: Iterable[str], files: tuple[Path, Path]
+) -> None:
+    """Refuse predictions whose ids are not those of the references.
+
+    Args:
+        predictions, references: their ids.
+        files: where each comes from.
+
+    Raises:
+        ReportError: one is missing or unknown.
+    """
+    predicted, wanted = set(predictions), dict.fromkeys(references)
+    missing = [name for name in wanted if name not in predicted]
+    strange = sorted(predicted - wanted.keys())
+    if not wanted:
+        raise ReportError(f"{files[1]} is empty.")
+    if missing:
+        raise ReportError(
+            f"{files[0]} must answer all {len(wanted):,} of {files[1]}, but lacks {len(missing):,}, "
+            f"the first {shown(missing[0])}."
+        )
+    if strange:
+        raise ReportError(
+            f"{files[0]} must answer those of {files[1]} alone, but has {len(strange):,} others, the "
+            f"first {shown(strange[0])}."
+        )

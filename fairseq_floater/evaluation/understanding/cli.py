@@ -1,0 +1,99 @@
+"""Add the verbs glue and race: preparation and scores of tasks of language understanding."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.data.understanding import glue as glue_data
+from fairseq_floater.data.understanding import race as race_data
+from fairseq_floater.data.understanding.binarise import Vocabulary
+from fairseq_floater.data.understanding.cli import add_subword_options
+from fairseq_floater.data.understanding.folder import Prepared
+from fairseq_floater.evaluation.understanding import glue as glue_score
+from fairseq_floater.evaluation.understanding import race as race_score
+from fairseq_floater.verbs import VERBS, add_verb, positive
+
+
+def _parts(verbs: Any, name: str) -> Any:
+    summary = VERBS[name].summary
+    parser = verbs.add_parser(name, help=summary, description=summary)
+    return parser.add_subparsers(dest="part", required=True, metavar="PART")
+
+
+def glue(verbs: Any) -> None:
+    """Add the verb with its parts."""
+    parts = _parts(verbs, "glue")
+    task = "CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI or RTE, in any case"
+    example = "floater glue prepare rte glue_data data/rte --like data/mlm"
+    summary = "official files -> data of fairseq's sentence_prediction"
+    parser = add_verb(parts, "prepare", example, _prepare_glue, summary=summary)
+    parser.add_argument("task_name", metavar="TASK", help=task)
+    text = "holds the task's folder, as in GLUE's archives: RAW/RTE/train.tsv"
+    _add_preparation_options(parser, text)
+
+    example = "floater glue score rte predictions.tsv --references data/rte/references.valid.tsv"
+    summary = "predictions (index, prediction) against references (index, label)"
+    parser = add_verb(parts, "score", example, glue_score.score, summary=summary)
+    add = parser.add_argument
+    add("task_name", metavar="TASK", help=task)
+    add("predictions", type=Path, metavar="PREDICTIONS")
+    add("--references", type=Path, required=True, metavar="FILE")
+    add("--mismatched", type=Path, metavar="FILE", help="predictions on MNLI's other dev set")
+    add("--mismatched-references", type=Path, metavar="FILE")
+
+
+def race(verbs: Any) -> None:
+    """Add the verb with its parts."""
+    parts = _parts(verbs, "race")
+    example = "floater race prepare RACE data/race --like data/mlm"
+    summary = "official files -> data of fairseq's sentence_ranking (--num-classes 4)"
+    parser = add_verb(parts, "prepare", example, _prepare_race, summary=summary)
+    _add_preparation_options(parser, "holds train, dev and test, each with middle and high")
+    text = "tokens of question and option with the symbols around them (128)"
+    parser.add_argument("--max-option-length", type=positive, default=128, metavar="N", help=text)
+
+    example = "floater race score predictions.json --references data/race/references.valid.json"
+    summary = "answers {question: letter} against references: all, middle, high"
+    parser = add_verb(parts, "score", example, race_score.score, summary=summary)
+    parser.add_argument("predictions", type=Path, metavar="PREDICTIONS")
+    parser.add_argument("--references", type=Path, required=True, metavar="FILE")
+
+
+def _add_preparation_options(parser: argparse.ArgumentParser, raw: str) -> None:
+    add = parser.add_argument
+    add("raw_dir", type=Path, metavar="RAW", help=raw)
+    add("out_dir", type=Path, metavar="OUT")
+    add_subword_options(parser)
+    text = "tokens that the model takes; longer examples are shortened, end symbols kept (512)"
+    add("--max-positions", type=positive, default=512, metavar="N", help=text)
+    add("--force", action="store_true", help="replace OUT, where it was made of other input")
+
+
+def _prepare_glue(
+    task_name: str,
+    raw_dir: Path,
+    out_dir: Path,
+    *,
+    max_positions: int,
+    force: bool,
+    **subwords: Any,
+) -> Prepared:
+    vocabulary = Vocabulary.chosen(**subwords)
+    lengths = {"max_positions": max_positions}
+    return glue_data.prepare(task_name, raw_dir, out_dir, vocabulary, **lengths, force=force)
+
+
+def _prepare_race(
+    raw_dir: Path,
+    out_dir: Path,
+    *,
+    max_positions: int,
+    max_option_length: int,
+    force: bool,
+    **subwords: Any,
+) -> Prepared:
+    vocabulary = Vocabulary.chosen(**subwords)
+    lengths = {"max_positions": max_positions, "max_option_length": max_option_length}
+    return race_data.prepare(raw_dir, out_dir, vocabulary, **lengths, force=force)

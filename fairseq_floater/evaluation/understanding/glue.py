@@ -1,0 +1,117 @@
+"""Score predictions on a task of GLUE by scikit-learn's metrics, and SciPy's correlations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from fairseq_floater.data.parallel_text import say
+from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
+from fairseq_floater.errors import ReportError, UsageError, shown
+from fairseq_floater.evaluation.understanding.answers import check_ids, read_table
+
+
+@dataclass(frozen=True)
+class GlueScore:
+    """Scores in per cent; ``score`` is by the ``metric`` of the paper's Table 3."""
+
+    task: str
+    metric: str
+    score: float
+    n: int
+    further: dict[str, float]
+
+    def format_text(self) -> str:
+        """Format the scores for a person."""
+        rows = {self.metric: self.score, "examples": self.n, **self.further}
+        return "\n".join(
+            [self.task]
+            + [
+                f"{k:<20}{v:>10,}" if isinstance(v, int) else f"{k:<20}{v:>10.2f}"
+                for k, v in rows.items()
+            ]
+        )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return all fields on one level."""
+        own = {"task": self.task, "metric": self.metric, "score": self.score}
+        return {**own, **self.further, "n": self.n}
+
+
+def score(
+    task_name: str,
+    predictions: Path,
+    references: Path,
+    *,
+    mismatched: Path | None = None,
+    mismatched_references: Path | None = None,
+) -> GlueScore:
+    """Score a file of predictions.
+
+    Args:
+        task_name: of the task, in any case.
+        predictions: ``index<TAB>prediction``, in any order; labels as words, numbers for STS-B.
+        references: ``index<TAB>label``, as ``floater glue prepare`` writes them.
+        mismatched, mismatched_references: those of MNLI's other dev set.
+
+    Raises:
+        UsageError: there is no such task, or one without a mismatched set.
+        ReportError: an index is missing, double or unknown, or a label is unknown.
+    """
+    task = glue_task(task_name)
+    if (mismatched is None) != (mismatched_references is None):
+        raise UsageError("`--mismatched` needs --mismatched-references, and the other way round.")
+    if mismatched is not None and len(task.files) < 3:
+        raise UsageError(f"`--mismatched` is for MNLI, but the task is {task.name}.")
+    metrics = _metrics(task, predictions, references)
+    further = {name: value for name, value in metrics.items() if name not in (task.metric, "n")}
+    if mismatched is not None and mismatched_references is not None:
+        other = _metrics(task, mismatched, mismatched_references)
+        further |= {"mismatched": other[task.metric], "n_mismatched": other["n"]}
+    return GlueScore(task.name, task.metric, metrics[task.metric], int(metrics["n"]), further)
+
+
+def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, float]:
+    """Return every metric of a task in per cent, and ``n``."""
+    found, right = read_table(predictions, "prediction"), read_table(references, "label")
+    check_ids(found, right, (predictions, references))
+    read = _number if not task.labels else task.labels.index
+    given = [_read(read, task, found[index], index, predictions) for index in right]
+    wanted = [_read(read, task, label, index, references) for index, label in right.items()]
+    if not task.labels:
+        metrics = {"pearson": pearsonr, "spearman": spearmanr}
+        if len({*given}) < 2 or len({*wanted}) < 2:
+            say(f"warning: all scores of {predictions} or {references} are equal: no correlation.")
+            metrics = dict.fromkeys(metrics, lambda *_: (0.0, 1.0))
+        return {"n": len(wanted)} | {
+            k: 100 * float(f(wanted, given)[0]) for k, f in metrics.items()
+        }
+    values = {"accuracy": accuracy_score(wanted, given)}
+    if task.metric == "matthews":
+        values["matthews"] = matthews_corrcoef(wanted, given)
+    if task.f1:
+        values["f1"] = f1_score(wanted, given, zero_division=0)
+    return {"n": len(wanted)} | {name: 100 * float(value) for name, value in values.items()}
+
+
+def _read(read: Callable[[str], float], task: GlueTask, text: str, index: str, path: Path) -> float:
+    try:
+        return read(text)
+    except ValueError:
+        rule = f"one of {', '.join(task.labels)}" if task.labels else "a number"
+        raise ReportError(
+            f"{path}, {shown(index)}: must be {rule}, but is {shown(text)}."
+        ) from None
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
