@@ -28,7 +28,7 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 def _register() -> None:
     check_fairseq()
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
-    from fairseq_floater.transformer import question_answering, translation  # noqa: F401  register
+    from fairseq_floater.transformer import question_answering, roberta, translation  # noqa: F401
 
     allow_fairseq_checkpoints()
     if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":

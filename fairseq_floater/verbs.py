@@ -39,7 +39,7 @@ VERBS = {
         "experiments.cli",
     ),
     "warm-start": Verb(
-        "a plain Transformer's checkpoint -> one that starts a model with positions",
+        "a plain Transformer's or RoBERTa's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),

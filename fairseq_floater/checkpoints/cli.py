@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairseq_floater.checkpoints.averaging import average as average_checkpoints
+from fairseq_floater.checkpoints.length import WAYS
 from fairseq_floater.checkpoints.warm_start import warm_start as make_warm_start
 from fairseq_floater.verbs import add_verb, positive
 
@@ -20,9 +21,13 @@ def warm_start(verbs: Any) -> None:
         make_warm_start,
         unknown="model_options",
     )
-    parser.add_argument("donor", metavar="DONOR", help="checkpoint of fairseq's transformer")
+    parser.add_argument(
+        "donor", metavar="DONOR", help="checkpoint of fairseq's transformer or roberta"
+    )
     parser.add_argument("output", metavar="OUT", help="checkpoint to write")
-    parser.add_argument("--arch", required=True, help="a floater_transformer architecture")
+    parser.add_argument(
+        "--arch", required=True, help="a floater_transformer or floater_roberta one"
+    )
     parser.add_argument("--data", metavar="DIR", help="binarised data to compare dictionaries with")
     parser.add_argument(
         "--trained-length",
@@ -30,6 +35,12 @@ def warm_start(verbs: Any) -> None:
         metavar="N",
         help="learned: rows that start as the donor's positions (default: longest training "
         "sentence of --data, else all rows)",
+    )
+    parser.add_argument(
+        "--extend",
+        choices=WAYS,
+        help="RoBERTa: rows of the donor's table from its end up to --max-positions: all of them again "
+        "(tile), or the last one",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the new tensors (default: 1)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT")

@@ -154,7 +154,7 @@ def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
     if has_base(args):
         raise ValueError(
             "`--position-stretch` must come with `--no-token-positional-embeddings` (or "
-            "`--position-base drop`): fairseq's own sinusoid underneath would stay unstretched."
+            "`--position-base drop`): fairseq's own positions underneath would stay unstretched."
         )
 
 

@@ -33,6 +33,7 @@ class EncoderSpec:
         heads: of self-attention.
         blocks: how many the stack has.
         vocabulary: V, the words of the dictionary, special ones included.
+        length_option: what sets ``max_positions``; empty: the option of the side.
     """
 
     dim: int
@@ -48,6 +49,7 @@ class EncoderSpec:
     heads: int = 1
     blocks: int = 1
     vocabulary: int = 1
+    length_option: str = ""
 
     @property
     def head_dim(self) -> int:
@@ -120,6 +122,11 @@ class PositionEncoder(KeptTable):
         return ""
 
     @classmethod
+    def warning(cls, options: dict[str, Any], target: str) -> str | None:
+        """Return a warning for the log at start, None where nothing is to be said."""
+        return None
+
+    @classmethod
     def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
         """Return the option beyond whose value distances look alike, and that value; None without one."""
         return None
@@ -178,7 +185,7 @@ class PositionEncoder(KeptTable):
     @property
     def length_option(self) -> str:
         """Return the option that sets :attr:`max_positions` where the encoder has a limit."""
-        return f"--max-{self.spec.side}-positions"
+        return self.spec.length_option or f"--max-{self.spec.side}-positions"
 
     def check_length(self, num_positions: int) -> None:
         if num_positions > self.max_positions:
