@@ -370,6 +370,27 @@ def test_the_head_changes_nothing_else(task, model):
         assert torch.equal(answerable, head.answerable(features)[:, 0])
 
 
+def test_a_data_parallel_wrapper_sees_the_head(task, model, tmp_path):
+    """lm_head is unused, so that the wrapper searches the model's output for what takes part."""
+    alone = copy.deepcopy(model)
+    batch = whole(task)[1]
+    criterion = QuestionAnsweringCriterion(task)
+    meeting = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        for _ in range(2):
+            for trained in (wrapped, alone):
+                trained.zero_grad()
+                criterion(trained, batch)[0].backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    for (name, ours), theirs in zip(model.named_parameters(), alone.parameters()):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        assert ours.grad is None or torch.equal(ours.grad, theirs.grad), name
+    assert model.question_answering.span.weight.grad.any()
+
+
 @pytest.mark.parametrize("scope", ["all", "flow", "dynamics", "transformer", "rest"])
 def test_the_head_trains_whatever_else_does(task, scope):
     shape = {**SHAPE, "arch": "floater_roberta", "floater_train": scope}

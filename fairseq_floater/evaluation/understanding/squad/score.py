@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.parallel_text import say
 from fairseq_floater.data.understanding.squad_files import Question, read_squad
 from fairseq_floater.errors import ReportError, UsageError, shown
 from fairseq_floater.evaluation.understanding.answers import check_ids
@@ -60,6 +61,11 @@ def score(
     questions = squad.questions
     answers = _by_id(predictions, references, questions, str, "an answer in text")
     raw = {q.id: best(answers[q.id], [gold.text for gold in q.answers]) for q in questions}
+    if squad.version == "2.0" and na_prob_thresh is None and all(answers.values()):
+        say(
+            "Warning: every prediction is an answer, so that each question without one counts as "
+            "wrong; --na-prob FILE --na-prob-thresh 0.5 lets probabilities decide."
+        )
     final = raw
     nothing: Mapping[str, float] = {}
     if na_prob is not None:
