@@ -71,7 +71,7 @@ VERBS = {
         "evaluation.understanding.cli",
     ),
     "squad": Verb(
-        "question answering: SQuAD 1.1 and 2.0 for fairseq, and their official scores",
+        "SQuAD 1.1 and 2.0: official files -> data of our task; answers -> official scores",
         "evaluation.understanding.squad.cli",
     ),
     "table": Verb(
