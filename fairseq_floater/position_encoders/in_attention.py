@@ -131,6 +131,18 @@ class AttentionPositions(PositionEncoder):
         return {}
 
 
+class WithoutTable(AttentionPositions):
+    """Keep no table: what is added to the logits depends on more than the distance, or on the words."""
+
+    tabulated = False
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        raise RuntimeError(f"--position-encoder {self.name} has no position table.")
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        return [()] * len(blocks)
+
+
 class DistanceBias(AttentionPositions):
     """Add to the logits a number for each head and distance, the same in all blocks.
 

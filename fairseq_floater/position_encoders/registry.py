@@ -33,6 +33,7 @@ ENCODERS = {
     "alibi": Entry("alibi.AlibiPositions", "attention"),
     "kerple": Entry("kerple.KerplePositions", "attention"),
     "sandwich": Entry("sandwich.SandwichPositions", "attention"),
+    "fire": Entry("fire.FirePositions", "attention"),
     "shaw": Entry("shaw.ShawPositions", "attention"),
     "nezha": Entry("nezha.NezhaPositions", "attention"),
     "xl": Entry("xl.XlPositions", "attention"),
