@@ -101,7 +101,7 @@ class AttentionPositions(PositionEncoder):
         shared = type(self).logit_bias is not AttentionPositions.logit_bias
         found = {
             "elementwise": changed("project", "turn"),
-            "mask": shared or changed("bias"),
+            "mask": shared or changed("bias", "between"),
             "weights": part.needs_weights,
         }
         return tuple(name for name, is_paid in found.items() if is_paid)

@@ -40,6 +40,7 @@ ENCODERS = {
     "tener": Entry("tener.TenerPositions", "attention"),
     "deberta": Entry("deberta.DebertaPositions", "attention"),
     "tupe": Entry("tupe.TupePositions", "attention"),
+    "cope": Entry("cope.CopePositions", "attention"),
     "conv": Entry("conv.ConvolutionPositions", "stage"),
     "token-rnn": Entry("token_rnn.TokenRecurrence", "stage"),
     "complex": Entry("complex.ComplexOrderEmbedding", "stage"),

@@ -96,12 +96,12 @@ def test_stretched_biases_are_those_of_real_places(side):
         assert difference(found[:, seen], expected[:, seen]) <= 1e-5
 
 
-@pytest.mark.parametrize("all_turn", [False, True], ids=["some-turn", "all-turn"])
-def test_the_pieces_of_f_have_its_values_and_gradients(all_turn):
+@pytest.mark.parametrize("second", [None, 0.0, -1.0], ids=["some-turn", "all-but-one", "all-turn"])
+def test_the_pieces_of_f_have_its_values_and_gradients(second):
     encoder = stack_with("encoder").positions
-    if all_turn:  # between -1 and 1, but for one that is always off
+    if second is not None:  # the units turn between -1 and 1; of weight and bias 0 one never does
         with torch.no_grad():
-            encoder.inner.weight[:3] = torch.tensor([[1.0], [0.0], [2.0]])
+            encoder.inner.weight[:3] = torch.tensor([[1.0], [second], [2.0]])
             size = encoder.inner.weight[:, 0].abs()
             encoder.inner.bias.copy_(torch.linspace(-0.9, 0.9, 32) * size)
     shares = torch.linspace(-0.99, 0.99, 200).requires_grad_()
