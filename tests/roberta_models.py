@@ -46,8 +46,13 @@ def plain(seed=0, **args):
 
 
 def visible(encoder, blocks="all", target=None, **args):
-    """A model in evaluation whose positions have a size that nobody can overlook."""
-    return randomise_positions(roberta(encoder, blocks, target, **args)).eval()
+    """A model in evaluation whose positions, and logits of attention, nobody can overlook."""
+    model = randomise_positions(roberta(encoder, blocks, target, **args)).eval()
+    with torch.no_grad():
+        for block in model.encoder.sentence_encoder.layers.children():
+            for name in "qkv":  # an untrained RoBERTa attends alike to all tokens
+                getattr(block.self_attn, f"{name}_proj").weight.mul_(6)
+    return model
 
 
 @torch.no_grad()
