@@ -92,3 +92,25 @@ def train_sentences(data, save_dir, *options, **how):
     words += ["--num-classes", "2", "--max-positions", "24", "--batch-size", "8", *TRAINING]
     words += ["--init-token", "0", "--separator-token", "2"]
     return toys.fairseq("train", *words, "--save-dir", save_dir, *options, **how)
+
+
+def save_as_of_2019(path, own, positions):
+    """The published files' form: old names, q, k, v in one tensor, half precision, old file format.
+
+    ``own`` is the state dict of a RoBERTa of the tiny shape, with so many ``positions``.
+    """
+    state, names = {}, ("q_proj", "k_proj", "v_proj")
+    for name, tensor in own.items():
+        old = name.replace("encoder.", "decoder.", 1)
+        old = old.replace(".layernorm_embedding.", ".emb_layer_norm.")
+        if ".q_proj." in name:
+            joint = torch.cat([own[name.replace("q_proj", n)] for n in names])
+            state[old.replace("q_proj.", "in_proj_")] = joint.half()
+        elif not name.endswith("version") and not any(f".{n}." in name for n in names):
+            state[old] = tensor.half()
+    args = Namespace(
+        arch="roberta", task="masked_lm", **SHAPE, max_positions=positions, dropout=0.1
+    )
+    args.activation_fn, args.tokens_per_sample = "gelu", positions
+    torch.save({"args": args, "model": state}, path, _use_new_zipfile_serialization=False)
+    return path
