@@ -20,8 +20,8 @@ DECISIVE = (*_SAME, "hydra-core")
 PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
-    "safetensors": "safetensors",
-    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt"},
+    **{name: name for name in ("safetensors", "tokenizers", "scipy")},
+    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 

@@ -48,10 +48,17 @@ VERBS = {
         "checkpoints.cli",
     ),
     "warm-start": Verb(
-        "a plain Transformer's checkpoint -> one that starts a model with positions",
+        "a plain Transformer's or RoBERTa's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),
+    "predict": Verb(
+        "the answers of a fine-tuned model on GLUE, RACE or SQuAD, in the official forms",
+        "checkpoints.cli",
+    ),
+    "position-loss": Verb(
+        "masked-LM loss of a RoBERTa in bits a token, by bin of token position", "checkpoints.cli"
+    ),
     "score": Verb(
         "hypotheses (fairseq-generate's output or plain lines) against raw references",
         "evaluation.cli",
@@ -69,7 +76,7 @@ VERBS = {
         "evaluation.understanding.cli",
     ),
     "squad": Verb(
-        "question answering: SQuAD 1.1 and 2.0 for fairseq, and their official scores",
+        "SQuAD 1.1 and 2.0: official files -> data of our task; answers -> official scores",
         "evaluation.understanding.squad.cli",
     ),
     "table": Verb(

@@ -74,11 +74,18 @@ def visible(encoder, blocks="all", target="hidden", **args):
     return randomise_positions(build(encoder, blocks, target, **args)).eval()
 
 
+def stacks(model):
+    """Those of a translation model, or the one of a RoBERTa."""
+    if hasattr(model, "decoder"):
+        return model.encoder, model.decoder
+    return (model.encoder.sentence_encoder,)
+
+
 def signals(model):
     """Every position signal of a model: [(stack, attribute, signal)]."""
     return [
         (stack, name, module)
-        for stack in (model.encoder, model.decoder)
+        for stack in stacks(model)
         for name, module in stack.named_children()
         if isinstance(module, PositionEncoder)
     ]

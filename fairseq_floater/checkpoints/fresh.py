@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 from torch import Tensor
+
+
+def config_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return fairseq's configuration of a training with the options ``args``, in plain containers."""
+    logging.getLogger("hydra").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hydra's, of how fairseq calls it
+        config = convert_namespace_to_omegaconf(args)
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return plain
 
 
 def fresh_state(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import logging
 import math
 import os
 import shlex
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,13 @@ from typing import Any
 import torch
 from fairseq import options
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
-from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_floater.checkpoints.fresh import fresh_state
+from fairseq_floater.checkpoints.dictionaries import MASK
+from fairseq_floater.checkpoints.families import architecture
+from fairseq_floater.checkpoints.fresh import config_of, fresh_state
 from fairseq_floater.checkpoints.hugging_face import HEAD, TOKENS, Source, read_hugging_face
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
@@ -30,7 +28,7 @@ from fairseq_floater.checkpoints.reading import (
     model_args,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import BareTask, architecture
+from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.checkpoints.vocabularies import check_same_words, fairseq_dictionary
 from fairseq_floater.errors import refused_options
 from fairseq_floater.files import write_whole
@@ -142,7 +140,8 @@ def import_roberta(
         ignored=found.ignored,
         notes=found.notes,
     )
-    state = _state(model, args)
+    cfg = {**config_of(args), "model": args}
+    state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
     if is_there and not force:
         save_checkpoint(state, output)
         return report
@@ -153,17 +152,6 @@ def import_roberta(
 
     write_whole(dictionary, write)  # gets its name only when the checkpoint has its own
     return report
-
-
-def _state(model: RobertaModel, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the checkpoint of a model that nobody has trained here."""
-    logging.getLogger("hydra").setLevel(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # hydra's, of how fairseq calls it
-        whole = convert_namespace_to_omegaconf(args)
-    cfg = OmegaConf.to_container(whole, resolve=True, enum_to_str=True)
-    cfg["model"] = args
-    return fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
 
 
 def _read_fairseq(path: Path) -> Source:
@@ -230,7 +218,7 @@ def _build(
         path: its name in messages.
     """
     dictionary: Dictionary = copy.deepcopy(source.dictionary)
-    dictionary.add_symbol("<mask>")
+    dictionary.add_symbol(MASK)
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, BareTask(dictionary, dictionary))
     ours = model.state_dict()
     tensors = dict(source.tensors)

@@ -54,11 +54,16 @@ def seeds(text: str) -> list[int]:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that :func:`machines_of` and :func:`preparation_of` read."""
+    add_node_options(parser)
+    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
+    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
+
+
+def add_node_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the hardware, which :func:`machines_of` reads, and ``--dry-run``."""
     add_machine_options(parser)
     parser.add_argument("--launch", default="", metavar="COMMAND", help="starts words on each node")
     parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help="of one of them")
-    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
-    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
     parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 

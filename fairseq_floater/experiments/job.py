@@ -46,7 +46,7 @@ class Job:
         self.folder = RunFolder(path)
         self.log = path / "steps.log"
         self.locks: list[int] = []
-        self._own_lock = path / ".lock"
+        self._own: tuple[Path, int] | None = None  # the run's lock and its descriptor
 
     def steps(self) -> None:
         """Run every step, or in a dry run print it."""
@@ -70,7 +70,7 @@ class Job:
 
     def within(self, other: Job) -> None:
         """Hold the locks of another run, as a part of which this one's steps are run."""
-        self.locks, self._own_lock = other.locks, other._own_lock
+        self.locks, self._own = other.locks, other._own
 
     def say(self, text: str) -> None:
         if not self.launcher.dry_run:
@@ -84,10 +84,12 @@ class Job:
     def at_work(self) -> Iterator[None]:
         """Hold the run's lock; leave a failure's reason in the record."""
         make_folder(self.path)
-        with self._locked(self._own_lock, seconds=_LOOKING) as lock:
+        path = self.path / ".lock"
+        with self._locked(path, seconds=_LOOKING) as lock:
             if lock is None:
                 self.launcher.say(f"Another {self.script} is at work on {self.path}.")
                 raise BusyError(self.path)
+            self._own = path, lock
             try:
                 with self.folder.changing() as record:
                     for key in ("state", "reason"):
@@ -131,12 +133,15 @@ class Job:
 
     def check_same_disk(self) -> None:
         """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
+        if self._own is None:
+            return
+        path, lock = self._own
         with suppress(OSError):
-            if os.path.samestat(self._own_lock.stat(), os.fstat(self.locks[0])):
+            if os.path.samestat(path.stat(), os.fstat(lock)):
                 return
         raise UserError(
-            f"{self._own_lock.parent} is not the folder it was when the training began: was its disk "
-            "lost? Mount it and run this again."
+            f"{path.parent} is not the folder it was when the training began: was its disk lost? Mount "
+            "it and run this again."
         )
 
 

@@ -82,6 +82,7 @@ class TrainingLine:
         expected: float | None = None,
     ):
         self._screen, self._name, self._expected = screen, name, expected
+        self.updates_an_epoch: int | None = None
         self._epochs, self._updates = (
             int(arguments[arguments.index(option) + 1]) if option in arguments else 0
             for option in ("--max-epoch", "--max-update")
@@ -100,6 +101,7 @@ class TrainingLine:
             self._screen.say(f"{self._name}: {text[:_LONGEST]}")
 
     def _show(self, epoch: int, an_epoch: int, loss: str, done: int) -> None:
+        self.updates_an_epoch = an_epoch
         if self._expected is not None:
             text = f"{an_epoch:,} updates an epoch; the recipe's: {self._expected:,.0f}"
             self._screen.say(f"{self._name}: {text}")

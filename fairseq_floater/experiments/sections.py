@@ -37,7 +37,7 @@ def read_sections(path: Path, kind: type[_Sections], own: Collection[str]) -> _S
     Raises:
         ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
     """
-    loaded = _load(path, kind)
+    loaded = {name.replace("-", "_"): v for name, v in _load(path, kind).items()}
     for name in {*own} & {*loaded}:
         loaded[name] = {str(k).replace("-", "_"): v for k, v in loaded[name].items()}
     try:
@@ -65,7 +65,7 @@ def _load(path: Path, kind: type) -> dict[str, Any]:
     for name in sorted({*loaded} & {*_keys(kind)} - {"seed"}):
         if not isinstance(loaded[name], dict):
             raise ConfigError(f"{path}: `{name}` must be a section of keys.")
-    return cast(dict[str, Any], loaded)
+    return {str(name): value for name, value in loaded.items()}
 
 
 def _keys(section: type) -> list[str]:

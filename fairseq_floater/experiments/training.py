@@ -64,10 +64,11 @@ def train(job: Job, training: Training, machines: Machines) -> None:
     job.launcher.say(f"{name}: {folder.resume(machines.world)}")
     _begin(folder, training, machines)
     job.launcher.say(f"{name}: training, {training.here}; log in {path / 'train.log'}")
-    _watch(job, training, command)
+    updates = _watch(job, training, command)
     job.check_same_disk()
     with folder.changing() as record:
         record["trained"] = True
+        record["updates_an_epoch"] = updates or record.get("updates_an_epoch")
 
 
 def _begin(folder: RunFolder, training: Training, machines: Machines) -> None:
@@ -82,8 +83,8 @@ def _begin(folder: RunFolder, training: Training, machines: Machines) -> None:
     (folder.path / "checkpoints" / "stopped").unlink(missing_ok=True)
 
 
-def _watch(job: Job, training: Training, command: list[Any]) -> None:
-    """Run a training with its progress on the screen."""
+def _watch(job: Job, training: Training, command: list[Any]) -> int | None:
+    """Run a training with its progress on the screen; return its updates an epoch, as far as it says."""
     name, path = training.name(job), training.path
     line = TrainingLine(job.launcher.screen, name, training.words, training.expected)
     failure = None
@@ -99,3 +100,4 @@ def _watch(job: Job, training: Training, command: list[Any]) -> None:
         raise StoppedError
     if failure is not None:
         raise failure
+    return line.updates_an_epoch

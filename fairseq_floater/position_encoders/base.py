@@ -34,6 +34,8 @@ class EncoderSpec:
         blocks: how many the stack has.
         vocabulary: V, the words of the dictionary, special ones included.
         length_option: what sets ``max_positions``; empty: the option of the side.
+        fills_length: input is as a rule as long as ``max_positions``, as pieces of running text are, and
+            not much shorter, as sentences are.
     """
 
     dim: int
@@ -50,6 +52,7 @@ class EncoderSpec:
     blocks: int = 1
     vocabulary: int = 1
     length_option: str = ""
+    fills_length: bool = False
 
     @property
     def head_dim(self) -> int:

@@ -22,7 +22,7 @@ from fairseq_floater.ode import (
     RescaledModule,
     checked_step_size,
 )
-from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_training import (
     ALL,
@@ -176,7 +176,9 @@ class FloaterPositions(PositionSignal):
             scale = QKV_INIT_SCALE
         self.dynamics.reset_parameters(scale)
         self.delta: float = options["floater_delta"]
-        self.solver = FlowSolver(options, f"{'/'.join(spec.streams)} ({spec.side} positions)")
+        label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
+        measured = max(TOKENS_MEASURED, spec.max_positions * spec.fills_length)
+        self.solver = FlowSolver(options, label, measured)
         self.update_interval: int = options["floater_update_interval"]
         self.num_updates = 0
         self._last_solve: _LastSolve | None = None
@@ -201,7 +203,10 @@ class FloaterPositions(PositionSignal):
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(float(times[-1]) / self.delta) + 1
-        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
+        # A frozen flow is solved once, as in evaluation.
+        trained = p0.requires_grad or any(p.requires_grad for p in self.dynamics.parameters())
+        training = self.training and trained
+        return self.solver.engine(self.dynamics, p0, training, self.num_updates, num_tokens)
 
     def statistics(self) -> dict[str, Any]:
         return self.solver.statistics()

@@ -72,6 +72,25 @@ def check_training(options: dict[str, Any], target: str) -> None:
         )
 
 
+def check_encoder(args: Any) -> None:
+    """Refuse what is said of h and p(0) where the encoder has none, by options on a Namespace.
+
+    Raises:
+        ValueError: a scope of training, or a start, for another encoder.
+    """
+    if args.position_encoder == "floater":
+        return
+    for flag, value, rule in (
+        ("--floater-train", args.floater_train or ALL, ALL),
+        ("--floater-start", args.floater_start, ZERO),
+    ):
+        if value != rule:
+            raise ValueError(
+                f"`{flag}` must be {rule} with --position-encoder {args.position_encoder}, but is {value} "
+                "instead: only floater has a flow h and initial positions p(0)."
+            )
+
+
 def training_warning(options: dict[str, Any], target: str) -> str | None:
     """Return a warning where h alone is trained and every p(0) stays at zero, else None."""
     if scope(options) != DYNAMICS or options["floater_start"] != ZERO or target != "qkv":

@@ -27,12 +27,7 @@ class FloaterBertModel(RobertaModel):
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
         RobertaModel.add_args(parser)
-        parser.add_argument(
-            "--layer-norm-eps",
-            type=float,
-            metavar="X",
-            help=f"what LayerNorm adds to the variance (default: {BERT_EPS}; RoBERTa: {FAIRSEQ_EPS})",
-        )
+        add_layer_norm_eps(parser, BERT_EPS)
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterBertModel:
@@ -40,6 +35,12 @@ class FloaterBertModel(RobertaModel):
         model: FloaterBertModel = super().build_model(args, task)
         set_layer_norm_eps(model, getattr(args, "layer_norm_eps", BERT_EPS))
         return model
+
+
+def add_layer_norm_eps(parser: argparse.ArgumentParser, default: float) -> None:
+    """Add the option; ``default`` is said in its help alone."""
+    text = f"what LayerNorm adds to the variance (default: {default}; BERT: {BERT_EPS})"
+    parser.add_argument("--layer-norm-eps", type=float, metavar="X", help=text)
 
 
 def set_layer_norm_eps(model: nn.Module, eps: float) -> None:

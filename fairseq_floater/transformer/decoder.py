@@ -75,6 +75,7 @@ class FloaterDecoder(TransformerDecoderBase):
     """
 
     length_option = "--max-target-positions"
+    fills_length = False
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class FloaterEncoder(TransformerEncoderBase):
     """Extend fairseq's encoder by ``positions``, an encoder of source positions."""
 
     length_option = "--max-source-positions"
+    fills_length = False
 
     def __init__(
         self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, return_fc: bool = False

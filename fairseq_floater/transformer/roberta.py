@@ -23,6 +23,11 @@ from torch import nn
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.transformer.bert import (
+    FAIRSEQ_EPS,
+    add_layer_norm_eps,
+    set_layer_norm_eps,
+)
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.shapes import ROBERTA_ARCHITECTURES, ROBERTA_SIZES
@@ -40,6 +45,7 @@ class FloaterSentenceEncoder(FloaterEncoder):
     """
 
     length_option = "--max-positions"
+    fills_length = True
 
     def attach_positions(self, cfg: Any) -> None:
         """Leave that to :meth:`take_positions`."""
@@ -88,6 +94,11 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         return {}
 
     @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        super().add_args(parser)
+        add_layer_norm_eps(parser, FAIRSEQ_EPS)
+
+    @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterRobertaModel:
         """Build the model for ``args``, a Namespace or Hydra's DictConfig.
 
@@ -102,6 +113,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
             args.max_positions = args.tokens_per_sample
         _complete_shape(args)
         model = cls(args, FloaterRobertaEncoder(args, task.source_dictionary))
+        set_layer_norm_eps(model, getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS)
         model.encoder.sentence_encoder.take_positions()
         model.obey(args)
         return model

@@ -48,7 +48,8 @@ def attach_encoder(
     encoder starts, and drops out, like fairseq's own.
 
     Args:
-        stack: encoder or decoder, built but for its positions; its ``length_option`` sets its length.
+        stack: encoder or decoder, built but for its positions; its ``length_option`` sets its length,
+            which input has as a rule where it ``fills_length``.
         attribute: under which stack and blocks hold encoder and parts.
         cfg: the model's options, complete.
         streams: what a signal is added to.
@@ -78,6 +79,7 @@ def attach_encoder(
         options=encoder_options(cfg),
         vocabulary=stack.embed_tokens.num_embeddings,
         length_option=stack.length_option,
+        fills_length=stack.fills_length,
     )
     with torch.random.fork_rng(devices=[]):
         encoder = encoder_class(spec)

@@ -18,6 +18,7 @@ from oracles import transformers_module
 
 from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
+from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 
 TOLERANCE = 1e-5
@@ -111,6 +112,21 @@ def test_the_epsilon_of_bert_is_kept(tmp_path):
     torch.save(state, tmp_path / "out.pt")
     found = fairseq_outputs(tmp_path / "out.pt", "bert", batch, pad, head=False)
     assert difference(found, expected) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert"])
+def test_an_import_starts_a_model_with_positions(tmp_path, kind):
+    model = make(kind)
+    with torch.no_grad():
+        model.base_model.embeddings.word_embeddings.weight.mul_(0.02)  # epsilon would be seen
+    import_roberta(save(model, tmp_path / "source", kind), tmp_path / "donor.pt")
+    options = ["--position-encoder", "floater", "--floater-init-scale", "0"]
+    start = tmp_path / "start.pt"
+    report = warm_start(tmp_path / "donor.pt", start, arch="floater_roberta", model_options=options)
+    assert report.difference <= 1e-6 and not report.ignored
+    batch, pad = tokens(kind)
+    found = fairseq_outputs(start, kind, batch, pad)
+    assert difference(found, outputs(model, batch, pad)) <= TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from toy import fairseq, floater, parameters
 
+from fairseq_floater.data.understanding import binarise
 from fairseq_floater.data.understanding.subwords import load_subwords
 
 WIKITEXT = (
@@ -115,6 +116,37 @@ def test_made_data_are_kept_or_replaced_on_demand_alone(raw, tmp_path):
     (tmp_path / "mine" / "file").touch()
     assert "was not made here" in prepare(raw, tmp_path / "mine", *options, 60, code=1).stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_what_a_killed_run_left_is_replaced(raw, tmp_path):
+    left = tmp_path / ".out.tmp"
+    (left / "text").mkdir(parents=True)
+    (left / "train.bin").write_text("half")
+    prepare(raw, tmp_path / "out", "--bpe", "gpt2", "--bpe-dir", raw / "bpe")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not (tmp_path / "out" / "text").exists()
+    assert (
+        len(decoded(tmp_path / "out", "train"))
+        == summary(tmp_path / "out")["splits"]["train"]["lines"]
+    )
+
+
+def test_several_processes_write_the_same_data(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(binarise, "_WORTH_PROCESSES", 0)
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in decoded(prepared, "train")))
+    for workers in (1, 3):
+        found = binarise.binarise(
+            text, prepared / "dict.txt", tmp_path / str(workers) / "train", workers=workers
+        )
+        assert found == (30, summary(prepared)["splits"]["train"]["subwords"], 0)
+    for end in ("bin", "idx"):
+        assert (tmp_path / "1" / f"train.{end}").read_bytes() == (
+            tmp_path / "3" / f"train.{end}"
+        ).read_bytes()
+        assert (tmp_path / "1" / f"train.{end}").read_bytes() == (
+            prepared / f"train.{end}"
+        ).read_bytes()
 
 
 def test_wikitext_is_counted_as_published(tmp_path, prepared):

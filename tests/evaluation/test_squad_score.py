@@ -7,7 +7,7 @@ import pytest
 from toy import floater
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.evaluation.understanding.squad.answers import best, exact_match, f1, words
+from fairseq_floater.evaluation.understanding.squad.match import best, exact_match, f1, words
 from fairseq_floater.evaluation.understanding.squad.score import score
 
 GOLDS = {"q1": ["the Norman dukes", "Normans"], "q2": [], "q3": ["10th"], "q4": []}
@@ -103,7 +103,7 @@ def test_text_and_json(files, tmp_path):
     done = floater("squad", "score", files[0], "--references", files[1], "--json", out)
     assert "exact                     50.0000\n" in done.stdout
     found = json.loads(out.read_text(encoding="utf-8"))
-    common = {"task": "squad-2.0", "metric": "f1", "score": 70.0, "n": 4}
+    common = {"task": "SQuAD 2.0", "metric": "f1", "score": 70.0, "n": 4}
     assert found == pytest.approx({**PLAIN, **common}, abs=1e-12)
 
 
@@ -150,15 +150,15 @@ def without(key):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (without("q3"), r"4 questions, each once, but lacks 1 \(q3\) instead; are these .*"),
-        ({**ANSWERS, "q9": "x"}, r".* but also has 1 \(q9\) instead; .*"),
-        ({}, r".* lacks 4 \(q1, q2, q3, q4\) .*"),
-        ('{"q1": "", "q2": "", "q1": ""}', r"every key once, but 'q1' comes twice\."),
+        (without("q3"), r"must answer all 4 of .*, but lacks 1, the first 'q3'\."),
+        ({**ANSWERS, "q9": "x"}, r"but has 1 others, the first 'q9'\."),
+        ({}, r"lacks 4, the first 'q1'\."),
+        ('{"q1": "", "q2": "", "q1": ""}', r"has 'q1' twice\."),
         ('{"q1": ', r"is no readable JSON: .*"),
         ("[" * 100_000, r"is no readable JSON: .*"),
         ([["q1", "x"]], r"must hold a JSON object, but holds .* instead\."),
-        ({**ANSWERS, "q1": None}, r"must have an answer in text .* has None for q1 instead\."),
-        ({**ANSWERS, "q1": ["x"]}, r".* has \['x'\] for q1 instead\."),
+        ({**ANSWERS, "q1": None}, r"must have an answer in text .* has None for q1\."),
+        ({**ANSWERS, "q1": ["x"]}, r".* has \['x'\] for q1\."),
     ],
 )
 def test_predictions_that_cannot_be_scored(answers, message, write, files):
@@ -174,13 +174,23 @@ def test_a_probability_must_be_a_number(value, write, files):
 
 
 def test_probabilities_of_other_questions(write, files):
-    with pytest.raises(UserError, match=r"nothing.json` must .* lacks 4"):
+    with pytest.raises(UserError, match=r"nothing\.json must .* lacks 4"):
         score(*files, write("nothing.json", {}))
 
 
 def test_a_threshold_needs_probabilities(files):
     with pytest.raises(UsageError, match="give both"):
         score(*files, None, 0.5)
+
+
+def test_answers_to_everything_are_warned_of(files, write, capsys):
+    nothing = write("nothing.json", NOTHING)
+    score(*files)
+    everything = write("answers.json", {**ANSWERS, "q2": "x"})
+    score(everything, files[1], nothing, 0.5)
+    assert capsys.readouterr().err == ""
+    assert score(everything, files[1], nothing).fields["NoAns_exact"] == 0
+    assert "every prediction is an answer" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(files, tmp_path):

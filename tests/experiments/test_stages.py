@@ -29,7 +29,8 @@ from fairseq_floater.results.table import plot_scores
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+ROBERTA = {*(ROOT / "configs").glob("roberta_*.yaml")}  # of experiments/roberta
+CONFIGS = sorted({*(ROOT / "configs").glob("*.yaml")} - ROBERTA)
 RUNS = [
     System(),
     System("plain"),

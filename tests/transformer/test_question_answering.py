@@ -1,5 +1,6 @@
 """Questions answered by spans: windows, search, loss, head, each against the definition written out."""
 
+import copy
 import json
 import math
 import random
@@ -84,10 +85,10 @@ def task(tmp_path):
     return task_of(folder(tmp_path, random_entries()))
 
 
-@pytest.fixture
-def model(task):
+@pytest.fixture(params=["roberta", "floater_roberta"])
+def model(request, task):
     torch.manual_seed(3)
-    return task.build_model(Namespace(**SHAPE)).eval()
+    return task.build_model(Namespace(**{**SHAPE, "arch": request.param})).eval()
 
 
 def whole(task):
@@ -335,7 +336,8 @@ def test_in_squad_2_a_hit_is_to_say_rightly_whether_there_is_an_answer(
 
 
 def test_a_donor_without_the_head_loads_and_keeps_its_weights(task, model):
-    donor = {k: v + 1 for k, v in model.state_dict().items() if "question_answering" not in k}
+    donor = {k: v for k, v in model.state_dict().items() if "question_answering" not in k}
+    donor |= {k: v + 1 for k, v in donor.items() if k.endswith("proj.weight")}
     head = {k: v.clone() for k, v in model.question_answering.state_dict().items()}
     model.load_state_dict(donor, strict=True)
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in donor.items())
@@ -343,9 +345,18 @@ def test_a_donor_without_the_head_loads_and_keeps_its_weights(task, model):
 
 
 def test_a_saved_head_comes_back(task, model):
-    other = task.build_model(Namespace(**SHAPE))
+    other = copy.deepcopy(model)  # as `--store-ema` does
+    with torch.no_grad():
+        for parameter in other.question_answering.parameters():
+            parameter.add_(1)
+    sample = whole(task)[1]["net_input"]
+    first, second = (
+        m(**sample, features_only=True, question_answering=True)[0] for m in (model, other)
+    )
+    assert not any(map(torch.equal, first, second))  # each uses its own head
     other.load_state_dict(model.state_dict(), strict=True)
-    assert all(torch.equal(v, other.state_dict()[k]) for k, v in model.state_dict().items())
+    third, _ = other(**sample, features_only=True, question_answering=True)
+    assert all(map(torch.equal, first, third))
 
 
 def test_the_head_changes_nothing_else(task, model):
@@ -357,6 +368,34 @@ def test_the_head_changes_nothing_else(task, model):
         assert features.shape == (1, 7, 16)
         assert torch.equal(logits, head.span(features))
         assert torch.equal(answerable, head.answerable(features)[:, 0])
+
+
+def test_a_data_parallel_wrapper_sees_the_head(task, model, tmp_path):
+    """lm_head is unused, so that the wrapper searches the model's output for what takes part."""
+    alone = copy.deepcopy(model)
+    batch = whole(task)[1]
+    criterion = QuestionAnsweringCriterion(task)
+    meeting = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        for _ in range(2):
+            for trained in (wrapped, alone):
+                trained.zero_grad()
+                criterion(trained, batch)[0].backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    for (name, ours), theirs in zip(model.named_parameters(), alone.parameters()):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        assert ours.grad is None or torch.equal(ours.grad, theirs.grad), name
+    assert model.question_answering.span.weight.grad.any()
+
+
+@pytest.mark.parametrize("scope", ["all", "flow", "dynamics", "transformer", "rest"])
+def test_the_head_trains_whatever_else_does(task, scope):
+    shape = {**SHAPE, "arch": "floater_roberta", "floater_train": scope}
+    model = task.build_model(Namespace(**shape))
+    assert all(p.requires_grad for p in model.question_answering.parameters())
 
 
 # Options

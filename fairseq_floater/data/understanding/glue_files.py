@@ -11,7 +11,7 @@ from fairseq_floater.data.parallel_text import TextDataError, read_lines
 from fairseq_floater.data.understanding.glue_tasks import GlueTask
 from fairseq_floater.errors import shown
 
-_MRPC = ("msr_paraphrase_train.txt", "dev_ids.tsv")
+_MRPC_TEXT, _MRPC_DEV = "msr_paraphrase_train.txt", ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
 
 class Example(NamedTuple):
@@ -33,9 +33,10 @@ def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
     folder = raw_dir / task.name
     files = {split: [folder / name] for split, name in task.files.items()}
     if task.name == "MRPC" and not files["train"][0].is_file():
-        both = [folder / name for name in _MRPC]
-        if both[0].is_file():
-            files = dict.fromkeys(files, both)
+        lists = [folder / name for name in _MRPC_DEV]
+        if (folder / _MRPC_TEXT).is_file():
+            found = next((path for path in lists if path.is_file()), lists[0])
+            files = dict.fromkeys(files, [folder / _MRPC_TEXT, found])
     for path in (path for paths in files.values() for path in paths):
         if not path.is_file():
             raise TextDataError(f"{path} is missing, a file of {task.name}.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError, shown
+from fairseq_floater.records import read_object
 
 
 class SquadError(UserError):
@@ -50,30 +50,6 @@ class Squad:
     def questions(self) -> list[Question]:
         """Return all questions, in the file's order."""
         return [question for passage in self.passages for question in passage.questions]
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a key that an object holds twice would hide one of its values.
-
-    Raises:
-        SquadError: no JSON in UTF-8, no object, or a key comes twice.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            double = next(key for i, key in enumerate(keys) if key in keys[:i])
-            raise SquadError(f"{path} must hold every key once, but {shown(double)} comes twice.")
-        return found
-
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise SquadError(f"{path} is no readable JSON: {str(error).rstrip('.')}.") from None
-    if not isinstance(content, dict):
-        raise SquadError(f"{path} must hold a JSON object, but holds {shown(content)} instead.")
-    return content
 
 
 def read_squad(path: Path) -> Squad:

@@ -66,9 +66,15 @@ def _add_score(parts: Any) -> None:
         summary="predictions against an official file: exact match and F1 as officially",
     )
     add = parser.add_argument
-    add("predictions", metavar="PREDICTIONS", help="JSON, {id: answer}")
-    add("--references", required=True, metavar="FILE", help="in the official form: dev-v1.1.json")
+    add("predictions", type=Path, metavar="PREDICTIONS", help="JSON, {id: answer}")
+    add(
+        "--references",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="in the official form: dev-v1.1.json",
+    )
     text = "2.0: JSON, {id: how sure it is that there is no answer}; seeks the best threshold too"
-    add("--na-prob", metavar="FILE", help=text)
+    add("--na-prob", type=Path, metavar="FILE", help=text)
     text = "above it an answer counts as none (1: what the predictions say)"
     add("--na-prob-thresh", type=float, metavar="X", help=text)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.understanding.squad_files import Question, read_object, read_squad
-from fairseq_floater.errors import UsageError, shown
-from fairseq_floater.evaluation.lines import scoring_error
-from fairseq_floater.evaluation.understanding.squad.answers import best
-
-_SHOWN_IDS = 5
+from fairseq_floater.data.parallel_text import say
+from fairseq_floater.data.understanding.squad_files import Question, read_squad
+from fairseq_floater.errors import ReportError, UsageError, shown
+from fairseq_floater.evaluation.understanding.answers import check_ids
+from fairseq_floater.evaluation.understanding.squad.match import best
+from fairseq_floater.records import read_object
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class SquadScores:
 
     def to_json_dict(self) -> dict[str, object]:
         """Return the fields, with the task, its main metric (F1) and its number of questions."""
-        common = {"task": f"squad-{self.version}", "metric": "f1", "score": self.fields["f1"]}
+        common = {"task": f"SQuAD {self.version}", "metric": "f1", "score": self.fields["f1"]}
         return {**common, "n": self.fields["total"], **self.fields}
 
 
 def score(
-    predictions: str | Path,
-    references: str | Path,
-    na_prob: str | Path | None = None,
+    predictions: Path,
+    references: Path,
+    na_prob: Path | None = None,
     na_prob_thresh: float | None = None,
 ) -> SquadScores:
     """Score a file of answers against SQuAD's own file of questions.
@@ -57,14 +57,19 @@ def score(
     """
     if na_prob_thresh is not None and na_prob is None:
         raise UsageError("`--na-prob-thresh` is a threshold of `--na-prob FILE`: give both.")
-    squad = read_squad(Path(references))
+    squad = read_squad(references)
     questions = squad.questions
-    answers = _by_id(predictions, questions, str, "an answer in text")
+    answers = _by_id(predictions, references, questions, str, "an answer in text")
     raw = {q.id: best(answers[q.id], [gold.text for gold in q.answers]) for q in questions}
+    if squad.version == "2.0" and na_prob_thresh is None and all(answers.values()):
+        say(
+            "Warning: every prediction is an answer, so that each question without one counts as "
+            "wrong; --na-prob FILE --na-prob-thresh 0.5 lets probabilities decide."
+        )
     final = raw
     nothing: Mapping[str, float] = {}
     if na_prob is not None:
-        nothing = _by_id(na_prob, questions, float, "a number")
+        nothing = _by_id(na_prob, references, questions, float, "a number")
         limit = 1.0 if na_prob_thresh is None else na_prob_thresh
         final = {
             q.id: (float(not q.answers),) * 2 if nothing[q.id] > limit else raw[q.id]
@@ -124,21 +129,15 @@ def best_threshold(
 
 
 def _by_id(
-    path: str | Path, questions: Sequence[Question], kind: type, what: str
+    path: Path, references: Path, questions: Sequence[Question], kind: type, what: str
 ) -> dict[str, Any]:
     """Read a value for each question, in the file's order."""
-    content = read_object(Path(path))
-    wanted = {question.id for question in questions}
-    for fault, ids in (("lacks", wanted - content.keys()), ("also has", content.keys() - wanted)):
-        if ids:
-            rule = f"`{path}` must have the ids of the {len(wanted):,} questions, each once"
-            some = ", ".join(sorted(ids)[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
-            hint = "; are these predictions for other questions?"
-            raise scoring_error(rule, f"{fault} {len(ids):,} ({some})", hint)
+    content = read_object(path)
+    check_ids(content, [question.id for question in questions], (path, references))
     for id_, value in content.items():
         if not (_is_finite(value) if kind is float else isinstance(value, kind)):
-            rule = f"`{path}` must have {what} for each question"
-            raise scoring_error(rule, f"has {shown(value)} for {id_}")
+            rule = f"{path} must have {what} for each question"
+            raise ReportError(f"{rule}, but has {shown(value)} for {id_}.")
     return content
 
 
