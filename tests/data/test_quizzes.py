@@ -234,27 +234,27 @@ def test_the_donors_text_tells_the_truth(quizzes: Path) -> None:
     assert len(documents) == 600
     kinds: collections.Counter[str] = collections.Counter()
     for document in documents:
-        first, *others = document.split("\n")
-        assert len(others) == 4
-        for line in others:
-            found = line.split()
-            if line == first:
-                kinds["again"] += 1
-            elif found[0] == "the":
-                kinds["end"] += 1
-                assert found[1:3] in (["first", "is"], ["last", "is"])
-                assert found[3:] == [first.split()[0 if found[1] == "first" else -1]]
-            elif found[0] == "what":
-                kinds["place"] += 1
-                question, answer = line.split(" ? ")
-                assert answer == at_places(first, f"{question} ?")
-            elif found[0] == "backwards":
-                kinds["backwards"] += 1
-                assert found[1:] == first.split()[::-1]
-            else:
-                kinds["rising"] += 1
-                assert found == sorted(first.split(), key=NUMBER.__getitem__)
-    assert set(kinds) == {"again", "end", "place", "backwards", "rising"}
+        repeated, line = document.split("\n")
+        first = list(dict.fromkeys(repeated.split()))
+        assert 3 <= len(first) <= 5
+        assert repeated.split() == first * (len(repeated.split()) // len(first))
+        assert 24 <= len(repeated.split()) <= 30
+        found = line.split()
+        if found[0] == "the":
+            kinds["end"] += 1
+            assert found[1:3] in (["first", "is"], ["last", "is"])
+            assert found[3:] == [first[0 if found[1] == "first" else -1]]
+        elif found[0] == "what":
+            kinds["place"] += 1
+            question, answer = line.split(" ? ")
+            assert answer == at_places(" ".join(first), f"{question} ?")
+        elif found[0] == "backwards":
+            kinds["backwards"] += 1
+            assert found[1:] == first[::-1]
+        else:
+            kinds["rising"] += 1
+            assert found == sorted(first, key=NUMBER.__getitem__)
+    assert set(kinds) == {"end", "place", "backwards", "rising"}
 
 
 def all_lists(folder: Path, split: str) -> set[frozenset[str]]:
