@@ -18,6 +18,7 @@ from fairseq_floater.ode import (
     ENGINES,
     GRADIENTS,
     TORCHDIFFEQ_SOLVERS,
+    BackwardDynamics,
     PositionDynamics,
     RescaledModule,
     checked_step_size,
@@ -138,6 +139,11 @@ class FloaterPositions(PositionSignal):
             checked_step_size(*engine_for(options, device), gradient)
 
     @classmethod
+    def goes_before_start(cls, options: dict[str, Any]) -> bool:
+        # Rows that are used again have a gradient of zero; those before the start do without.
+        return bool(options["floater_update_interval"] == 1)
+
+    @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
         solver, step = options["floater_solver"], options["floater_step_size"]
         gradient = options["floater_gradient"]
@@ -183,6 +189,15 @@ class FloaterPositions(PositionSignal):
             return self._solved_at_intervals(times, blocks)[:num_rows]
         p0 = self._initial_values(blocks)
         return self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))[:num_rows]
+
+    def compute_before(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
+    ) -> Tensor:
+        times = self.times(num_rows + 1) / rows_per_token
+        p0 = self._initial_values(blocks)
+        engine = self._engine(p0, times)
+        rows = self.solver.solve(BackwardDynamics(self.dynamics), p0, times, **engine)
+        return rows[1:].flip(0)
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(float(times[-1]) / self.delta) + 1

@@ -18,6 +18,7 @@ from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.attention_kind import describe_attention, ignored_dropout
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.warp_law import describe_warp
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
@@ -74,13 +75,14 @@ class FloaterTransformerModel(TransformerModel):
         _refuse_unsupported(args)
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
-            "position encoder: %s, blocks: %s, target: %s%s%s%s",
+            "position encoder: %s, blocks: %s, target: %s%s%s%s%s",
             args.position_encoder,
             args.position_blocks,
             args.position_target,
             "" if args.position_combine == ADD else f", combined by {args.position_combine}",
             f" ({details})" if details else "",
             describe_attention(args),
+            describe_warp(args),
         )
         dropout_warning = ignored_dropout(args)
         if dropout_warning:
