@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
-from fairseq_floater.ode import PositionDynamics
+from fairseq_floater.ode import Clock, PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.transformer.stack_positions import all_blocks
 
@@ -28,12 +28,12 @@ RIDGE = 1e-4
 
 
 class Flow(NamedTuple):
-    """A dynamics and its initial values ``p0`` [R, C]; ``delta``: time of one token."""
+    """A dynamics and its initial values ``p0`` [R, C]; ``clock``: the times of tokens."""
 
     name: str
     dynamics: PositionDynamics
     p0: Tensor
-    delta: float = 0.1
+    clock: Clock = Clock(0.1)
 
 
 def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
@@ -123,7 +123,7 @@ def trained_flows(checkpoint: str) -> list[Flow]:
                 parts = [getattr(block, attribute) for block in all_blocks(stack)]
                 p0 = torch.cat([part.initial() for part in parts if part is not None]).detach()
                 name = f"trained: {stack_name} {'/'.join(signal.spec.streams)}"
-                found.append(Flow(name, signal.dynamics.float(), p0, signal.delta))
+                found.append(Flow(name, signal.dynamics.float(), p0, signal.clock))
     if not found:
         raise CheckpointError(f"{checkpoint} has no position flow: its encoder is not floater.")
     return found

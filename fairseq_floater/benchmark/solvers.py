@@ -84,7 +84,7 @@ class _Trial:
 
     def __init__(self, flow: Flow, length: int, device: str):
         self.dynamics, self.p0 = flow.dynamics.to(device), flow.p0.to(device).requires_grad_()
-        self.times = flow.delta * torch.arange(length, dtype=torch.float64)
+        self.times = flow.clock.of_tokens(length)
         weights = torch.randn((length, *flow.p0.shape), generator=torch.Generator().manual_seed(1))
         self.weights = weights.to(device)
         exact = copy.deepcopy(self.dynamics).double()

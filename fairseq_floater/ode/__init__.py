@@ -2,6 +2,8 @@
 
 from fairseq_floater.ode.auto import Choice as Choice
 from fairseq_floater.ode.auto import choose as choose
+from fairseq_floater.ode.clock import Clock as Clock
+from fairseq_floater.ode.dynamics import BackwardDynamics as BackwardDynamics
 from fairseq_floater.ode.dynamics import PositionDynamics as PositionDynamics
 from fairseq_floater.ode.engines import ENGINES as ENGINES
 from fairseq_floater.ode.finite import ADVICE as ADVICE

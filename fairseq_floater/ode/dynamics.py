@@ -100,6 +100,24 @@ class PositionDynamics(RescaledModule):
         return f"dim={self.dim}, time_scale={self.time_scale}, lr_scale={self.lr_scale}"
 
 
+class BackwardDynamics(PositionDynamics):
+    """Follow another dynamics h to times before its start: dp/ds = -h(-s, p) in s = -t.
+
+    Its parameters are those of h.
+    """
+
+    def __init__(self, ahead: PositionDynamics):
+        nn.Module.__init__(self)
+        self.ahead = ahead
+
+    def coefficients(self) -> DynamicsCoefficients:
+        h = self.ahead.coefficients()
+        return h._replace(time1=-h.time1, w2=-h.w2, bias2=-h.bias2)
+
+    def extra_repr(self) -> str:
+        return ""
+
+
 def slope_in_place(h: DynamicsCoefficients) -> Callable[[float, Tensor], Tensor]:
     """Return h(t, p) for rows ``p`` [R, C], without a graph, in four kernels: addmm adds time's bias."""
     w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_floater.ode import (
     ENGINES,
     TORCHDIFFEQ_SOLVERS,
     Choice,
+    Clock,
     PositionDynamics,
     SolveRecord,
     checked_step_size,
@@ -68,7 +68,7 @@ class FlowSolver:
 
     def __init__(self, options: dict[str, Any], label: str, tokens_measured: int = TOKENS_MEASURED):
         self._tokens_measured = tokens_measured
-        self.delta: float = options["floater_delta"]
+        self.clock = Clock.read(options)
         self.label = label
         self.record = SolveRecord()
         self._options = options
@@ -141,7 +141,7 @@ class FlowSolver:
 
     def _measured(self, dynamics: PositionDynamics, p0: Tensor, training: bool) -> dict[str, Any]:
         num_tokens = self._longest if training else self._tokens_measured
-        times = self.delta * torch.arange(num_tokens, dtype=torch.float64)
+        times = self.clock.of_tokens(num_tokens)
         solver, step = engine_for(self._options, p0.device.type)
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:

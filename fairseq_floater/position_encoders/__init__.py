@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.attention_kind import (
     check_attention_kind,
 )
 from fairseq_floater.position_encoders.floater_training import check_encoder
-from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option, stretch_range
+from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
 from fairseq_floater.position_encoders.registry import (
     BLOCKS,
     DEFAULT_TARGETS,
@@ -24,6 +24,7 @@ from fairseq_floater.position_encoders.registry import (
     TARGETS,
 )
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
+from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, WarpLaw, check_warp
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
@@ -73,13 +74,7 @@ SHARED_OPTIONS = (
         str,
         BASES,
     ),
-    Option(
-        "--position-stretch",
-        None,
-        "LOW:HIGH; in training, a sentence's positions are i times a factor drawn from this range "
-        "(0.5:2.5, say), so that positions past the trained length are met",
-        str,
-    ),
+    *WARP_OPTIONS,
     *ATTENTION_OPTIONS,
 )
 
@@ -126,7 +121,8 @@ def complete(args: Any) -> type[PositionEncoder]:
     encoder.check_options(encoder_options(args), args.position_target)
     check_encoder(args)
     _check_combination(args, encoder)
-    _check_stretch(args, encoder)
+    check_warp(args, encoder, encoder_options(args), POSITION_ENCODERS)
+    _check_warp_has_no_base(args)
     check_attention_kind(args, encoder, POSITION_ENCODERS)
     return encoder
 
@@ -142,21 +138,12 @@ def _check_combination(args: Any, encoder: type[PositionEncoder]) -> None:
     )
 
 
-def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
-    if stretch_range(args.position_stretch) is None:
-        return
-    options = encoder_options(args)
-    if not encoder.takes_stretch(options):
-        able = ", ".join(name for name, cls in POSITION_ENCODERS.items() if cls.continuous)
-        own = f" ({encoder.describe(options, args.position_target)})" if encoder.continuous else ""
+def _check_warp_has_no_base(args: Any) -> None:
+    given = [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
+    if given and has_base(args):
         raise ValueError(
-            f"`--position-stretch` needs positions between two tokens ({able}), but "
-            f"--position-encoder is {encoder.name}{own} instead."
-        )
-    if has_base(args):
-        raise ValueError(
-            "`--position-stretch` must come with `--no-token-positional-embeddings` (or "
-            "`--position-base drop`): fairseq's own positions underneath would stay unstretched."
+            f"`{given[0]}` must come with `--no-token-positional-embeddings` (or "
+            "`--position-base drop`): fairseq's own positions underneath would stay as they are."
         )
 
 
@@ -177,8 +164,7 @@ def distance_warning(args: Any, longest: int) -> str | None:
         longest: tokens of the longest training sentence, end symbol included.
     """
     limit = POSITION_ENCODERS[args.position_encoder].distance_limit(encoder_options(args))
-    stretch = stretch_range(args.position_stretch)
-    furthest = int((longest - 1) * (1.0 if stretch is None else stretch[1]))
+    furthest = (WarpLaw.read(args) or WarpLaw()).furthest(longest)
     if limit is None or limit[1] <= furthest:
         return None
     option, value = limit

@@ -103,7 +103,7 @@ class PositionEncoder(KeptTable):
     acts_on: ClassVar[str | None] = "input of blocks"
     #: A table of rows is computed, and kept in evaluation.
     tabulated: ClassVar[bool] = True
-    #: There are positions between two tokens, which ``--position-stretch`` needs.
+    #: There are positions between two tokens, which training needs to move them (`warp_law.py`).
     continuous: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
     silent_at_zero: ClassVar[tuple[str, ...]] = ()
@@ -136,8 +136,24 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def takes_stretch(cls, options: dict[str, Any]) -> bool:
-        """Return whether ``--position-stretch`` goes with ``options``; needs ``continuous``."""
+        """Return whether training may move positions with ``options``; needs ``continuous``."""
         return cls.continuous
+
+    @classmethod
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        """Return whether distances alone count with ``options``, in every stack."""
+        return cls.relative
+
+    @classmethod
+    def goes_before_start(cls, options: dict[str, Any]) -> bool:
+        """Return whether training may put tokens before position 0, as :meth:`compute_before` lets it."""
+        no_rows_there = cls.compute_before is KeptTable.compute_before
+        return cls.is_relative(options) or not (cls.tabulated and no_rows_there)
+
+    @classmethod
+    def rounds_distances(cls, options: dict[str, Any]) -> bool:
+        """Return whether a distance between two whole ones is taken for the nearer of them."""
+        return False
 
     def receives(self, block_index: int) -> bool:
         """Return whether this block gets positions from the encoder."""

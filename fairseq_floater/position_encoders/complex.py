@@ -86,7 +86,7 @@ class ComplexOrderEmbedding(InputStage):
         if self.by_word:
             omega = F.embedding(words.T, omega)  # [T, B, C / 2]
         # The places are float32, so that frequencies of half precision give angles of float32 too.
-        angles = at.queries.T.unsqueeze(-1) / at.rows_per_token * omega
+        angles = at.query_places.T.unsqueeze(-1) * omega
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def change(self, x: Tensor, part: BlockPositions, at: Pass) -> Tensor:

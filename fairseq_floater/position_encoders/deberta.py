@@ -179,6 +179,18 @@ class DebertaPositions(AttentionPositions):
         )
 
     @classmethod
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return not options["deberta_absolute"]
+
+    @classmethod
+    def goes_before_start(cls, options: dict[str, Any]) -> bool:
+        return True  # the sinusoid does
+
+    @classmethod
+    def rounds_distances(cls, options: dict[str, Any]) -> bool:
+        return cls.is_relative(options) and not options["deberta_buckets"]
+
+    @classmethod
     def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
         return "--deberta-distance", options["deberta_distance"]
 
@@ -274,5 +286,7 @@ class DebertaPositions(AttentionPositions):
     ) -> dict[int, Tensor]:
         if self.sinusoid is None:
             return {}
-        table = self.sinusoid(at.num_rows, blocks[:1], dtype, at.rows_per_token)[:, 0, 0]
+        table = self.sinusoid(at.num_rows, blocks[:1], dtype, at.rows_per_token, at.rows_before)[
+            :, 0, 0
+        ]
         return {len(blocks) - self.late: gather_rows(table, at.queries.T.contiguous())}

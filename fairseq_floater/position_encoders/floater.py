@@ -1,4 +1,4 @@
-"""Read positions off the trajectory of a learned flow, dp/dt = h(t, p; theta), at t_i = delta i.
+"""Read positions off the trajectory of a learned flow, dp/dt = h(t, p; theta), at times t_i (`clock.py`).
 
 "Learning to Encode Position for Transformer with Continuous Dynamical Model", ICML 2020:
 equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13 (biases on q, k, v).
@@ -18,10 +18,13 @@ from fairseq_floater.ode import (
     ENGINES,
     GRADIENTS,
     TORCHDIFFEQ_SOLVERS,
+    BackwardDynamics,
+    Clock,
     PositionDynamics,
     RescaledModule,
     checked_step_size,
 )
+from fairseq_floater.ode.clock import DEFAULT_BEND, LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_training import (
@@ -38,6 +41,13 @@ from fairseq_floater.position_encoders.signal import PositionSignal
 
 SOLVER_OPTIONS = (
     Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
+    Option(
+        "--floater-time",
+        LINEAR,
+        "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
+        f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it",
+        str,
+    ),
     Option(
         "--floater-solver",
         AUTO,
@@ -127,6 +137,7 @@ class FloaterPositions(PositionSignal):
             if not 0 < options[dest] < float("inf"):
                 flag = "--" + dest.replace("_", "-")
                 raise ValueError(f"`{flag}` must be positive, but is {options[dest]} instead.")
+        Clock.read(options)
         scale = options["floater_init_scale"]
         if scale is not None and not 0 <= scale < float("inf"):
             raise ValueError(
@@ -148,6 +159,11 @@ class FloaterPositions(PositionSignal):
             checked_step_size(*engine_for(options, device), gradient)
 
     @classmethod
+    def goes_before_start(cls, options: dict[str, Any]) -> bool:
+        # Rows that are used again have a gradient of zero; those before the start do without.
+        return bool(options["floater_update_interval"] == 1)
+
+    @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
         solver, step = options["floater_solver"], options["floater_step_size"]
         gradient = options["floater_gradient"]
@@ -155,8 +171,9 @@ class FloaterPositions(PositionSignal):
             step = checked_step_size(solver, step, gradient)
         if step is None:
             step = "by measured error" if solver == AUTO else "adaptive"
+        bent = "" if options["floater_time"] == LINEAR else f"time {Clock.read(options)}, "
         return (
-            f"delta {options['floater_delta']}, solver {solver}, step {step}, gradient {gradient}, "
+            f"delta {options['floater_delta']}, {bent}solver {solver}, step {step}, gradient {gradient}, "
             f"update interval {options['floater_update_interval']}"
             + (f", trained: {scope(options)}" if scope(options) != ALL else "")
         )
@@ -175,7 +192,7 @@ class FloaterPositions(PositionSignal):
         if scale is None and spec.target == "qkv":
             scale = QKV_INIT_SCALE
         self.dynamics.reset_parameters(scale)
-        self.delta: float = options["floater_delta"]
+        self.clock = Clock.read(options)
         label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
         measured = max(TOKENS_MEASURED, spec.max_positions * spec.fills_length)
         self.solver = FlowSolver(options, label, measured)
@@ -195,14 +212,23 @@ class FloaterPositions(PositionSignal):
         self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
     ) -> Tensor:
         # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
-        times = self.times(max(num_rows, 2)) / rows_per_token
+        times = self.times(max(num_rows, 2), rows_per_token)
         if self.training and self.update_interval > 1:
             return self._solved_at_intervals(times, blocks)[:num_rows]
         p0 = self._initial_values(blocks)
         return self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))[:num_rows]
 
+    def compute_before(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
+    ) -> Tensor:
+        times = self.times(num_rows + 1, rows_per_token)
+        p0 = self._initial_values(blocks)
+        engine = self._engine(p0, times)
+        rows = self.solver.solve(BackwardDynamics(self.dynamics), p0, times, **engine)
+        return rows[1:].flip(0)
+
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
-        num_tokens = round(float(times[-1]) / self.delta) + 1
+        num_tokens = round(self.clock.place(float(times[-1]))) + 1
         # A frozen flow is solved once, as in evaluation.
         trained = p0.requires_grad or any(p.requires_grad for p in self.dynamics.parameters())
         training = self.training and trained
@@ -241,9 +267,9 @@ class FloaterPositions(PositionSignal):
         self._last_solve = None
         self.solver.forget()
 
-    def times(self, num_positions: int) -> Tensor:
-        """Return t_i = delta i, [N] float64 on the CPU (exact at 10,000 tokens, where float32 is not)."""
-        return self.delta * torch.arange(num_positions, dtype=torch.float64)
+    def times(self, num_rows: int, rows_per_token: int = 1) -> Tensor:
+        """Return the times of token positions 0, 1/r, 2/r, ...: [N] float64 on the CPU."""
+        return self.clock.times(torch.arange(num_rows, dtype=torch.float64) / rows_per_token)
 
     def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
         return torch.stack([block.initial() for block in blocks], dim=1)  # [S, L, C]

@@ -68,6 +68,13 @@ class KeptTable(nn.Module, ABC):
         """
         raise NotImplementedError(f"{self.name} has no positions between two tokens.")
 
+    def compute_before(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        """Compute rows at token positions -N/r, ..., -2/r, -1/r: float32 [N, ...].
+
+        Arguments as :meth:`compute_between`. Encoders have them that know places, not distances alone.
+        """
+        raise NotImplementedError(f"{self.name} has no positions before the first token.")
+
     @property
     def max_positions(self) -> int:
         """Return the longest input in tokens, end symbol included."""
@@ -79,7 +86,12 @@ class KeptTable(nn.Module, ABC):
         return None
 
     def forward(
-        self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, rows_per_token: int = 1
+        self,
+        num_positions: int,
+        blocks: Sequence[Any],
+        dtype: torch.dtype,
+        rows_per_token: int = 1,
+        rows_before: int = 0,
     ) -> Tensor:
         """Return the table [N, ...] in ``dtype``, computed or kept.
 
@@ -87,8 +99,9 @@ class KeptTable(nn.Module, ABC):
             num_positions: N, unless :attr:`table_length` sets it.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
-            rows_per_token: more than 1 while training on stretched positions only: the N rows are
-                that much closer, and nothing is kept.
+            rows_per_token: more than 1 while training on moved positions only: the N rows are that
+                much closer, and nothing is kept.
+            rows_before: how many of the N rows lie before position 0, in such training.
 
         Raises:
             ValueError: more positions than the encoder has.
@@ -96,8 +109,12 @@ class KeptTable(nn.Module, ABC):
         """
         num_positions = self.table_length or num_positions
         if rows_per_token > 1:
+            rows = num_positions - rows_before, rows_per_token, blocks
+            if not rows_before:
+                return self._cast(lambda: self.compute_between(*rows), dtype)
+            first = rows_before, rows_per_token, blocks
             return self._cast(
-                lambda: self.compute_between(num_positions, rows_per_token, blocks), dtype
+                lambda: torch.cat([self.compute_before(*first), self.compute_between(*rows)]), dtype
             )
         self.check_length(num_positions)
         wants_gradients = self.training or torch.is_grad_enabled()

@@ -58,23 +58,3 @@ class Option:
                 f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
             )
         return value
-
-
-def stretch_range(value: str | None) -> tuple[float, float] | None:
-    """Parse ``--position-stretch LOW:HIGH``.
-
-    Raises:
-        ValueError: anything but two numbers with 0 < LOW <= HIGH.
-    """
-    if value is None:
-        return None
-    try:
-        low, high = (float(word) for word in value.split(":"))
-    except ValueError:
-        low = high = 0.0
-    if not 0 < low <= high < float("inf"):
-        raise ValueError(
-            "`--position-stretch` must be LOW:HIGH with 0 < LOW <= HIGH, such as 0.5:2.5, but is "
-            f"{value!r} instead."
-        )
-    return low, high

@@ -85,6 +85,10 @@ class RopePositions(AttentionPositions):
         learned = ", learned" if options["rope_learned"] else ""
         return f"{turned} turned, base {options['rope_base']:g}, partial {options['rope_partial']:g}{learned}"
 
+    @classmethod
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return not turns_values(options)
+
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         pairs = int(spec.head_dim * spec.options["rope_partial"]) // 2
@@ -94,7 +98,7 @@ class RopePositions(AttentionPositions):
                 f"--rope-partial leaves a pair, but a head has {spec.head_dim} and --rope-partial is "
                 f"{spec.options['rope_partial']}."
             )
-        self.relative = not turns_values(spec.options)
+        self.relative = self.is_relative(spec.options)
         self.pairs = pairs
         self.frequencies: nn.Parameter | None = None
         if spec.options["rope_learned"]:
@@ -110,15 +114,22 @@ class RopePositions(AttentionPositions):
         return self.compute_between(num_positions, 1, blocks)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        return self._angles(0, num_rows, rows_per_token)
+
+    def compute_before(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        return self._angles(-num_rows, 0, rows_per_token)
+
+    def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
+        """Return cosines and sines of the rows numbered ``first`` to ``end`` - 1: [N, 2, R / 2]."""
         learned = self.frequencies
         # Fixed ones are no buffer, which `.half()` would round.
         frequencies = self._initial_frequencies() if learned is None else learned.double()
-        places = torch.arange(num_rows, dtype=torch.float64, device=frequencies.device)
+        places = torch.arange(first, end, dtype=torch.float64, device=frequencies.device)
         angles = places[:, None] / rows_per_token * frequencies
         return torch.stack([angles.cos(), angles.sin()], dim=1).float()
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        table = self(at.num_rows, blocks, dtype, at.rows_per_token)
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token, at.rows_before)
         rows = gather_rows(table.flatten(1), at.queries)[:, None]
         # [B or 1, 1, T, R / 2] each
         return [rows.chunk(table.size(1), dim=-1)] * len(blocks)

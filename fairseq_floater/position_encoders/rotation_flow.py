@@ -70,10 +70,20 @@ class RotationFlowPositions(PositionSignal):
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
     ) -> Tensor:
+        return self._rows(num_rows, DELTA / rows_per_token, blocks)
+
+    def compute_before(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
+    ) -> Tensor:
+        backwards = self._rows(num_rows + 1, -DELTA / rows_per_token, blocks)
+        return backwards[1:].flip(0)
+
+    def _rows(self, num_rows: int, step: float, blocks: Sequence[StartingPoints]) -> Tensor:
+        """Return the rows at times 0, ``step``, 2 ``step``, ...: [N, S, L, C]."""
         dtype = torch.promote_types(self.generator.dtype, torch.float32)
         generator = self.generator.to(dtype)
         # p as a row vector: p(t + s) = p(t) exp(s (A - A^T)).
-        power = torch.matrix_exp((DELTA / rows_per_token) * (generator - generator.T))
+        power = torch.matrix_exp(step * (generator - generator.T))
         rows = torch.stack([block.values.to(dtype) for block in blocks], dim=1).unsqueeze(0)
         # Doubling: the known rows, turned by as many steps as there are of them, are the next ones.
         # Two rows at least, so that A has its (zero) gradient for one row too, as DDP expects.

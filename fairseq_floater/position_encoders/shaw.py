@@ -119,6 +119,10 @@ class ShawPositions(AttentionPositions):
         return f"{where}, {whose}, up to distance {options['shaw_clip']}"
 
     @classmethod
+    def rounds_distances(cls, options: dict[str, Any]) -> bool:
+        return True
+
+    @classmethod
     def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
         return "--shaw-clip", options["shaw_clip"]
 

@@ -30,18 +30,22 @@ def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
     return rows
 
 
-def sinusoid_rows_between(num_rows: int, rows_per_token: int, dim: int, padding_idx: int) -> Tensor:
-    """Compute :func:`sinusoid_rows` at token positions 0, 1/r, 2/r, ...: float32 [N, C].
+def sinusoid_rows_between(
+    num_rows: int, rows_per_token: int, dim: int, padding_idx: int, first: int = 0
+) -> Tensor:
+    """Compute :func:`sinusoid_rows` at token positions f/r, (f+1)/r, (f+2)/r, ...: float32 [N, C].
 
     Args:
         num_rows: N.
         rows_per_token: r.
         dim: C.
         padding_idx: the offset, see :func:`sinusoid_rows`.
+        first: f, below 0 for positions before the first token.
     """
     half = dim // 2
     frequencies = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
-    places = torch.arange(num_rows, dtype=torch.float32) / rows_per_token + padding_idx + 1
+    numbers = torch.arange(first, first + num_rows, dtype=torch.float32)
+    places = numbers / rows_per_token + padding_idx + 1
     angles = places.unsqueeze(1) * frequencies
     rows = torch.cat([angles.sin(), angles.cos()], dim=1)
     return rows if dim % 2 == 0 else torch.nn.functional.pad(rows, (0, 1))
@@ -114,6 +118,15 @@ class SinusoidalPositions(PositionSignal):
     ) -> Tensor:
         spec = self.spec
         rows = sinusoid_rows_between(num_rows, rows_per_token, spec.dim, spec.padding_idx)
+        return self._table(rows, blocks)
+
+    def compute_before(
+        self, num_rows: int, rows_per_token: int, blocks: Sequence[BlockPositions]
+    ) -> Tensor:
+        spec = self.spec
+        rows = sinusoid_rows_between(
+            num_rows, rows_per_token, spec.dim, spec.padding_idx, first=-num_rows
+        )
         return self._table(rows, blocks)
 
     def _table(self, sinusoid: Tensor, blocks: Sequence[BlockPositions]) -> Tensor:

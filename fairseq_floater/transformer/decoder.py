@@ -24,12 +24,12 @@ from fairseq_floater.position_encoders.signal import (
     SOURCE_STREAMS,
     PositionSignal,
 )
-from fairseq_floater.position_encoders.transforms import Stretch, Tokens
+from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
-    STRETCH,
+    WARP,
     Prepared,
     all_blocks,
     attach_encoder,
@@ -51,7 +51,7 @@ class _Source(NamedTuple):
 
     states: Tensor | None = None
     padding_mask: Tensor | None = None
-    stretch: Stretch | None = None
+    warp: Warp | None = None
     beam_size: int = 1
 
     @classmethod
@@ -62,7 +62,7 @@ class _Source(NamedTuple):
         return cls(
             next(iter(encoder_out["encoder_out"]), None),
             next(iter(encoder_out["encoder_padding_mask"]), None),
-            next(iter(encoder_out.get(STRETCH, ())), None),
+            next(iter(encoder_out.get(WARP, ())), None),
             next(iter(encoder_out.get(BEAM, ())), 1),
         )
 
@@ -124,7 +124,9 @@ class FloaterDecoder(TransformerDecoderBase):
         self._refuse_alignment(full_context_alignment, aligns)
         source = _Source.read(encoder_out)
         one_step = incremental_state is not None
-        tokens = Tokens.read(prev_output_tokens.eq(self.padding_idx), one_step, source.stretch)
+        is_padding = prev_output_tokens.eq(self.padding_idx)
+        warp = None if source.warp is None else source.warp.of_target(is_padding)
+        tokens = Tokens.read(is_padding, one_step, warp)
         check_base_length(self, tokens.is_padding)
         causal = not (one_step or full_context_alignment)
         embedded = self._embed(prev_output_tokens, incremental_state)
@@ -238,7 +240,7 @@ class FloaterDecoder(TransformerDecoderBase):
             return Prepared()
         if mask is None:
             mask = states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
-        return prepare(self, "source_positions", Tokens.read(mask, stretch=source.stretch), dtype)
+        return prepare(self, "source_positions", Tokens.read(mask, warp=source.warp), dtype)
 
     def max_positions(self) -> int:
         return longest_input(self, self.positions, self.cfg.decoder.learned_pos)

@@ -15,14 +15,15 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fairseq_floater.position_encoders.options import stretch_range
 from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS, SELF_STREAMS
-from fairseq_floater.position_encoders.transforms import Stretch, Tokens
+from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.warp import warp_of_source
+from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
-    STRETCH,
+    WARP,
     Prepared,
     all_blocks,
     attach_encoder,
@@ -44,7 +45,7 @@ class FloaterEncoder(TransformerEncoderBase):
     ):
         super().__init__(cfg, dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
-        self.stretch_range = stretch_range(cfg.position_stretch)
+        self.warp_law = WarpLaw.read(cfg)
         self.attach_positions(cfg)
 
     def attach_positions(self, cfg: Any) -> None:
@@ -66,10 +67,8 @@ class FloaterEncoder(TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        stretch = None
-        if self.training and self.stretch_range is not None:
-            stretch = Stretch.drawn(self.stretch_range, len(src_tokens), src_tokens.device)
-        tokens = Tokens.read(padding_mask, stretch=stretch)
+        warp = warp_of_source(self.warp_law, padding_mask, self.training)
+        tokens = Tokens.read(padding_mask, warp=warp)
         positions = prepare(self, "positions", tokens, embedded.dtype, src_tokens)
         embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)
         x = self._finished_embedding(embedded)
@@ -89,8 +88,8 @@ class FloaterEncoder(TransformerEncoderBase):
             "fc_results": fc_results,
             "src_tokens": [],
             "src_lengths": [lengths],
-            # Of training only: the decoder counts in the same stretched tokens.
-            STRETCH: [] if stretch is None else [stretch],
+            # The decoder's tokens stand where the source's do.
+            WARP: [] if warp is None else [warp],
         }
 
     def _through_blocks(
@@ -122,6 +121,7 @@ class FloaterEncoder(TransformerEncoderBase):
     ) -> dict[str, list[Any]]:
         """Reorder as fairseq does, and note when a search makes ``beam_size`` copies of each sentence."""
         reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
+        reordered[WARP] = [warp.reordered(new_order) for warp in encoder_out.get(WARP, ())]
         reordered[BEAM] = []  # any other order may have mixed the copies
         sentences = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
         copies = len(new_order) // max(sentences, 1)

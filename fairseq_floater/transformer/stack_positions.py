@@ -27,8 +27,8 @@ from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
 
-# Where the encoder's output tells the decoder of `--position-stretch`.
-STRETCH = "position_stretch"
+# Where the encoder's output tells the decoder where training put the tokens.
+WARP = "position_warp"
 # Where it says that each sentence stands there once for every beam.
 BEAM = "beam_size"
 
@@ -236,7 +236,7 @@ def prepare(
         added = encoder.input_rows(at, parts, dtype)
         return PreparedAttention(tables, bias, {id(owners[n]): r for n, r in added.items()})
     # One backward pass joins what flows into all blocks' rows.
-    rows = encoder(at.num_rows, parts, dtype, at.rows_per_token).unbind(2)
+    rows = encoder(at.num_rows, parts, dtype, at.rows_per_token, at.rows_before).unbind(2)
     statistics = encoder.statistics()  # taken in evaluation too, and dropped
     if encoder.training:
         _log(statistics)

@@ -55,7 +55,7 @@ def test_a_checkpoints_flows_have_its_parameters_and_initial_values(tmp_path):
     for flow, prefix in zip(
         flows, ["encoder.positions", "decoder.positions", "decoder.source_positions"]
     ):
-        assert flow.delta == 0.2
+        assert flow.clock.delta == 0.2
         assert torch.equal(flow.dynamics.weight1, state[f"{prefix}.dynamics.weight1"])
         assert torch.equal(flow.p0, torch.full_like(flow.p0, 0.25))
 

@@ -3,7 +3,9 @@
 import torch
 from helpers import build, difference, parts, randomise_positions
 
-from fairseq_floater.position_encoders.transforms import Stretch, Tokens
+from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.warp import DrawnWarp
+from fairseq_floater.position_encoders.warp_law import Stretching, WarpLaw
 from fairseq_floater.transformer.stack_positions import prepare
 
 SIDES = ("encoder", "decoder")
@@ -36,8 +38,8 @@ def tokens(length=LENGTH, sentences=SENTENCES, **options):
 
 def stretched(*factors, length=LENGTH):
     """As many sentences as factors, each stretched by its own."""
-    stretch = Stretch(torch.tensor(factors)[:, None], max(factors))
-    return tokens(length, len(factors), stretch=stretch)
+    law = WarpLaw(Stretching(min(factors), max(factors)))
+    return tokens(length, len(factors), warp=DrawnWarp(law, torch.tensor(factors)[:, None]))
 
 
 def causal_mask(stack, length=LENGTH):

@@ -18,7 +18,7 @@ from helpers import (
 from stage_oracles import largest_difference
 
 from fairseq_floater.experiments import info
-from fairseq_floater.position_encoders.transforms import Stretch, Tokens
+from fairseq_floater.position_encoders.transforms import Tokens
 
 
 def sinusoids(channels):
@@ -102,8 +102,10 @@ def test_words_without_positions_of_their_own_keep_their_gradient_to_themselves(
 def test_a_stretched_token_is_turned_as_far_as_the_place_it_stands_for(monkeypatch):
     options = {"dropout": 0.0, "position_stretch": "0.5:2.5"}
     model = randomise_positions(build("complex", target="stage", **options)).train()
-    factor = lambda limits, n, device: Stretch(torch.full((n, 1), 2.0), 2.5)  # noqa: E731
-    monkeypatch.setattr(Stretch, "drawn", factor)
+    monkeypatch.setattr(
+        "fairseq_floater.position_encoders.warp.drawn_factors",
+        lambda law, sentences, device: torch.full((sentences, 1), 2.0),
+    )
     batch = source_batch(), target_batch()
     with torch.no_grad():
         stretched = raw_log_probs(model, *batch)

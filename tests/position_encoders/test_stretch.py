@@ -21,9 +21,10 @@ from helpers import (
 )
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.options import stretch_range
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.position_encoders.transforms import ROWS_PER_TOKEN, Stretch, Tokens
+from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.warp import DrawnWarp, drawn_factors
+from fairseq_floater.position_encoders.warp_law import ROWS_PER_TOKEN, Stretching, WarpLaw
 
 CONTINUOUS = [name for name, cls in POSITION_ENCODERS.items() if cls.continuous]
 CASES = [(name, target) for name in CONTINUOUS for target in POSITION_ENCODERS[name].targets]
@@ -39,6 +40,14 @@ def stretched(encoder, target, text="0.5:2.5", **options):
         encoder, target=target, position_stretch=text, dropout=0.0, **{**ALONE, **options}
     )
     return randomise_positions(model)
+
+
+def draw(monkeypatch, factors):
+    """Let the next batches have these factors, [B, 1]."""
+    monkeypatch.setattr(
+        "fairseq_floater.position_encoders.warp.drawn_factors",
+        lambda law, sentences, device: factors,
+    )
 
 
 def training_log_probs(model, *batch, seed=0):
@@ -74,10 +83,8 @@ def test_a_factor_of_one_is_training_without_stretch(encoder, target):
 @every_continuous
 def test_a_factor_of_two_puts_token_i_where_token_2i_was(encoder, target, monkeypatch):
     model = stretched(encoder, target)
-    monkeypatch.setattr(
-        Stretch, "drawn", lambda limits, n, device: Stretch(torch.full((n, 1), 2.0), 2.5)
-    )
     batch = source_batch(), target_batch()
+    draw(monkeypatch, torch.full((len(batch[0]), 1), 2.0))
     real = batch[1].ne(PAD)
     found = training_log_probs(model, *batch)
     monkeypatch.undo()
@@ -125,9 +132,7 @@ def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
     factors = torch.empty(3, 1).uniform_(0.5, 2.5)
     together = training_log_probs(model, source, target_in, seed=3)
     for i in range(3):
-        monkeypatch.setattr(
-            Stretch, "drawn", lambda limits, n, device, i=i: Stretch(factors[i : i + 1], 2.5)
-        )
+        draw(monkeypatch, factors[i : i + 1])
         s, t = source[i][source[i].ne(PAD)], target_in[i][target_in[i].ne(PAD)]
         alone = training_log_probs(model, s[None], t[None])[0]
         assert difference(together[i][target_in[i].ne(PAD)], alone) <= 2e-5
@@ -138,7 +143,7 @@ def test_every_process_and_every_batch_of_an_update_draws_its_own_factors(monkey
     for rank in range(8):
         monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
         torch.manual_seed(5)  # as fairseq does in every process
-        draws += [Stretch.drawn((0.5, 2.5), 4000, torch.device("cpu")).factors for _ in range(2)]
+        draws += [drawn_factors(Stretching(0.5, 2.5), 4000, torch.device("cpu")) for _ in range(2)]
     torch.manual_seed(5)
     assert torch.equal(draws[0], torch.empty(4000, 1).uniform_(0.5, 2.5))
     for i, factors in enumerate(draws):
@@ -151,8 +156,10 @@ def test_every_process_and_every_batch_of_an_update_draws_its_own_factors(monkey
 def test_the_table_is_long_enough_for_any_draw():
     positions = torch.arange(50).expand(200, 50)
     for limits in ((0.5, 2.5), (1.0, 1.0), (0.3, 3.3)):
-        rows, count = Stretch.drawn(limits, 200, torch.device("cpu")).rows(positions, 50)
-        assert int(rows.min()) >= 0 and int(rows.max()) < count
+        law = WarpLaw(Stretching(*limits))
+        warp = DrawnWarp.of_source(law, torch.zeros(200, 50, dtype=torch.bool))
+        rows, count, before = warp.rows(positions)
+        assert int(rows.min()) >= 0 and int(rows.max()) < count and before == 0
         assert count <= 50 * limits[1] * ROWS_PER_TOKEN + 2
 
 
@@ -172,10 +179,12 @@ def test_a_sinusoid_of_ours_is_the_transformers_own():
     assert difference(left, right) <= 2e-5
 
 
-@pytest.mark.parametrize("text", ["2", "1:2:3", "0:1", "2:1", "a:b", "1:inf", ""])
+@pytest.mark.parametrize(
+    "text", ["2", "1:2:3", "0:1", "2:1", "a:b", "1:inf", "", "log", "1:log", "1/0:2"]
+)
 def test_a_range_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="`--position-stretch` must be LOW:HIGH"):
-        stretch_range(text)
+        Stretching.read(text)
 
 
 def test_what_stretch_cannot_go_with_is_refused():

@@ -40,7 +40,10 @@ def _solve(
     odeint = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
     # The adjoint needs a Module, so its evaluations are not counted.
     counted = dynamics if adjoint else _Counted(dynamics)
-    options = {"max_num_steps": DOPRI5_MAX_STEPS} if step is None else {"step_size": step}
+    options: dict[str, Any] = {"max_num_steps": DOPRI5_MAX_STEPS}
+    if step is not None:
+        # Between its steps it would draw straight lines, and a row would depend on the last time.
+        options = {"step_size": step, "interp": "linear" if _on_grid(times, step) else "cubic"}
     tolerances = {"rtol": DOPRI5_TOLERANCE, "atol": DOPRI5_TOLERANCE}
     try:
         trajectory: Tensor = odeint(
@@ -56,6 +59,12 @@ def _solve(
         ) from None
     record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
     return trajectory
+
+
+def _on_grid(times: Tensor, step: float) -> bool:
+    """Return whether steps from the first of ``times`` on meet all of them."""
+    steps = (times - times[0]) / step
+    return bool(((steps - steps.round()).abs() < 1e-6).all())
 
 
 class _Counted:

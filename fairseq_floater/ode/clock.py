@@ -1,0 +1,74 @@
+"""Say at what time of the flow a token stands: evenly, or ever closer together (appendix C's t_i)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+LINEAR, LOG = "linear", "log"
+# T of ``log`` where none is given, in tokens.
+DEFAULT_BEND = 32.0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Give token i the time delta i, or delta T ln(1 + i / T) where time is bent.
+
+    Near the first token both run alike; where token 4 T would stand at 4 delta T, it stands at 1.6
+    delta T in bent time.
+
+    Attributes:
+        delta: time between the first tokens.
+        bend: T, in tokens; None: time is not bent.
+    """
+
+    delta: float
+    bend: float | None = None
+
+    @classmethod
+    def read(cls, options: dict[str, Any]) -> Self:
+        """Parse ``--floater-time``, one of linear, log and log:T, in the encoder's ``options`` by ``dest``.
+
+        Raises:
+            ValueError: anything else.
+        """
+        value = str(options["floater_time"])
+        kind, _, text = value.partition(":")
+        if value == LINEAR:
+            return cls(options["floater_delta"])
+        try:
+            bend = float(text) if text else DEFAULT_BEND
+        except ValueError:
+            bend = 0.0
+        if kind != LOG or value == "log:" or not 0 < bend < float("inf"):
+            raise ValueError(
+                f"`--floater-time` must be linear, log or log:T with a positive T in tokens, but is "
+                f"{value!r} instead."
+            )
+        return cls(options["floater_delta"], bend)
+
+    def times(self, places: Tensor) -> Tensor:
+        """Return the times of ``places``, in tokens of at least 0.
+
+        In float64 on the CPU they are exact at 10,000 tokens, where float32 is not.
+        """
+        if self.bend is None:
+            return self.delta * places
+        return self.delta * self.bend * torch.log1p(places / self.bend)
+
+    def of_tokens(self, num_tokens: int) -> Tensor:
+        """Return the times of tokens 0 .. N - 1: float64 [N]."""
+        return self.times(torch.arange(num_tokens, dtype=torch.float64))
+
+    def place(self, time: float) -> float:
+        """Return where in tokens ``time`` is, the inverse of :meth:`times`."""
+        if self.bend is None:
+            return time / self.delta
+        return self.bend * math.expm1(time / (self.delta * self.bend))
+
+    def __str__(self) -> str:
+        return LINEAR if self.bend is None else f"{LOG}:{self.bend:g}"

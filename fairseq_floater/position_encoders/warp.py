@@ -1,0 +1,176 @@
+"""Draw where the tokens of a training sentence stand (`warp_law.py` says by what laws).
+
+Letters: B sentences, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.position_encoders.transforms import Warp, token_positions
+from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, WarpLaw
+
+# Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
+
+def uniform(low: float, high: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Draw uniformly from [low, high], from random numbers that fairseq seeds anew at every update.
+
+    It seeds every process alike: process r turns its numbers within the range by r golden ratios.
+
+    Args:
+        low: end of the range.
+        high: the other end.
+        shape: of the result.
+        device: of the result, float32.
+    """
+    from fairseq.distributed.utils import get_global_rank  # slow to import
+
+    width = high - low
+    drawn = torch.empty(shape, device=device).uniform_(low, high)
+    turned = drawn + width * (get_global_rank() * GOLDEN_RATIO % 1)
+    return torch.where(turned > high, turned - width, turned)
+
+
+@dataclass(frozen=True)
+class DrawnWarp(Warp):
+    """Hold what was drawn for the tokens of one side, at one training update.
+
+    Attributes:
+        law: by which it was drawn.
+        factor: lambda, [B, 1], the same for a sentence and its translation; None: 1.
+        shift: Delta, [B, 1]; None: 0.
+        jitter: eps_i, [B, T]; None: 0.
+        chosen: the position of each token, [B, T], where the law draws positions themselves.
+    """
+
+    law: WarpLaw
+    factor: Tensor | None = None
+    shift: Tensor | None = None
+    jitter: Tensor | None = None
+    chosen: Tensor | None = None
+
+    @classmethod
+    def of_source(cls, law: WarpLaw, is_padding: Tensor) -> DrawnWarp:
+        """Draw by ``law`` for a batch of sources; ``is_padding`` [B, T]."""
+        factor = None
+        if law.stretch is not None:
+            factor = drawn_factors(law.stretch, len(is_padding), is_padding.device)
+        return cls(law, factor)._with_own(is_padding)
+
+    def of_target(self, is_padding: Tensor) -> DrawnWarp:
+        shared = self.law.shift is not None and self.law.shift.shared
+        return replace(self, shift=self.shift if shared else None)._with_own(is_padding)
+
+    def _with_own(self, is_padding: Tensor) -> DrawnWarp:
+        """Draw what is not shared with the other side."""
+        law, device, shift = self.law, is_padding.device, self.shift
+        if law.shift is not None and shift is None:
+            shift = drawn_shifts(law.shift, len(is_padding), device)
+        jitter = chosen = None
+        if law.jitter:
+            jitter = uniform(-law.jitter, law.jitter, (*is_padding.shape,), device)
+        if law.random is not None:
+            chosen = chosen_positions(law.random, is_padding)
+        return replace(self, shift=shift, jitter=jitter, chosen=chosen)
+
+    @property
+    def rows_per_token(self) -> int:
+        return self.law.rows_per_token
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
+        before, behind = self.law.reach(positions.size(1))
+        if self.chosen is not None:
+            return self.chosen, behind, 0
+        places = positions
+        for term in (self.shift, self.jitter):
+            places = places if term is None else places + term
+        if self.factor is not None:
+            places = places * self.factor
+        rows = (places * self.rows_per_token).round().long()
+        return rows + before, before + behind, before
+
+
+@dataclass(frozen=True)
+class EvenSpacing(Warp):
+    """Put tokens at even distances, where training drew their positions: the mean of what it drew.
+
+    Of n positions that are drawn from 1 .. L and sorted, number i lies at i (L + 1) / (n + 1) on
+    average. n is the source's length on both sides, for that of a translation is unknown while it
+    is made; a sentence longer than L stands at every position, and goes on past L.
+
+    Attributes:
+        gap: between two tokens, [B, 1].
+    """
+
+    gap: Tensor
+
+    @classmethod
+    def of_source(cls, law: WarpLaw, is_padding: Tensor) -> EvenSpacing:
+        """Measure the sources; ``is_padding`` [B, T]."""
+        assert law.random is not None
+        lengths = (~is_padding).sum(1, keepdim=True)
+        return cls(((law.random + 1) / (lengths + 1)).clamp(min=1))
+
+    def of_target(self, is_padding: Tensor) -> EvenSpacing:
+        return self
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
+        rows = ((positions + 1) * self.gap).round().long() - 1
+        return rows, int(rows.max()) + 1, 0
+
+
+def warp_of_source(law: WarpLaw | None, is_padding: Tensor, training: bool) -> Warp | None:
+    """Return where a batch of sources stands; None where each token stands at its number.
+
+    Args:
+        law: of training; None without one.
+        is_padding: [B, T] bool.
+        training: in evaluation nothing is drawn.
+    """
+    if law is None:
+        return None
+    if training:
+        return DrawnWarp.of_source(law, is_padding)
+    return None if law.random is None else EvenSpacing.of_source(law, is_padding)
+
+
+def drawn_factors(law: Stretching, sentences: int, device: torch.device) -> Tensor:
+    """Draw lambda for each of B ``sentences``: [B, 1]."""
+    if not law.log:
+        return uniform(law.low, law.high, (sentences, 1), device)
+    logarithms = uniform(math.log(law.low), math.log(law.high), (sentences, 1), device)
+    return logarithms.exp().clamp(law.low, law.high)  # rounding might leave the table
+
+
+def drawn_shifts(law: Shifting, sentences: int, device: torch.device) -> Tensor:
+    """Draw Delta for each of B ``sentences``: [B, 1]; whole numbers below ``law.high``, or real ones."""
+    drawn = uniform(law.low, law.high, (sentences, 1), device)
+    return drawn.floor().clamp(max=law.highest) if law.whole else drawn
+
+
+def chosen_positions(limit: int, is_padding: Tensor) -> Tensor:
+    """Draw as many of 0 .. ``limit`` - 1 as a sentence has tokens, all sets alike, and sort them.
+
+    Shapes: ``is_padding`` [B, T] -> [B, T]; a padded slot gets that of the token before it.
+
+    Raises:
+        ValueError: a sentence has more tokens than there are positions.
+    """
+    positions = token_positions(is_padding)
+    lengths = positions.amax(1, keepdim=True) + 1
+    kept = min(is_padding.size(1), limit)
+    if is_padding.size(1) > limit and int(lengths.max()) > limit:
+        raise ValueError(
+            "`--position-random` must be at least the number of tokens of the longest sentence, "
+            f"{int(lengths.max())}, but is {limit} instead."
+        )
+    keys = uniform(0, 1, (len(is_padding), limit), is_padding.device)
+    drawn = keys.topk(kept, dim=1).indices
+    beyond = torch.arange(kept, device=drawn.device) >= lengths
+    return drawn.masked_fill(beyond, limit).sort(dim=1).values.gather(1, positions)

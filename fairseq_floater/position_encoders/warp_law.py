@@ -1,0 +1,270 @@
+"""Say what training does to positions: token i of n stands at lambda (i + Delta + eps_i), or is drawn.
+
+Each law is one option; `warp.py` draws by it. This file needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairseq_floater.position_encoders.options import Option
+
+if TYPE_CHECKING:
+    from fairseq_floater.position_encoders.base import PositionEncoder
+
+# Positions are rounded to a part of a token: a quarter, where they are stretched, ...
+ROWS_PER_TOKEN = 4
+# ... and finer where a token moves by less than a token.
+FINE_ROWS_PER_TOKEN = 16
+SHARED = "shared"
+WARP_OPTIONS = (
+    Option(
+        "--position-stretch",
+        None,
+        "LOW:HIGH; in training, a sentence's positions are i times a factor drawn from this range "
+        "(0.5:2.5, say), so that positions past the trained length are met; LOW:HIGH:log draws its "
+        "logarithm (1/1.03:1.03:log is CAPE's global scaling)",
+        str,
+    ),
+    Option(
+        "--position-shift",
+        None,
+        "in training, a sentence's positions begin at a whole number below K (500: SHAPE), or at a real "
+        "one from LOW:HIGH (--position-shift=-5:5: CAPE's global shift); each side draws its own, with "
+        ":shared behind it both draw one",
+        str,
+    ),
+    Option(
+        "--position-jitter",
+        None,
+        "in training, each token is moved by up to this part of a token (0.5: CAPE's local shift)",
+        float,
+    ),
+    Option(
+        "--position-random",
+        None,
+        "L; in training, a sentence's n positions are drawn from 0 to L - 1 and sorted (Ruoss et al. "
+        "2023); in evaluation they lie evenly, L over the source's length apart",
+        int,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Stretching:
+    """Hold the range of factors lambda, and whether their logarithm is what is uniform."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @classmethod
+    def read(cls, value: str | None) -> Stretching | None:
+        """Parse ``--position-stretch LOW:HIGH[:log]``.
+
+        Raises:
+            ValueError: anything but two numbers with 0 < LOW <= HIGH.
+        """
+        if value is None:
+            return None
+        words = value.split(":")
+        log = words[-1] == "log"
+        low, high = _two_numbers(words[:-1] if log else words) or (0.0, 0.0)
+        if not 0 < low <= high < float("inf"):
+            raise ValueError(
+                "`--position-stretch` must be LOW:HIGH or LOW:HIGH:log with 0 < LOW <= HIGH, such as "
+                f"0.5:2.5, but is {value!r} instead."
+            )
+        return cls(low, high, log)
+
+
+@dataclass(frozen=True)
+class Shifting:
+    """Hold the range of shifts Delta: whole numbers below ``high``, or real ones up to it."""
+
+    low: float
+    high: float
+    whole: bool = False
+    shared: bool = False
+
+    @classmethod
+    def read(cls, value: str | None) -> Shifting | None:
+        """Parse ``--position-shift K[:shared]`` or ``LOW:HIGH[:shared]``.
+
+        Raises:
+            ValueError: anything but a whole number of at least 2, or two numbers with LOW < HIGH.
+        """
+        if value is None:
+            return None
+        words = value.split(":")
+        shared = words[-1] == SHARED
+        words = words[:-1] if shared else words
+        if len(words) == 1 and words[0].isdecimal() and int(words[0]) >= 2:
+            return cls(0, int(words[0]), True, shared)
+        low, high = _two_numbers(words) or (0.0, 0.0)
+        if not -float("inf") < low < high < float("inf"):
+            raise ValueError(
+                "`--position-shift` must be a whole number of at least 2, such as 500, or LOW:HIGH with "
+                f"LOW < HIGH, such as -5:5, either perhaps with :{SHARED} behind it, but is {value!r} "
+                "instead."
+            )
+        return cls(low, high, False, shared)
+
+    @property
+    def highest(self) -> float:
+        """Return the largest shift that is drawn."""
+        return self.high - 1 if self.whole else self.high
+
+
+def _two_numbers(words: list[str]) -> tuple[float, float] | None:
+    """Read two numbers, each perhaps a fraction such as 1/1.03; None for anything else."""
+    try:
+        low, high = (
+            float(top) / float(bottom or 1)
+            for top, _, bottom in (word.partition("/") for word in words)
+        )
+    except (ValueError, ZeroDivisionError):
+        return None
+    return low, high
+
+
+@dataclass(frozen=True)
+class WarpLaw:
+    """Say by what laws positions are drawn in training.
+
+    Attributes:
+        stretch: of lambda, which a sentence and its translation share; None: 1.
+        shift: of Delta; None: 0.
+        jitter: E of eps_i ~ U(-E, E), each token's own.
+        random: L; a sentence's n positions are n of 0 .. L - 1 in order. Excludes the others.
+    """
+
+    stretch: Stretching | None = None
+    shift: Shifting | None = None
+    jitter: float = 0.0
+    random: int | None = None
+
+    @classmethod
+    def read(cls, args: Any) -> WarpLaw | None:
+        """Return the law that complete options name; None where training leaves positions alone.
+
+        Raises:
+            ValueError: a value that is none.
+        """
+        jitter, random = args.position_jitter, args.position_random
+        if jitter is not None and not 0 < jitter <= 0.5:
+            raise ValueError(
+                f"`--position-jitter` must be more than 0 and at most 0.5, but is {jitter} instead: "
+                "further, tokens would change places."
+            )
+        if random is not None and random < 2:
+            raise ValueError(
+                f"`--position-random` must be at least 2, but is {random} instead; the longest sentence "
+                "has to find as many positions as it has tokens."
+            )
+        stretch, shift = (
+            Stretching.read(args.position_stretch),
+            Shifting.read(args.position_shift),
+        )
+        law = cls(stretch, shift, jitter or 0.0, random)
+        return None if law == cls() else law
+
+    @property
+    def rows_per_token(self) -> int:
+        """Return into how many parts of a token positions are rounded."""
+        if self.jitter or (self.shift is not None and not self.shift.whole):
+            return FINE_ROWS_PER_TOKEN
+        return 1 if self.stretch is None else ROWS_PER_TOKEN
+
+    def reach(self, num_positions: int) -> tuple[int, int]:
+        """Return how many rows lie before position 0, and how many from it on, whatever is drawn.
+
+        They follow from the law, not from the draw, which would have to come off the GPU.
+
+        Args:
+            num_positions: n, of tokens.
+        """
+        if self.random is not None:
+            return 0, self.random
+        highest = 1.0 if self.stretch is None else self.stretch.high
+        shift = self.shift or Shifting(0, 0)
+        last = num_positions - 1 + shift.highest + self.jitter
+        before = max(0.0, self.jitter - shift.low)
+        rows = self.rows_per_token
+        return math.ceil(before * highest * rows), math.ceil(max(last, 0) * highest * rows) + 2
+
+    def furthest(self, num_positions: int) -> int:
+        """Return the largest distance in whole tokens that a sentence of so many can be given."""
+        if self.random is not None:
+            return self.random - 1
+        factor = 1.0 if self.stretch is None else self.stretch.high
+        return int((num_positions - 1 + 2 * self.jitter) * factor)
+
+
+def check_warp(
+    args: Any,
+    encoder: type[PositionEncoder],
+    options: dict[str, Any],
+    encoders: Mapping[str, type[PositionEncoder]],
+) -> None:
+    """Refuse training-time positions that the encoder does not have, or that would change nothing.
+
+    Args:
+        args: the model's options, complete.
+        encoder: the class that they name.
+        options: the encoder's own, by ``dest``.
+        encoders: all classes, by name.
+
+    Raises:
+        ValueError: it names the option, the reason and what goes instead.
+    """
+    law = WarpLaw.read(args)
+    if law is None:
+        return
+    given = [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
+    if not encoder.takes_stretch(options):
+        able = ", ".join(name for name, cls in encoders.items() if cls.continuous)
+        own = f" ({encoder.describe(options, args.position_target)})" if encoder.continuous else ""
+        raise ValueError(
+            f"`{given[0]}` needs positions between two tokens ({able}), but --position-encoder is "
+            f"{encoder.name}{own} instead."
+        )
+    if law.random is not None and len(given) > 1:
+        raise ValueError(
+            f"`--position-random` must be alone, but comes with `{given[0]}` instead: it draws the "
+            "positions themselves, of which nothing is left to be moved."
+        )
+    _refuse_without_effect(law, encoder, options)
+    if law.reach(1)[0] and not encoder.goes_before_start(options):
+        raise ValueError(
+            f"`{given[-1]}` puts tokens up to {law.jitter - (law.shift or Shifting(0, 0)).low:g} before "
+            f"position 0, which --position-encoder {encoder.name} does not have with these options; "
+            f"`--position-shift {law.jitter:g}:HIGH` moves all to where it has."
+        )
+
+
+def _refuse_without_effect(
+    law: WarpLaw, encoder: type[PositionEncoder], options: dict[str, Any]
+) -> None:
+    if law.shift is not None and encoder.is_relative(options):
+        raise ValueError(
+            f"`--position-shift` must not be set with --position-encoder {encoder.name}, where it would "
+            "change nothing: distances alone count, and they stay as they are."
+        )
+    # Two tokens come nearer by 2 E at most; within half a token a distance keeps its number.
+    if 0 < law.jitter < 0.25 and law.stretch is None and encoder.rounds_distances(options):
+        raise ValueError(
+            "`--position-jitter` must be at least 0.25 with --position-encoder "
+            f"{encoder.name}, but is {law.jitter} instead: it would change nothing, as a distance goes "
+            "to the nearest whole one."
+        )
+
+
+def describe_warp(args: Any) -> str:
+    """Return a phrase for the log at start, nothing where training leaves positions alone."""
+    given = [(o.name.removeprefix("--position-"), getattr(args, o.dest)) for o in WARP_OPTIONS]
+    words = [f"{name} {value}" for name, value in given if value is not None]
+    return f", in training: {', '.join(words)}" if words else ""

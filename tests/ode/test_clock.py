@@ -1,0 +1,189 @@
+"""Bent time: t_i = delta T ln(1 + i / T) in the clock, in every engine, and in FLOATER's tables."""
+
+import math
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    TOLERANCE,
+    build,
+    difference,
+    log_probs,
+    parts,
+    raw_log_probs,
+    signals,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
+
+from fairseq_floater.ode import ENGINES, TORCHDIFFEQ_SOLVERS, Clock, PositionDynamics, flow_solver
+from fairseq_floater.ode import auto as choice_module
+from fairseq_floater.ode.solve import solve
+
+every_engine = pytest.mark.parametrize("solver", ENGINES)
+every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
+BENT = Clock(0.1, 6.0)
+
+
+def read(text):
+    return Clock.read({"floater_time": text, "floater_delta": 0.2})
+
+
+def test_times_are_those_of_the_formula_and_go_back_to_places():
+    assert read("linear") == Clock(0.2)
+    assert read("log:12") == Clock(0.2, 12.0)
+    assert read("log").bend == 32
+    assert [str(read(text)) for text in ("linear", "log:12.5", "log")] == [
+        *("linear", "log:12.5", "log:32")
+    ]
+    for i, time in enumerate(read("log:12").of_tokens(100).tolist()):
+        assert time == pytest.approx(0.2 * 12 * math.log(1 + i / 12), abs=1e-12)
+        assert read("log:12").place(time) == pytest.approx(i, abs=1e-9)
+        assert read("linear").of_tokens(100)[i] == 0.2 * i
+        assert read("linear").place(0.2 * i) == pytest.approx(i, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "log:", "log:0", "log:-3", "log:x", "log:inf", "ln", "linear:3"]
+)
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="`--floater-time` must be linear, log or log:T"):
+        build("floater", target="qkv", floater_time=text)
+
+
+def flow():
+    """A flow whose ReLUs never bend, so that every engine is of its full order."""
+    torch.manual_seed(0)
+    dynamics = PositionDynamics(12)
+    with torch.no_grad():
+        dynamics.bias1.add_(5)
+    return dynamics, (0.5 * torch.randn(3, 12)).requires_grad_()
+
+
+def solved(solver, times, gradient="direct"):
+    """Values, and the gradient of a functional of them."""
+    dynamics, p0 = flow()
+    values = solve(dynamics, p0, times, solver=solver, gradient=gradient)
+    weights = torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
+    gradients = torch.autograd.grad(values, [p0, *dynamics.parameters()], weights)
+    return values.detach(), torch.cat([g.flatten() for g in gradients])
+
+
+@pytest.fixture(scope="module")
+def exact():
+    dynamics, p0 = flow()
+    dynamics, p0 = dynamics.double(), p0.detach().double().requires_grad_()
+    values = solve(dynamics, p0, BENT.of_tokens(90), solver="rk4", step_size=0.005)
+    weights = torch.randn(values.shape, generator=torch.Generator().manual_seed(1)).double()
+    gradients = torch.autograd.grad(values, [p0, *dynamics.parameters()], weights)
+    return values.detach(), torch.cat([g.flatten() for g in gradients])
+
+
+@every_engine
+def test_every_engine_solves_at_times_that_are_not_even(solver, exact):
+    values, gradient = solved(solver, BENT.of_tokens(90))
+    assert difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
+    assert float((gradient - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
+
+
+@pytest.mark.parametrize("solver", TORCHDIFFEQ_SOLVERS)
+def test_the_adjoint_does_too(solver, exact):
+    values, gradient = solved(solver, BENT.of_tokens(90), "adjoint")
+    assert difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
+    assert float((gradient - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
+
+
+@every_engine
+def test_a_row_does_not_depend_on_how_many_follow(solver):
+    dynamics, p0 = flow()
+    with torch.no_grad():
+        long = solve(dynamics, p0, BENT.of_tokens(90), solver=solver)
+        for count in (2, 9, 33):
+            short = solve(dynamics, p0, BENT.of_tokens(count), solver=solver)
+            assert difference(short, long[:count]) <= 1e-6 * float(long.abs().max())
+
+
+def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
+    """The paper's solver and delta keep their results to the last bit."""
+    import torchdiffeq
+
+    dynamics, p0 = flow()
+    times = Clock(0.1).of_tokens(40)
+    with torch.no_grad():
+        theirs = torchdiffeq.odeint(
+            dynamics, p0, times, method="rk4", options={"step_size": 0.02}, rtol=1, atol=1
+        )
+        assert torch.equal(solve(dynamics, p0, times, solver="rk4"), theirs)
+
+
+# FLOATER's tables.
+
+
+@every_target
+def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
+    model = visible("floater", target=target, floater_time="log:5")
+    for stack, name, signal in signals(model):
+        blocks = parts(stack, name)
+        with torch.no_grad():
+            p0 = torch.stack([block.initial() for block in blocks], dim=1)
+            times = 0.1 * 5 * torch.log1p(torch.arange(70, dtype=torch.float64) / 5)
+            expected = solve(signal.dynamics, p0, times, solver="rk4")
+            scale = expected.abs().max()
+            assert difference(signal.compute(70, blocks), expected) <= 1e-3 * scale
+            assert difference(signal.compute(9, blocks), signal.compute(70, blocks)[:9]) <= 1e-6
+            # Stretched, rows lie between those of tokens.
+            fine = signal.compute_between(4 * 69 + 1, 4, blocks)
+            assert difference(fine[::4], expected) <= 1e-3 * scale
+            between = solve(signal.dynamics, p0, BENT.of_tokens(1), solver="rk4")
+            assert difference(fine[:1], between) == 0
+            places = torch.tensor([0.0, 6.75], dtype=torch.float64)
+            there = solve(signal.dynamics, p0, 0.5 * torch.log1p(places / 5), solver="rk4")[-1]
+            assert difference(fine[27], there) <= 1e-3 * scale
+
+
+@every_target
+@pytest.mark.parametrize("solver", ENGINES)
+def test_the_contract_holds_in_bent_time(target, solver):
+    model = visible("floater", target=target, floater_time="log:3", floater_solver=solver)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    full = log_probs(model, *batch)
+    assert difference(full[real], stepwise_log_probs(model, *batch)[real]) <= TOLERANCE
+    for s, t, row in zip(*batch, full):
+        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
+        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    linear = visible("floater", target=target, floater_solver=solver)
+    assert difference(log_probs(linear, *batch), full) > 1e-3
+
+
+def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):
+    found = []
+
+    def noted(dynamics, p0, times, training):
+        found.append(times)
+        return choice_module.choose(dynamics, p0, times, training)
+
+    monkeypatch.setattr(flow_solver, "choose", noted)
+    options = {"no_token_positional_embeddings": True, "position_stretch": "3:4"}
+    model = build("floater", floater_time="log:7", **options).train()
+    batch = source_batch(lengths=(30,)), target_batch(lengths=(30,))
+    raw_log_probs(model, *batch)  # up to token 4 * 29
+    with torch.no_grad():
+        log_probs(model.eval(), *batch)
+    assert [len(times) for times in found] == [128, 128, 256, 256]
+    for times in found:
+        expected = 0.7 * torch.log1p(torch.arange(len(times), dtype=torch.float64) / 7)
+        assert difference(times, expected) <= 1e-12
+
+
+def test_a_table_in_bent_time_is_used_again_between_solves():
+    options = {"floater_time": "log:4", "floater_update_interval": 3}
+    model = build("floater", target="hidden", dropout=0.0, **options).train()
+    batch = source_batch(), target_batch()
+    model.set_num_updates(0)
+    first = raw_log_probs(model, *batch)
+    model.set_num_updates(1)
+    assert difference(first, raw_log_probs(model, *batch)) == 0

@@ -1,0 +1,252 @@
+"""CAPE, SHAPE and randomised positions beside their papers' formulas, and what all encoders make of them."""
+
+import math
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    TOLERANCE,
+    difference,
+    log_probs,
+    loss_of,
+    position_parameters,
+    sentence,
+    shifted,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+)
+from warped import CAPE, SHAPE, every_continuous, model_of, takes, training_log_probs
+
+from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.warp import (
+    DrawnWarp,
+    EvenSpacing,
+    chosen_positions,
+    drawn_factors,
+    drawn_shifts,
+)
+from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, WarpLaw
+
+CPU = torch.device("cpu")
+
+# The published formulas, written out; `model` is the sinusoid's, whose first block's input shows them.
+
+
+def uniform(low, high, *shape):
+    return torch.empty(shape).uniform_(low, high)
+
+
+def cape(padding):
+    """Likhomanenko et al. 2021: (i + Delta + eps_i) lambda; both sides have one lambda."""
+    factor = uniform(-math.log(1.03), math.log(1.03), 3, 1).exp()
+    return [
+        (numbers(side) + uniform(-5, 5, 3, 1) + uniform(-0.5, 0.5, *side.shape)) * factor
+        for side in padding
+    ]
+
+
+def shape(padding):
+    """Kiyono et al. 2021: i + k with a whole number k below K for each sentence and side."""
+    return [numbers(side) + uniform(0, 500, 3, 1).floor() for side in padding]
+
+
+def numbers(is_padding):
+    return ((~is_padding).cumsum(1) - 1).clamp(min=0)
+
+
+def fairseqs_sinusoid(places, dim=64):
+    """Of real token positions [...]; the first token of a sentence is fairseq's number 2."""
+    w = torch.exp(-math.log(10_000) / (dim // 2 - 1) * torch.arange(dim // 2)).double()
+    angles = (places.double() + 2)[..., None] * w
+    return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
+
+
+def positions_of_the_first_blocks(model, batch, seed):
+    """What stands in the input of each stack's first block beside the embedding: [B, T, C] twice."""
+    inputs, hooks = [], []
+    for stack in (model.encoder, model.decoder):
+        hooks.append(
+            stack.layers[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        )
+    training_log_probs(model, *batch, seed=seed)
+    for hook in hooks:
+        hook.remove()
+    return [
+        x.detach().transpose(0, 1) - stack.embed_scale * stack.embed_tokens(tokens).detach()
+        for x, stack, tokens in zip(inputs, (model.encoder, model.decoder), batch)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "formula", "part"), [(CAPE, cape, 1 / 16), (SHAPE, shape, 0)], ids=["CAPE", "SHAPE"]
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_sinusoid_enters_at_the_places_of_the_paper(options, formula, part, seed):
+    """CAPE's are rounded to the nearest sixteenth of a token, SHAPE's are whole."""
+    batch = source_batch(), target_batch()
+    padding = [tokens.eq(PAD) for tokens in batch]
+    torch.manual_seed(seed)
+    places = formula(padding)
+    found = positions_of_the_first_blocks(
+        model_of("sinusoidal", blocks="input", **options), batch, seed
+    )
+    for rows, own, is_padding in zip(found, places, padding):
+        exact = fairseqs_sinusoid(own)
+        if part:
+            assert difference(rows[~is_padding], exact[~is_padding]) <= part / 2 + 1e-5
+            exact = fairseqs_sinusoid((own / part).round() * part)
+        assert difference(rows[~is_padding], exact[~is_padding]) <= 1e-4
+    assert difference(places[0][:, :4], places[1][:, :4]) > 1  # each side its own shift
+
+
+def test_the_laws_are_those_asked_for():
+    torch.manual_seed(0)
+    logs = drawn_factors(Stretching(0.25, 4, log=True), 4000, CPU).log() / math.log(4)
+    shifts = drawn_shifts(Shifting(-5, 5), 4000, CPU) / 5
+    for drawn in (logs, shifts):
+        assert drawn.min() >= -1.001 and drawn.max() <= 1.001
+        assert float(drawn.mean()) == pytest.approx(0, abs=0.04)
+        assert float(drawn.std()) == pytest.approx(1 / 3**0.5, abs=0.03)
+    counts = drawn_shifts(Shifting(0, 5, whole=True), 5000, CPU).long().flatten().bincount()
+    assert len(counts) == 5 and (counts - 1000).abs().max() < 120
+    law = WarpLaw(jitter=0.25)
+    jitter = DrawnWarp.of_source(law, torch.zeros(40, 100, dtype=torch.bool)).jitter
+    assert jitter.abs().max() <= 0.25 and float(jitter.std()) == pytest.approx(0.144, abs=0.01)
+    assert jitter.flatten().unique().numel() > 3000  # each token its own
+
+
+def test_every_choice_of_positions_is_equally_likely_and_sorted():
+    """Ruoss et al. 2023: n of L positions without replacement, in their order."""
+    torch.manual_seed(0)
+    padding = torch.zeros(6000, 3, dtype=torch.bool)
+    padding[::2, 0] = True  # two tokens behind a padded slot
+    chosen = chosen_positions(5, padding)
+    for rows, count in ((chosen[::2, 1:], 10), (chosen[1::2], 10)):
+        assert (rows.diff(dim=1) > 0).all() and rows.min() == 0 and rows.max() == 4
+        sets, times = rows.unique(dim=0, return_counts=True)
+        assert len(sets) == count and (times - 300).abs().max() < 60
+
+
+def test_evaluation_stands_where_training_stood_on_average():
+    torch.manual_seed(0)
+    law, padding = WarpLaw(random=64), torch.zeros(4000, 7, dtype=torch.bool)
+    mean = chosen_positions(64, padding).float().mean(0)
+    rows, count, _ = EvenSpacing.of_source(law, padding).rows(numbers(padding))
+    assert difference(rows[0].float(), mean) < 1
+    assert rows[0].tolist() == [round((i + 1) * 65 / 8) - 1 for i in range(7)]
+    assert count == int(rows.max()) + 1
+    long = torch.zeros(1, 200, dtype=torch.bool)
+    assert EvenSpacing.of_source(law, long).rows(numbers(long))[0].tolist() == [list(range(200))]
+
+
+def test_more_tokens_than_positions_are_an_error():
+    padding = torch.zeros(2, 9, dtype=torch.bool)
+    with pytest.raises(ValueError, match="tokens of the longest sentence, 9, but is 8"):
+        chosen_positions(8, padding)
+    padding[:, 0] = True
+    assert chosen_positions(8, padding)[0].tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+# What every encoder makes of them.
+
+
+@every_continuous
+@pytest.mark.parametrize("options", [CAPE, {"position_random": 64}], ids=["CAPE", "random"])
+def test_training_is_seeded_and_reaches_every_parameter(encoder, target, options):
+    model = model_of(encoder, target, **takes(encoder, target, options))
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    first, again, other = (training_log_probs(model, *batch, seed=s)[real] for s in (1, 1, 2))
+    assert difference(first, again) == 0
+    assert difference(first, other) > 1e-3
+    loss_of(model).backward()
+    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+
+
+@every_continuous
+def test_a_drawn_token_stands_where_the_draw_says(encoder, target, monkeypatch):
+    model = model_of(encoder, target, position_random=64)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    monkeypatch.setattr(
+        "fairseq_floater.position_encoders.warp.chosen_positions",
+        lambda limit, is_padding: 3 * numbers(is_padding) + 2,
+    )
+    found = training_log_probs(model, *batch)
+    plain = model_of(encoder, target)
+    plain.load_state_dict(model.state_dict())
+    at = Tokens.at
+
+    def moved(tokens, slots_do):
+        places = at(tokens, slots_do)
+        return places._replace(
+            queries=3 * places.queries + 2,
+            keys=3 * places.keys + 2,
+            num_rows=3 * places.num_rows + 2,
+        )
+
+    monkeypatch.setattr(Tokens, "at", moved)
+    assert difference(found[real], training_log_probs(plain, *batch)[real]) <= TOLERANCE
+
+
+@every_continuous
+def test_nothing_is_drawn_in_evaluation(encoder, target):
+    batch = source_batch(), target_batch()
+    plain = log_probs(model_of(encoder, target).eval(), *batch)
+    for options in (CAPE, SHAPE, {"position_stretch": "0.2:5:log"}):
+        options = takes(encoder, target, options)
+        model = model_of(encoder, target, **options).eval()
+        assert difference(log_probs(model, *batch), plain) == 0
+
+
+@every_continuous
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_even_spacing_keeps_the_contract(encoder, target, left):
+    """Padding counts for nothing, decoding is teacher forcing, and beams keep their sentence's gap."""
+    model = model_of(encoder, target, position_random=64).eval()
+    source, target_in = source_batch(left), target_batch()
+    together = log_probs(model, source, target_in)
+    assert (
+        difference(log_probs(model_of(encoder, target).eval(), source, target_in), together) > 0.01
+    )
+    for s, t, row in zip(source, target_in, together):
+        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
+        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
+    beams = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
+    survivors = torch.arange(6)
+    for order in orders.values():
+        survivors = survivors[torch.tensor(order)]
+    copies = source.repeat_interleave(2, dim=0)
+    full = log_probs(model, copies[survivors], beams[survivors])
+    assert difference(full, stepwise_log_probs(model, source, beams, orders, beam=2)) <= TOLERANCE
+
+
+def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypatch):
+    seen, read = [], Tokens.read
+    monkeypatch.setattr(
+        Tokens, "read", lambda *args, **kwargs: seen.append(read(*args, **kwargs)) or seen[-1]
+    )
+    for shared in (False, True):
+        options = {**CAPE, "position_shift": "-5:5" + ":shared" * shared}
+        training_log_probs(model_of("floater", "qkv", **options), source_batch(), target_batch())
+        encoders, targets, crossed = (tokens.warp for tokens in seen[-3:])
+        assert encoders is crossed
+        assert targets.factor is encoders.factor
+        assert torch.equal(targets.shift, encoders.shift) == shared
+        assert targets.jitter.shape == target_batch().shape
+
+
+def test_every_process_draws_its_own(monkeypatch):
+    law = WarpLaw(Stretching(0.5, 2, log=True), Shifting(-5, 5), 0.5)
+    padding, drawn = torch.zeros(50, 9, dtype=torch.bool), []
+    for rank in range(4):
+        monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
+        torch.manual_seed(5)  # as fairseq does in every process
+        warp = DrawnWarp.of_source(law, padding)
+        assert len(warp.factor) == len(warp.shift) == len(warp.jitter) == 50
+        drawn.append((warp.factor, warp.shift, warp.jitter, chosen_positions(64, padding).float()))
+    for i, mine in enumerate(drawn):
+        assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))
