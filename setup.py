@@ -36,6 +36,7 @@ setup(
         "psutil>=5.9",
         "sacremoses>=0.1",
         "subword-nmt>=0.3.8",
+        "safetensors>=0.4",
     ],
     extras_require={
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]

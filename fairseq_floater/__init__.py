@@ -28,7 +28,12 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 def _register() -> None:
     check_fairseq()
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
-    from fairseq_floater.transformer import translation  # noqa: F401  registers them
+    from fairseq_floater.transformer import (  # noqa: F401  registers them
+        bert,
+        question_answering,
+        roberta,
+        translation,
+    )
 
     allow_fairseq_checkpoints()
     if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":

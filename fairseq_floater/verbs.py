@@ -38,11 +38,22 @@ VERBS = {
         "training, average, translations, scores",
         "experiments.cli",
     ),
+    "import-roberta": Verb(
+        "a RoBERTa or BERT of Hugging Face, or fairseq's of 2019 -> a fairseq checkpoint",
+        "checkpoints.cli",
+    ),
     "warm-start": Verb(
-        "a plain Transformer's checkpoint -> one that starts a model with positions",
+        "a plain Transformer's or RoBERTa's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),
+    "predict": Verb(
+        "the answers of a fine-tuned model on GLUE, RACE or SQuAD, in the official forms",
+        "checkpoints.cli",
+    ),
+    "position-loss": Verb(
+        "masked-LM loss of a RoBERTa in bits a token, by bin of token position", "checkpoints.cli"
+    ),
     "score": Verb(
         "hypotheses (fairseq-generate's output or plain lines) against raw references",
         "evaluation.cli",
@@ -58,6 +69,10 @@ VERBS = {
     "race": Verb(
         "RACE: official files -> data of fairseq's task sentence_ranking; predictions -> scores",
         "evaluation.understanding.cli",
+    ),
+    "squad": Verb(
+        "SQuAD 1.1 and 2.0: official files -> data of our task; answers -> official scores",
+        "evaluation.understanding.squad.cli",
     ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",

@@ -13,6 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import PositionEncoder
+from fairseq_floater.position_encoders.kerple import KerplePositions
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.token_rnn import TokenRecurrence
 
@@ -73,11 +74,18 @@ def visible(encoder, blocks="all", target="hidden", **args):
     return randomise_positions(build(encoder, blocks, target, **args)).eval()
 
 
+def stacks(model):
+    """Those of a translation model, or the one of a RoBERTa."""
+    if hasattr(model, "decoder"):
+        return model.encoder, model.decoder
+    return (model.encoder.sentence_encoder,)
+
+
 def signals(model):
     """Every position signal of a model: [(stack, attribute, signal)]."""
     return [
         (stack, name, module)
-        for stack in (model.encoder, model.decoder)
+        for stack in stacks(model)
         for name, module in stack.named_children()
         if isinstance(module, PositionEncoder)
     ]
@@ -124,6 +132,8 @@ def randomise_positions(model, seed=1):
                 elif isinstance(module, TokenRecurrence):
                     std = 0.125  # above it, twelve steps of such a recurrence amplify rounding
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+                if isinstance(module, KerplePositions):
+                    parameter.abs_()  # a kernel's numbers are positive; below, no gradient leads out
     return model
 
 

@@ -1,10 +1,18 @@
-"""Add the verbs that make checkpoints: warm-start, average."""
+"""Add the verbs of checkpoints: import-roberta, warm-start, average, position-loss, predict."""
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints.averaging import average as average_checkpoints
+from fairseq_floater.checkpoints.import_roberta import import_roberta as import_model
+from fairseq_floater.checkpoints.length import WAYS
+from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS
+from fairseq_floater.checkpoints.position_loss import position_loss as measure_loss
+from fairseq_floater.checkpoints.predictions import BENCHMARKS
+from fairseq_floater.checkpoints.predictions import predict as write_predictions
 from fairseq_floater.checkpoints.warm_start import warm_start as make_warm_start
 from fairseq_floater.verbs import add_verb, positive
 
@@ -20,9 +28,13 @@ def warm_start(verbs: Any) -> None:
         make_warm_start,
         unknown="model_options",
     )
-    parser.add_argument("donor", metavar="DONOR", help="checkpoint of fairseq's transformer")
+    parser.add_argument(
+        "donor", metavar="DONOR", help="checkpoint of fairseq's transformer or roberta"
+    )
     parser.add_argument("output", metavar="OUT", help="checkpoint to write")
-    parser.add_argument("--arch", required=True, help="a floater_transformer architecture")
+    parser.add_argument(
+        "--arch", required=True, help="a floater_transformer or floater_roberta one"
+    )
     parser.add_argument("--data", metavar="DIR", help="binarised data to compare dictionaries with")
     parser.add_argument(
         "--trained-length",
@@ -31,8 +43,43 @@ def warm_start(verbs: Any) -> None:
         help="learned: rows that start as the donor's positions (default: longest training "
         "sentence of --data, else all rows)",
     )
+    parser.add_argument(
+        "--extend",
+        choices=WAYS,
+        help="RoBERTa: rows of the donor's table from its end up to --max-positions: all of them again "
+        "(tile), or the last one",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the new tensors (default: 1)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT")
+
+
+def import_roberta(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "import-roberta",
+        "floater import-roberta roberta-base donor/roberta.pt --encoder-json gpt2_bpe/encoder.json\n"
+        "  fairseq-train ... --arch roberta_base --finetune-from-model donor/roberta.pt",
+        import_model,
+    )
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="HF_DIR",
+        help="folder with config.json, model.safetensors or pytorch_model.bin, and vocab.json "
+        "(RoBERTa) or vocab.txt (BERT); or fairseq's model.pt, with dict.txt beside it",
+    )
+    parser.add_argument(
+        "output", type=Path, metavar="OUT", help="checkpoint to write; dict.txt comes beside it"
+    )
+    parser.add_argument(
+        "--encoder-json",
+        type=Path,
+        metavar="FILE",
+        help="GPT-2's encoder.json, of whose numbers RoBERTa's dictionary consists (HF_DIR's)",
+    )
+    text = "of a masked-LM head that the source does not have (default: 1)"
+    parser.add_argument("--seed", type=int, default=1, help=text)
+    parser.add_argument("--force", action="store_true", help="overwrite OUT and its dict.txt")
 
 
 def average(verbs: Any) -> None:
@@ -51,3 +98,56 @@ def average(verbs: Any) -> None:
     )
     parser.add_argument("--output", required=True, metavar="FILE")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
+
+
+def position_loss(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "position-loss",
+        "floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
+        "models of one dictionary are given the same blocks with the same tokens masked",
+        measure_loss,
+    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of roberta or floater_roberta")
+    add("data", type=Path, metavar="DATA", help="binarised text with dict.txt (mlm prepare)")
+    text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63"
+    add("--bins", type=_ends, required=True, metavar="N,N", help=text)
+    text = "longest block in tokens (the last of --bins)"
+    add("--tokens-per-sample", type=positive, metavar="N", help=text)
+    add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
+    add("--seed", type=int, default=1, help="of the masks (1)")
+    text = "bert: 80 %% of the chosen tokens become <mask>, 10 %% a random word, 10 %% stay; mask: all <mask>"
+    add("--masking", choices=tuple(MASKINGS), default="bert", help=text)
+    text = "how lines are put into blocks, as fairseq-train has it (complete)"
+    add("--sample-break-mode", choices=BREAK_MODES, default="complete", help=text)
+    add("--batch-size", type=positive, default=32, metavar="N", help="blocks at a time (32)")
+
+
+def predict(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "predict",
+        "floater predict checkpoints/checkpoint_best.pt data/rte rte.tsv --task glue\n"
+        "  floater glue score RTE rte.tsv --references data/rte/references.valid.tsv",
+        write_predictions,
+    )
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of a fine-tuned model")
+    add("data", type=Path, metavar="DATA", help="of glue, race or squad prepare")
+    text = (
+        "GLUE: lines `index<TAB>prediction`; RACE, SQuAD: JSON {question: answer}; SQuAD 2.0 has "
+    )
+    text += "OUT with .na.json beside it: probabilities of no answer"
+    add("output", type=Path, metavar="OUT", help=text)
+    add("--task", choices=tuple(BENCHMARKS), required=True)
+    add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
+    text = "examples at a time, for GLUE and RACE (32)"
+    add("--batch-size", type=positive, default=32, metavar="N", help=text)
+
+
+def _ends(text: str) -> list[int]:
+    ends = [positive(end) for end in text.split(",")]
+    if ends != sorted(set(ends)):
+        raise argparse.ArgumentTypeError(f"must be numbers that grow, but is {text!r}")
+    return ends

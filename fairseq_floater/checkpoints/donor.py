@@ -1,4 +1,4 @@
-"""Check the donor of a warm start: a Transformer, of the same shape, with the same dictionaries."""
+"""Check the donor of a warm start: a model of the same family and shape; derive the new one's options."""
 
 from __future__ import annotations
 
@@ -8,30 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY
 
-from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import architecture, task_options_of
-from fairseq_floater.position_encoders import all_options
-from fairseq_floater.transformer.shapes import ARCHITECTURES
-from fairseq_floater.transformer.translation import FloaterTransformerModel
-
-# Options that fix a model's tensors or what it computes from them.
-SHAPE_OPTIONS = (
-    *(
-        f"{side}_{name}"
-        for side in ("encoder", "decoder")
-        for name in ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
-    ),
-    "share_all_embeddings",
-    "share_decoder_input_output_embed",
-    "layernorm_embedding",
-    "activation_fn",
-    "adaptive_softmax_cutoff",
-    "no_scale_embedding",
-    "no_cross_attention",
-    "cross_self_attention",
+from fairseq_floater.checkpoints.dictionaries import task_options_of
+from fairseq_floater.checkpoints.families import (
+    FAMILIES,
+    ROBERTA,
+    Family,
+    architecture,
+    family_of,
 )
+from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.position_encoders import all_options
+
+_UNSET = object()
 
 
 def target_args(
@@ -41,33 +31,33 @@ def target_args(
 
     Args:
         donor_args: the donor's options.
-        arch: one of :data:`ARCHITECTURES`.
+        arch: one of ours, see :data:`FAMILIES`.
         options: words of a command line.
         donor: its name in messages.
 
     Raises:
-        CheckpointError: the donor is no Transformer, or of another shape.
+        CheckpointError: the donor is of another family, or of another shape.
         ValueError: an unknown ``arch``.
     """
-    if arch not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    family = family_of(arch)
+    if family is None or arch not in family.architectures:
+        known = ", ".join(name for of_ours in FAMILIES for name in of_ours.architectures)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
     donor_arch = architecture(donor_args)
-    if donor_arch not in ARCH_MODEL_REGISTRY or not hasattr(donor_args, "encoder_embed_dim"):
-        raise CheckpointError(f"{donor} is no Transformer: its architecture is {donor_arch!r}.")
+    if family_of(donor_arch) is not family or not hasattr(donor_args, "encoder_embed_dim"):
+        raise CheckpointError(f"{donor} is no {family.name}: its architecture is {donor_arch!r}.")
     parser = argparse.ArgumentParser(
         prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
     )
-    FloaterTransformerModel.add_args(parser)
-    explicit = parser.parse_args(list(options))
+    family.ours.add_args(parser)
+    # fairseq's own defaults of some options would pass for the user's words.
+    unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
+    words = vars(parser.parse_args(list(options), unset))
+    explicit = argparse.Namespace(**{k: v for k, v in words.items() if v is not _UNSET})
     wanted = argparse.Namespace(**vars(explicit))
-    if donor_arch in (arch, ARCHITECTURES[arch]):
-        # The same named shape: what the donor changed of it holds here too.
-        for name in SHAPE_OPTIONS:
-            if not hasattr(wanted, name) and hasattr(donor_args, name):
-                setattr(wanted, name, getattr(donor_args, name))
+    _take_shape(wanted, donor_args, arch, family)
     ARCH_CONFIG_REGISTRY[arch](wanted)
-    for name in SHAPE_OPTIONS:
+    for name in family.shape_options:
         ours, theirs = getattr(wanted, name, None), getattr(donor_args, name, None)
         if theirs is not None and ours != theirs:
             flag = "--" + name.replace("_", "-")
@@ -76,6 +66,10 @@ def target_args(
                 f"--arch {arch} has {ours}; pass the architecture of the donor's name, or {flag}."
             )
     merged = {**vars(donor_args), **vars(explicit), "arch": arch, "_name": arch}
+    if family is ROBERTA and not hasattr(explicit, "max_positions"):
+        merged.pop(
+            "max_positions", None
+        )  # the length of the donor's table, whatever its options say
     # A donor trained with the plugin does not decide where the new model's positions come from.
     for option in all_options():
         if not hasattr(explicit, option.dest):
@@ -83,6 +77,22 @@ def target_args(
     args = argparse.Namespace(**merged)
     ARCH_CONFIG_REGISTRY[arch](args)
     return args
+
+
+def _take_shape(
+    wanted: argparse.Namespace, donor_args: argparse.Namespace, arch: str, family: Family
+) -> None:
+    """Give ``wanted`` the donor's shape where ``arch`` is the same named one: what the donor changed of it.
+
+    The family's generic architecture is any shape.
+    """
+    named, theirs = family.architectures, architecture(donor_args)
+    is_named = theirs == named[arch] and theirs != named.get(family.generic or "")
+    if not is_named and arch not in (theirs, family.generic):
+        return
+    for name in family.shape_options:
+        if not hasattr(wanted, name) and hasattr(donor_args, name):
+            setattr(wanted, name, getattr(donor_args, name))
 
 
 def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: str) -> None:

@@ -50,19 +50,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: missing, truncated, foreign, or holding something that is refused.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"There is no checkpoint {path}.")
-    allow_fairseq_checkpoints()
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} is refused: {_reason(error)}.") from None
-    # torch interprets whatever the bytes say, and so fails in every way that Python has.
-    except Exception as error:
-        raise CheckpointError(
-            f"{path} is no whole checkpoint ({_first_line(error)}); a copy may have broken off."
-        ) from None
+    state = load_pickle(path)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f"{path} is no fairseq checkpoint: it holds no `model` parameters.")
     if not all(isinstance(tensor, torch.Tensor) for tensor in state["model"].values()):
@@ -70,6 +58,27 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path} is no fairseq checkpoint: its `model` holds no tensors alone."
         )
     return state
+
+
+def load_pickle(path: str | os.PathLike[str]) -> Any:
+    """Load what torch saved onto the CPU, building nothing that is not allow-listed.
+
+    Raises:
+        CheckpointError: missing, truncated, or holding something that is refused.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"There is no checkpoint {path}.")
+    allow_fairseq_checkpoints()
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path} is refused: {_reason(error)}.") from None
+    # torch interprets whatever the bytes say, and so fails in every way that Python has.
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} is no whole checkpoint ({_first_line(error)}); a copy may have broken off."
+        ) from None
 
 
 def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.Namespace:

@@ -1,4 +1,6 @@
-"""Turn a plain Transformer's checkpoint into one that starts a model with positions (paper, B.2).
+"""Turn the checkpoint of a plain Transformer or RoBERTa into one that starts a model with positions.
+
+Paper, B.2 and section 4.2.
 
 Every tensor of the donor is copied; what the position encoder adds starts as its own
 initialisation says (FLOATER: small dynamics), or, with ``--position-base keep``, so that it changes
@@ -18,25 +20,28 @@ from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 
+from fairseq_floater.checkpoints.adoption import adopt
+from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
 from fairseq_floater.checkpoints.donor import complete_languages, target_args
+from fairseq_floater.checkpoints.families import (
+    ROBERTA,
+    architecture,
+    family_of,
+    todays_names,
+    without_heads,
+)
+from fairseq_floater.checkpoints.fresh import config_of, fresh_state
+from fairseq_floater.checkpoints.length import DEFAULT_POSITIONS, fit_length
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     load_checkpoint,
     model_args,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import (
-    BareTask,
-    architecture,
-    donor_dictionaries,
-    longest_sentence,
-)
-from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-from fairseq_floater.transformer.stack_positions import all_blocks
-from fairseq_floater.transformer.translation import FloaterTransformerModel
+from fairseq_floater.checkpoints.rebuild import BareTask
 
 _POSITION_KEY = re.compile(r"\.(positions|source_positions)\.")
 # Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
@@ -93,18 +98,21 @@ def warm_start(
     data: str | None = None,
     model_options: Sequence[str] = (),
     trained_length: int | None = None,
+    extend: str | None = None,
     force: bool = False,
     seed: int = 1,
 ) -> WarmStartReport:
     """Write ``output``, a checkpoint of ``arch`` that starts from ``donor``.
 
     Args:
-        donor: a checkpoint of fairseq's ``transformer`` (any architecture, with or without plugin).
-        arch: one of :data:`ARCHITECTURES`; the shape is the donor's.
+        donor: a checkpoint of fairseq's ``transformer`` or ``roberta`` (any architecture, with or
+            without plugin; a RoBERTa of any age).
+        arch: one of ours of the donor's family; the shape is the donor's.
         data: binarised data (``--data``); its dictionaries must be the donor's.
         model_options: further model options as on fairseq-train's command line.
         trained_length: for ``learned``: rows that start as the donor's positions; default: the
             longest training sentence in ``data``, else the donor's ``--max-*-positions``.
+        extend: ``tile`` or ``last``: what a RoBERTa's table goes on with up to ``--max-positions``.
         seed: of the new tensors.
 
     Raises:
@@ -119,19 +127,32 @@ def warm_start(
     if data is not None:
         complete_languages(donor_args, state, data)
     args = target_args(donor_args, arch, model_options, donor)
+    family = family_of(arch)
+    assert family is not None  # `target_args` has looked
     dictionaries = donor_dictionaries(state, donor_args, donor, data)
+    parameters, heads = state["model"], list[str]()
+    if family is ROBERTA:
+        data = None  # a table's rows are as many as its donor's
+        parameters, heads = without_heads(todays_names(parameters))
+        first_row = dictionaries[0].pad() + 1
+        fit_length(parameters, args, donor_args, first_row=first_row, way=extend, donor=donor)
+    elif extend is not None:
+        raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")
     torch.manual_seed(seed)
-    model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
+    model = family.ours.build_model(args, BareTask(*dictionaries))
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
-    _copy(model, dict(state["model"]), donor, report)
-    _adopt(model, state["model"], args, report, data, trained_length)
+    _copy(model, dict(parameters), donor, report)
+    report.ignored += heads
+    if not any(map(_POSITION_KEY.search, report.copied)):  # else the donor has the encoder itself
+        stacks = family.stacks(model)
+        report.notes += adopt(stacks, parameters, args, data=data, trained_length=trained_length)
     report.difference = _difference(donor_args, state["model"], model, dictionaries)
     save_checkpoint(_new_state(state, args, model), output)
     return report
 
 
 def _copy(
-    model: FloaterTransformerModel,
+    model: BaseFairseqModel,
     donor_state: dict[str, Tensor],
     donor: Any,
     report: WarmStartReport,
@@ -162,44 +183,10 @@ def _copy(
     model.load_state_dict(ours, strict=True)
 
 
-def _adopt(
-    model: FloaterTransformerModel,
-    donor_state: dict[str, Tensor],
-    args: argparse.Namespace,
-    report: WarmStartReport,
-    data: str | None,
-    trained_length: int | None,
-) -> None:
-    """Let every position encoder start as near to the donor's function as it can."""
-    if any(map(_POSITION_KEY.search, report.copied)):
-        return  # the donor has the encoder itself
-    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-
-        def donor_rows(limit: int, name: str = name, stack: Any = stack) -> Tensor:
-            length = min(trained_length or longest_sentence(data, name, args) or limit, limit)
-            learned = donor_state.get(f"{name}.embed_positions.weight")
-            if getattr(args, "no_token_positional_embeddings", False):
-                return torch.zeros(0, stack.positions.spec.dim)
-            if learned is not None:
-                return learned[stack.padding_idx + 1 :][:length].float()
-            return sinusoid_rows(length, stack.positions.spec.dim, stack.padding_idx)
-
-        for attribute in ("positions", "source_positions"):
-            encoder = getattr(stack, attribute, None)
-            if encoder is None:
-                continue
-            owners = [b for b in all_blocks(stack) if getattr(b, attribute) is not None]
-            parts = [getattr(block, attribute) for block in owners]
-            note = encoder.adopt_donor(parts, [block.self_attn for block in owners], donor_rows)
-            if note:
-                side = "" if attribute == "positions" else ", source positions"
-                report.notes.append(f"{name}{side}: {note}")
-
-
 def _difference(
     donor_args: argparse.Namespace,
     donor_state: dict[str, Tensor],
-    model: FloaterTransformerModel,
+    model: BaseFairseqModel,
     dictionaries: tuple[Dictionary, Dictionary],
 ) -> float | None:
     """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
@@ -208,50 +195,31 @@ def _difference(
         return None
     args = argparse.Namespace(**vars(donor_args))
     ARCH_CONFIG_REGISTRY[name](args)
+    args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS  # of a RoBERTa
     donor = ARCH_MODEL_REGISTRY[name].build_model(args, BareTask(*dictionaries))
-    donor.load_state_dict(dict(donor_state), strict=False)
+    alone = family_of(name) is ROBERTA
+    donor.load_state_dict(
+        without_heads(donor_state)[0] if alone else dict(donor_state), strict=False
+    )
     generator = torch.Generator().manual_seed(0)
-    limit = min(16, *donor.max_positions())
+    limits = donor.max_positions()
+    limit = min(16, limits) if alone else min(16, *limits)
     source, target = (
         torch.randint(d.nspecial, len(d), (4, limit), generator=generator) for d in dictionaries
     )
+    batch = (source,) if alone else (source, None, target)
     with torch.no_grad():
         ours, theirs = (
-            torch.log_softmax(m.float().eval()(source, None, target)[0], dim=-1)
-            for m in (model, donor)
+            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, donor)
         )
     return float((ours - theirs).abs().max())
 
 
 def _new_state(
-    state: dict[str, Any], args: argparse.Namespace, model: FloaterTransformerModel
+    state: dict[str, Any], args: argparse.Namespace, model: BaseFairseqModel
 ) -> dict[str, Any]:
     """Make a checkpoint for --finetune-from-model: the donor's, with fresh progress."""
-    cfg = dict(state.get("cfg") or {})
-    if not cfg:
-        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-        from omegaconf import OmegaConf
-
-        cfg = OmegaConf.to_container(
-            convert_namespace_to_omegaconf(args), resolve=True, enum_to_str=True
-        )
+    cfg = dict(state.get("cfg") or {}) or config_of(args)
     cfg["model"] = args
-    parameters = model.state_dict()
-    # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
-    # comes with this one, so that only the update count is taken from it.
     names = (state.get("optimizer_history") or [{}])[-1]
-    history = {name: names.get(name, "") for name in ("criterion_name", "optimizer_name")}
-    return {
-        "args": None,
-        "cfg": cfg,
-        "model": parameters,
-        "criterion": None,
-        "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
-        "task_state": {},
-        "extra_state": {
-            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True},
-            # The same tensors, stored once: fairseq cannot start --store-ema from a checkpoint
-            # without them (it has freed the model's parameters when it comes to that).
-            "ema": parameters,
-        },
-    }
+    return fresh_state(cfg, model.state_dict(), names)

@@ -40,9 +40,8 @@ def args(verbs: Any) -> None:
 
 def run(verbs: Any) -> None:
     from fairseq_floater.experiments import commands
-    from fairseq_floater.experiments.job import Run
     from fairseq_floater.experiments.launch import Launcher
-    from fairseq_floater.experiments.protocol import Protocol
+    from fairseq_floater.experiments.protocol import Protocol, Run
 
     def run(**options: Any) -> None:
         args = argparse.Namespace(**options)
@@ -52,8 +51,6 @@ def run(verbs: Any) -> None:
             system_from_args(args),
             commands.work_of(args),
             machines=commands.machines_of(args),
-            launch=args.launch,
-            rendezvous=args.rendezvous,
             preparation=commands.preparation_of(args),
             **places,
         )

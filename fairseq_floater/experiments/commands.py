@@ -9,6 +9,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError, UserError, sentence
@@ -53,11 +54,16 @@ def seeds(text: str) -> list[int]:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that :func:`machines_of` and :func:`preparation_of` read."""
+    add_node_options(parser)
+    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
+    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
+
+
+def add_node_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the hardware, which :func:`machines_of` reads, and ``--dry-run``."""
     add_machine_options(parser)
     parser.add_argument("--launch", default="", metavar="COMMAND", help="starts words on each node")
     parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help="of one of them")
-    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
-    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
     parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
@@ -70,7 +76,7 @@ def machines_of(args: argparse.Namespace) -> Machines:
     machines = machines_from_args(args)
     if machines.nodes > 1 and not (args.launch and args.rendezvous):
         raise UsageError(f"--nodes {machines.nodes} needs --launch and --rendezvous.")
-    return machines
+    return replace(machines, launch=args.launch, rendezvous=args.rendezvous)
 
 
 def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments.commands import ONE_THREAD, run_all
 from fairseq_floater.experiments.hardware import Machines, use_gpus, visible_gpus
-from fairseq_floater.experiments.job import Run, floater
+from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.protocol import Protocol, Run
 from fairseq_floater.experiments.screen import Screen
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System

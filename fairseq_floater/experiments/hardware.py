@@ -18,6 +18,14 @@ class Machines:
     fairseq itself starts the processes of one node's GPUs. Several nodes, or several processes on the
     CPU, are started by torchrun (``scripts/protocol.sh``), which adds each one's ``--distributed-rank``.
 
+    Args:
+        processes: of each node.
+        nodes: how many there are.
+        cpu: the processes have no GPUs.
+        fp16: whether GPUs may train in half precision.
+        launch: a command that starts the words after it once on each of several nodes.
+        rendezvous: host and free port of one of the nodes.
+
     Raises:
         UsageError: numbers below what makes sense.
     """
@@ -26,6 +34,8 @@ class Machines:
     nodes: int = 1
     cpu: bool = False
     fp16: bool = True
+    launch: str = ""
+    rendezvous: str = ""
 
     def __post_init__(self) -> None:
         if self.processes < 0:
@@ -106,23 +116,17 @@ def use_gpus(machines: Machines) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(there[:wanted])}
 
 
-def torchrun(name: str, machines: Machines, launch: str = "", rendezvous: str = "") -> list[str]:
-    """Return the words that start each process of a training before fairseq-train's own.
-
-    Args:
-        name: of the run.
-        launch: a command that starts the words after it once on each of several nodes.
-        rendezvous: host and free port of one of the nodes.
-    """
+def torchrun(name: str, machines: Machines) -> list[str]:
+    """Return the words that start each process of the training ``name`` before fairseq-train's own."""
     if not machines.torchrun:
         return []  # fairseq itself starts a process for each GPU of a node
     # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
     # checkpoint.
-    words = [*launch.split(), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
+    words = [*machines.launch.split(), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
     words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
     words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
     if machines.nodes > 1:
-        words += ["--rdzv_backend", "c10d", "--rdzv_endpoint", rendezvous]
+        words += ["--rdzv_backend", "c10d", "--rdzv_endpoint", machines.rendezvous]
         words += ["--rdzv_id", f"{name}-{os.getpid()}"]
     else:
         words += ["--standalone"]

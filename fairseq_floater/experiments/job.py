@@ -1,4 +1,4 @@
-"""Hold what a run is asked to do, where it lies, its locks, and how its commands start."""
+"""Hold a run's folder and locks, and start its commands: what every protocol is built on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError, one_line, sentence
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.launch import BusyError, Launcher
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
-from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.files import USER_DIR
 
+SCRIPTS = USER_DIR.parent / "scripts"
 _LOOKING = 2  # seconds in which `table2.sh --status` has looked at a lock
 _POLL = 0.5  # seconds between two tries of a lock that another run holds
 
@@ -31,70 +29,48 @@ def floater(*words: Any) -> list[Any]:
     return python("fairseq_floater", *words)
 
 
-@dataclass(frozen=True)
-class Run:
-    """A request: one system of an experiment.
-
-    Args:
-        experiment: the configuration.
-        system: the encoder, how it enters, and from where it starts.
-        work: where everything goes.
-        raw: parallel text to make data of.
-        data: data that are made; made there where they are WMT14's.
-        donor: its folder; None for ``work/plain``.
-        seed: of training; None for the configuration's.
-        machines: what to train on.
-        launch: starts the words after it once on each of several nodes.
-        rendezvous: host and port of one of them.
-        losses: also compute the loss of every test sentence.
-        preparation: further options of prepare_wmt14.sh.
-    """
-
-    experiment: Experiment
-    system: System
-    work: Path
-    raw: Path | None = None
-    data: Path | None = None
-    donor: Path | None = None
-    seed: int | None = None
-    machines: Machines = ONE_CPU
-    launch: str = ""
-    rendezvous: str = ""
-    losses: bool = False
-    preparation: tuple[str, ...] = ()
-
-
 class Job:
-    """A run in its folder; :class:`fairseq_floater.experiments.protocol.Protocol` has the steps.
+    """A run in its folder; its subclasses have the steps.
 
     Args:
-        run: what is asked for.
+        path: its folder.
+        title: how messages call it.
         launcher: starts the commands.
     """
 
-    def __init__(self, run: Run, launcher: Launcher):
-        self.asked, self.launcher = run, launcher
-        self.experiment, self.stage = run.experiment, run.system.stage
-        self.data = run.data or run.work / "data"
-        self.donor = run.donor or run.work / PLAIN
-        self.settings = run.experiment.settings(run.system, run.machines, run.seed)
-        name = run.system.name
-        self.title = name if run.seed is None else f"{name}, seed {run.seed}"
-        self.path = self.donor if self.stage == "donor" else run.work / name
-        self.folder = RunFolder(self.path)
-        self.log = self.path / "steps.log"
-        self.locks: list[int] = []
+    # Whoever else is at work there, for messages.
+    script = "protocol.sh"
 
-    def arguments(self, stage: str) -> list[str]:
-        return self.experiment.arguments(
-            stage,
-            self.asked.system,
-            data=str(self.data / "bin"),
-            work=str(self.asked.work),
-            machines=self.asked.machines,
-            seed=self.asked.seed,
-            donor=None if self.asked.donor is None else str(self.asked.donor),
-        )
+    def __init__(self, path: Path, title: str, launcher: Launcher):
+        self.path, self.title, self.launcher = path, title, launcher
+        self.folder = RunFolder(path)
+        self.log = path / "steps.log"
+        self.locks: list[int] = []
+        self._own: tuple[Path, int] | None = None  # the run's lock and its descriptor
+
+    def steps(self) -> None:
+        """Run every step, or in a dry run print it."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Run every step under the run's lock, and record how it ended.
+
+        Raises:
+            BusyError: another process is at work on this run.
+            StoppedError: this process was told to stop.
+            UserError: a step failed; the reason is in the record too.
+        """
+        if self.launcher.dry_run:
+            self.steps()
+            return
+        with self.at_work(), self.launcher.screen.system(self.title, self.path):
+            self.steps()
+            with self.folder.changing() as record:
+                record["state"] = "done"
+
+    def within(self, other: Job) -> None:
+        """Hold the locks of another run, as a part of which this one's steps are run."""
+        self.locks, self._own = other.locks, other._own
 
     def say(self, text: str) -> None:
         if not self.launcher.dry_run:
@@ -107,15 +83,13 @@ class Job:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Hold the run's lock; leave a failure's reason in the record."""
-        for folder in (self.path, self.asked.work, self.donor.parent):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError:
-                raise UserError(f"The folder {folder} cannot be made.") from None
-        with self._locked(self.path / ".lock", seconds=_LOOKING) as lock:
+        make_folder(self.path)
+        path = self.path / ".lock"
+        with self._locked(path, seconds=_LOOKING) as lock:
             if lock is None:
-                self.launcher.say(f"Another protocol.sh is at work on {self.path}.")
+                self.launcher.say(f"Another {self.script} is at work on {self.path}.")
                 raise BusyError(self.path)
+            self._own = path, lock
             try:
                 with self.folder.changing() as record:
                     for key in ("state", "reason"):
@@ -132,6 +106,7 @@ class Job:
         if self.launcher.dry_run:
             yield
             return
+        make_folder(path.parent)
         waiting = f"another run is making what this one needs ({path.name}): waiting for it"
         with self._locked(path, seconds=float("inf"), waiting=waiting):
             yield
@@ -155,3 +130,24 @@ class Job:
         finally:
             self.locks.remove(lock)
             os.close(lock)
+
+    def check_same_disk(self) -> None:
+        """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
+        if self._own is None:
+            return
+        path, lock = self._own
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(lock)):
+                return
+        raise UserError(
+            f"{path.parent} is not the folder it was when the training began: was its disk lost? Mount "
+            "it and run this again."
+        )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder; raises UserError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise UserError(f"The folder {path} cannot be made.") from None

@@ -1,4 +1,4 @@
-"""The numbers of the paper's Tables 2 and 6."""
+"""The numbers of the paper's Tables 2 to 6."""
 
 from __future__ import annotations
 
@@ -18,4 +18,25 @@ TABLE_6 = {
     ("rnn", "1", "scalar"): (27.99, 263.2),
     ("rnn", "2", "scalar"): (28.16, 526.3),
     ("rnn", "1", "vector"): (27.99, 1050.0),
+}
+
+# Table 3 (GLUE, dev sets): size, then RoBERTa's and FLOATER's row.
+GLUE = ("cola", "sst-2", "mrpc", "qqp", "sts-b", "mnli", "qnli", "rte")
+_TABLE_3 = {
+    ("base", "roberta"): (63.6, 94.8, 88.2, 91.9, 91.2, 87.6, 92.8, 78.7),
+    ("base", "floater"): (63.4, 95.1, 89.0, 91.7, 91.5, 87.7, 93.1, 80.5),
+    ("large", "roberta"): (68.0, 96.4, 90.9, 92.2, 92.4, 90.2, 94.7, 86.6),
+    ("large", "floater"): (69.0, 96.7, 91.4, 92.2, 92.5, 90.4, 94.8, 87.0),
+}
+# Tables 3 to 5: (size, task) -> system -> numbers: one for GLUE; all, middle and high of RACE's test set
+# (Table 4); exact match and F1 on SQuAD's dev set (Table 5).
+TABLES_345: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
+    **{
+        (size, task): {system: (_TABLE_3[size, system][i],) for system in ("roberta", "floater")}
+        for size in ("base", "large")
+        for i, task in enumerate(GLUE)
+    },
+    ("large", "race"): {"roberta": (82.8, 86.5, 81.3), "floater": (83.3, 87.1, 81.7)},
+    ("large", "squad1"): {"roberta": (88.9, 94.6), "floater": (88.9, 94.6)},
+    ("large", "squad2"): {"roberta": (86.5, 89.4), "floater": (86.6, 89.5)},
 }

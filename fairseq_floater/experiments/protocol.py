@@ -6,44 +6,83 @@ whole checkpoint. Everything of a run lies in its folder, with the record of it 
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.distances import untrained_distances
-from fairseq_floater.experiments.hardware import torchrun
-from fairseq_floater.experiments.job import Job, floater, python
-from fairseq_floater.experiments.launch import CommandError, StoppedError
-from fairseq_floater.experiments.run_folder import RunFolder, check_data, write_validation
-from fairseq_floater.experiments.screen import TrainingLine
-from fairseq_floater.files import USER_DIR, write_whole
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.job import SCRIPTS, Job, floater, python
+from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.run_folder import check_data, write_validation
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.experiments.training import Training, train
+from fairseq_floater.files import write_whole
 from fairseq_floater.records import read_json
 
-SCRIPTS = USER_DIR.parent / "scripts"
+
+@dataclass(frozen=True)
+class Run:
+    """A request: one system of an experiment.
+
+    Args:
+        experiment: the configuration.
+        system: the encoder, how it enters, and from where it starts.
+        work: where everything goes.
+        raw: parallel text to make data of.
+        data: data that are made; made there where they are WMT14's.
+        donor: its folder; None for ``work/plain``.
+        seed: of training; None for the configuration's.
+        machines: what to train on.
+        losses: also compute the loss of every test sentence.
+        preparation: further options of prepare_wmt14.sh.
+    """
+
+    experiment: Experiment
+    system: System
+    work: Path
+    raw: Path | None = None
+    data: Path | None = None
+    donor: Path | None = None
+    seed: int | None = None
+    machines: Machines = ONE_CPU
+    losses: bool = False
+    preparation: tuple[str, ...] = ()
 
 
 class Protocol(Job):
-    """The steps of one run, in order: :meth:`run`."""
+    """The steps of one run, in order: :meth:`run`.
 
-    def run(self) -> None:
-        """Run every step.
+    Args:
+        run: what is asked for.
+        launcher: starts the commands.
+    """
 
-        Raises:
-            BusyError: another process is at work on this run.
-            StoppedError: this process was told to stop.
-            UserError: a step failed; the reason is in the record too.
-        """
-        if self.launcher.dry_run:
-            self._steps()
-            return
-        with self.at_work(), self.launcher.screen.system(self.title, self.path):
-            self._steps()
-            with self.folder.changing() as record:
-                record["state"] = "done"
+    def __init__(self, run: Run, launcher: Launcher):
+        self.asked = run
+        self.experiment, self.stage = run.experiment, run.system.stage
+        self.data = run.data or run.work / "data"
+        self.donor = run.donor or run.work / PLAIN
+        self.settings = run.experiment.settings(run.system, run.machines, run.seed)
+        name = run.system.name
+        path = self.donor if self.stage == "donor" else run.work / name
+        super().__init__(path, name if run.seed is None else f"{name}, seed {run.seed}", launcher)
 
-    def _steps(self) -> None:
+    def arguments(self, stage: str) -> list[str]:
+        return self.experiment.arguments(
+            stage,
+            self.asked.system,
+            data=str(self.data / "bin"),
+            work=str(self.asked.work),
+            machines=self.asked.machines,
+            seed=self.asked.seed,
+            donor=None if self.asked.donor is None else str(self.asked.donor),
+        )
+
+    def steps(self) -> None:
+        """Run every step that is not whole yet."""
         with self.alone(self.asked.work / ".data.lock"):
             self._prepare_data()
         warning = untrained_distances(self.experiment, self.asked.system, self.data / "bin")
@@ -102,68 +141,18 @@ class Protocol(Job):
             )
 
     def _train(self, stage: str, path: Path) -> None:
-        """Train until fairseq is done; go on from the last whole checkpoint."""
-        folder, words = RunFolder(path), self.arguments(stage)
-        name = self.title if path == self.path else path.name
-        command = torchrun(path.name, self.asked.machines, self.asked.launch, self.asked.rendezvous)
-        command += python("fairseq_cli.train", *words)
-        if self.launcher.dry_run:
-            self.command(command)
-            return
-        path.mkdir(parents=True, exist_ok=True)
-        folder.check_same(stage, words, self.settings["configured_tokens"])
-        if folder.read().get("trained"):
-            self.launcher.say(f"{name}: trained already")
-            return
-        self.launcher.say(f"{name}: {folder.resume(self.asked.machines.world)}")
-        self._begin(stage, folder, words)
-        self.launcher.say(
-            f"{name}: training, {self.settings['tokens_per_update']} tokens an update (--update-freq "
-            f"{self.settings['update_frequency']}, {self.settings['processes']}); log in {path / 'train.log'}"
-        )
-        self._watch(command, name, path, words)
-        self._check_same_disk()
-        with folder.changing() as record:
-            record["trained"] = True
-
-    def _begin(self, stage: str, folder: RunFolder, words: list[str]) -> None:
-        """Note what a training is begun, or gone on, with."""
-        with folder.changing() as record:
-            record["arguments"][stage] = words
-            record["tokens"][stage] = self.settings["configured_tokens"]
-            record["processes"] = self.asked.machines.world
+        settings = self.settings
+        size = f"{settings['tokens_per_update']} tokens an update (--update-freq "
+        training = Training(
+            stage,
+            path,
+            self.arguments(stage),
+            settings["configured_tokens"],
+            f"{size}{settings['update_frequency']}, {settings['processes']})",
             # The settings of a run that trains on are not the donor's.
-            if folder.path == self.path:
-                record["settings"] = self.settings
-        # Left by an earlier stop: a failure before the first update must not be taken for one.
-        (folder.path / "checkpoints" / "stopped").unlink(missing_ok=True)
-
-    def _watch(self, command: list[Any], name: str, path: Path, words: list[str]) -> None:
-        """Run a training with its progress on the screen."""
-        line = TrainingLine(self.launcher.screen, name, words)
-        failure = None
-        try:
-            self.command(command, name=name, log=path / "train.log", line=line)
-        except CommandError as error:
-            failure = error
-        finally:
-            line.close()
-        # First: torchrun fails where its processes were told to stop, and did so well.
-        if (path / "checkpoints" / "stopped").is_file():
-            self.launcher.say(f"{name}: told to stop, and saved; run the same command to go on.")
-            raise StoppedError
-        if failure is not None:
-            raise failure
-
-    def _check_same_disk(self) -> None:
-        """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
-        with suppress(OSError):
-            if os.path.samestat((self.path / ".lock").stat(), os.fstat(self.locks[0])):
-                return
-        raise UserError(
-            f"{self.path} is not the folder it was when the training began: was its disk lost? Mount it "
-            "and run this again."
+            settings if path == self.path else None,
         )
+        train(self, training, self.asked.machines)
 
     def _warm_start(self) -> None:
         """Start the system from the donor's best checkpoint."""

@@ -21,7 +21,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.errors import UsageError, refused_options
-from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.machine_checks import (
     COMMANDS,
@@ -44,6 +43,7 @@ from fairseq_floater.experiments.machine_checks import (
     package_check,
 )
 from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.requirements import PACKAGES

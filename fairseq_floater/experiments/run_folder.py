@@ -1,6 +1,6 @@
 """Keep the record of a run, ``run.json`` in its folder, and the locks beside it; say what may go on there.
 
-The record holds the settings, the arguments and tokens an update of each stage begun, the number of
+The record holds the settings, the arguments and size of an update of each stage begun, the number of
 processes that trained last, whether the training is whole (``trained``), and how the run ended
 (``state``: done or failed, with the ``reason``). Runs of an earlier layout, with ``*.args`` and marker
 files instead, are read as well: their record is written with the next change.
@@ -26,8 +26,9 @@ RECORD = "run.json"
 _OF_THE_MACHINE = {
     *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
     *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
-    "--distributed-no-spawn",
+    *("--distributed-no-spawn", "--find-unused-parameters"),
 }
+_OF_A_BATCH = {"--batch-size", "--max-tokens"}
 # The results of a stage after the training: all of them must go where its arguments change.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 
@@ -100,16 +101,23 @@ class RunFolder:
         finally:
             os.close(handle)
 
-    def check_same(self, stage: str, arguments: list[str], tokens: str | None = None) -> None:
+    def check_same(
+        self,
+        stage: str,
+        arguments: list[str],
+        size: str | None = None,
+        key: str = "tokens-per-update",
+    ) -> None:
         """Make sure that a stage goes on under the arguments it was begun with; its machine may differ.
 
         Args:
             stage: one of :data:`fairseq_floater.experiments.stages.STAGES`.
             arguments: what it would be run with now.
-            tokens: the configured tokens an update, where it is a training.
+            size: of an update as configured, where it is a training.
+            key: what that counts; where it is ``batch``, what one process takes follows from it.
 
         Raises:
-            ReportError: an option has another value, or an update another number of tokens.
+            ReportError: an option has another value, or an update another size.
         """
         record = self.read()
         results = _RESULTS.get(stage)
@@ -117,15 +125,16 @@ class RunFolder:
             results is not None and not any(self.path.glob(f"{results}.*.txt"))
         ):
             return
+        free = _OF_THE_MACHINE | (_OF_A_BATCH if key == "batch" else set())
         old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
         changes = [
             f"{name} was {_value(old, name)} and is {_value(new, name)} now"
             for name in {**old, **new}
-            if not _equal(old.get(name), new.get(name))
+            if name not in free and not _equal(old.get(name), new.get(name))
         ]
-        before = record["tokens"].get(stage, tokens)
-        if tokens is not None and before != tokens:
-            changes.append(f"tokens-per-update was {before} and is {tokens} now")
+        before = record["tokens"].get(stage, size)
+        if size is not None and before != size:
+            changes.append(f"{key} was {before} and is {size} now")
         if changes:
             scores = " and scores.*" if stage == "generate" else ""
             remove = f"{results}.*{scores} there" if results else str(self.path)
@@ -201,7 +210,7 @@ def _by_option(words: list[str]) -> dict[str, str]:
             found.setdefault(name, [])
         else:
             found[name].append(word)
-    return {name: " ".join(values) for name, values in found.items() if name not in _OF_THE_MACHINE}
+    return {name: " ".join(values) for name, values in found.items()}
 
 
 def _equal(old: str | None, new: str | None) -> bool:

@@ -71,10 +71,18 @@ class TrainingLine:
 
     Args:
         arguments: fairseq-train's, of which ``--max-epoch`` and ``--max-update`` say how long it is.
+        expected: the updates an epoch of the recipe that it follows; those found are said beside them.
     """
 
-    def __init__(self, screen: Screen, name: str, arguments: Sequence[str]):
-        self._screen, self._name = screen, name
+    def __init__(
+        self,
+        screen: Screen,
+        name: str,
+        arguments: Sequence[str],
+        expected: float | None = None,
+    ):
+        self._screen, self._name, self._expected = screen, name, expected
+        self.updates_an_epoch: int | None = None
         self._epochs, self._updates = (
             int(arguments[arguments.index(option) + 1]) if option in arguments else 0
             for option in ("--max-epoch", "--max-update")
@@ -93,6 +101,11 @@ class TrainingLine:
             self._screen.say(f"{self._name}: {text[:_LONGEST]}")
 
     def _show(self, epoch: int, an_epoch: int, loss: str, done: int) -> None:
+        self.updates_an_epoch = an_epoch
+        if self._expected is not None:
+            text = f"{an_epoch:,} updates an epoch; the recipe's: {self._expected:,.0f}"
+            self._screen.say(f"{self._name}: {text}")
+            self._expected = None
         limits = [n for n in (self._updates, self._epochs * an_epoch) if n]
         total = max(min(limits), done) if limits else None
         now = time.monotonic()

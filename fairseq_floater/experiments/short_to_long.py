@@ -19,9 +19,9 @@ from fairseq_floater.experiments.commands import (
     work_of,
 )
 from fairseq_floater.experiments.hardware import Machines, all_gpus, use_gpus
-from fairseq_floater.experiments.job import Run, floater
+from fairseq_floater.experiments.job import SCRIPTS, floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.protocol import SCRIPTS, Protocol
+from fairseq_floater.experiments.protocol import Protocol, Run
 from fairseq_floater.experiments.screen import Screen
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import write_whole

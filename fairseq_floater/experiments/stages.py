@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.experiments.config import AVERAGE_OF, ConfigError, ShortToLong, read_config
+from fairseq_floater.experiments.config import AVERAGE_OF, ShortToLong, read_config
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
@@ -67,7 +68,7 @@ class Experiment:
         if stage == "prepare":
             return self._prepare(work)
         if stage == "warm-start":
-            return ["--arch", self.arch(run), "--data", _place(data), *run.model_options()]
+            return ["--arch", self.arch(run), "--data", place(data), *run.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
         run = System(PLAIN) if stage == "donor" else run
@@ -75,11 +76,11 @@ class Experiment:
         if stage == "donor" and donor is not None:
             folder, seed = Path(donor), None
         return [
-            *(_place(data), *self._task(), "--arch", self.arch(run), *run.model_options()),
+            *(place(data), *self._task(), "--arch", self.arch(run), *run.model_options()),
             *self._training(stage, machines),
-            *("--save-dir", _place(folder / "checkpoints")),
+            *("--save-dir", place(folder / "checkpoints")),
             *("--seed", str(self.config.seed if seed is None else seed)),
-            *(["--finetune-from-model", _place(folder / "warm_start.pt")] * (stage == "finetune")),
+            *(["--finetune-from-model", place(folder / "warm_start.pt")] * (stage == "finetune")),
         ]
 
     def _training(self, stage: str, machines: Machines) -> list[str]:
@@ -87,9 +88,7 @@ class Experiment:
         limits = self.config.budget.of(stage)
         if limits is None:
             raise ConfigError(f"{self.path}: `budget` has no {stage}.")
-        options = {**self.config.shape, **self.config.optimisation}
-        if machines.on_cpu or not machines.fp16:
-            options.pop("fp16", None)  # fairseq has no half precision on a CPU
+        options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
         if stage == "finetune":
             options["lr"] = options["lr"] / 2
         options |= limits
@@ -97,7 +96,7 @@ class Experiment:
         options["update-freq"] = self.tokens_per_update(machines.world)[0]
         for name in ("arch", "average-of"):
             options.pop(name, None)
-        return _options(options) + machines.training_options()
+        return as_words(options) + machines.training_options()
 
     def arch(self, run: System) -> str:
         """Return fairseq's name of the architecture, or ours of the same shape."""
@@ -107,9 +106,7 @@ class Experiment:
     def tokens_per_update(self, processes: int) -> tuple[int, int]:
         """Return the ``--update-freq`` that keeps the configured tokens an update, and those in force."""
         budget = self.config.budget
-        a_step = budget.max_tokens * max(processes, 1)
-        frequency = max(1, -(-budget.tokens_per_update // a_step))
-        return frequency, frequency * a_step
+        return update_frequency(budget.max_tokens, budget.tokens_per_update, processes)
 
     def _task(self) -> list[str]:
         languages = self.config.languages
@@ -120,10 +117,10 @@ class Experiment:
 
     def _inference(self, stage: str, data: str, machines: Machines) -> list[str]:
         # Without the multiple of 1, fairseq drops the rest of a batch that is no multiple of 8.
-        arguments = [_place(data), *self._task(), "--required-batch-size-multiple", "1"]
+        arguments = [place(data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config.budget.max_tokens)]
         if stage == "generate":
-            arguments += [*self._to_text(), *_options(self.config.generation)]
+            arguments += [*self._to_text(), *as_words(self.config.generation)]
         if stage == "score-reference":
             arguments += [*self._to_text(), "--score-reference"]
         return [*arguments, "--cpu"] if machines.on_cpu else arguments
@@ -174,8 +171,8 @@ class Experiment:
             # The split has learned the subwords: its lengths are counted in them.
             del options["vocab"]
             options["max-len"] = 0  # what the split kept, trains
-            options["spm-model"] = _place(Path(work) / "split" / "spm.model")
-        return self._languages() + _options(options)
+            options["spm-model"] = place(Path(work) / "split" / "spm.model")
+        return self._languages() + as_words(options)
 
     def _languages(self) -> list[str]:
         return ["--src", self.config.languages.source, "--tgt", self.config.languages.target]
@@ -189,15 +186,34 @@ class Experiment:
 
     def _split(self) -> list[str]:
         options = _own_options(self.s2l, "systems", "baseline")
-        return self._languages() + _options({"vocab": self.config.data.vocab, **options})
+        return self._languages() + as_words({"vocab": self.config.data.vocab, **options})
 
     def _numbers(self) -> list[str]:
         if self.config.data.numbers is None:
             raise ConfigError(f"{self.path} has no built-in corpus (`data: numbers`).")
-        return self._languages() + _options(self.config.data.numbers)
+        return self._languages() + as_words(self.config.data.numbers)
 
 
-def _place(path: str | Path) -> str:
+def update_frequency(max_tokens: int, tokens: int, processes: int) -> tuple[int, int]:
+    """Return the ``--update-freq`` for ``tokens`` an update, at least, and the tokens it makes.
+
+    Args:
+        max_tokens: of a batch of one process.
+        tokens: of an update, as configured.
+        processes: that train, at least one.
+    """
+    a_step = max_tokens * max(processes, 1)
+    frequency = max(1, -(-tokens // a_step))
+    return frequency, frequency * a_step
+
+
+def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
+    """Return options without ``fp16`` where it cannot be, on a CPU, or is not wanted."""
+    full = machines.on_cpu or not machines.fp16
+    return {name: value for name, value in options.items() if not (full and name == "fp16")}
+
+
+def place(path: str | Path) -> str:
     """Write a path so that no command takes it for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
@@ -207,7 +223,7 @@ def _own_options(section: Any, *other: str) -> dict[str, Any]:
     return {k.replace("_", "-"): v for k, v in vars(section).items() if k not in other}
 
 
-def _options(section: dict[str, Any]) -> list[str]:
+def as_words(section: dict[str, Any]) -> list[str]:
     """Return ``{"dropout": 0.1, "share-all-embeddings": true}`` as words; false leaves an option out."""
     words = []
     for name, value in section.items():

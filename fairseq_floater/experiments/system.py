@@ -63,10 +63,23 @@ class System:
         if self.encoder != PLAIN:
             parts += [self.blocks, str(self.resolved_target)]
         parts += ["scratch"] if self.scratch else []
-        parts += [] if self.base else ["nobase"]
+        return "-".join([*parts, *self._further])
+
+    @property
+    def short_name(self) -> str:
+        """Name it by what is not usual: ``floater``, ``floater-input``, ``rnn-rnn-layers_2``."""
+        parts = [self.encoder]
+        if self.encoder != PLAIN:
+            parts += [] if self.blocks == "all" else [self.blocks]
+            usual = self.resolved_target == DEFAULT_TARGETS[self.encoder]
+            parts += [] if usual else [str(self.resolved_target)]
+        return "-".join([*parts, *self._further])
+
+    @property
+    def _further(self) -> list[str]:
         words = " ".join(self.options).replace(" --", "-").removeprefix("--")
-        parts += [re.sub(r"[^\w.-]+", "_", words)] if words else []
-        return "-".join(parts)
+        parts = [] if self.base else ["nobase"]
+        return [*parts, re.sub(r"[^\w.-]+", "_", words)] if words else parts
 
     @property
     def label(self) -> str:
@@ -120,15 +133,33 @@ class System:
 
 def add_system_options(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Add the options that :func:`system_from_args` reads; ``required`` is of ``--encoder``."""
-    choices = (*DEFAULT_TARGETS, PLAIN)
-    parser.add_argument("--encoder", default="floater", choices=choices, required=required)
-    parser.add_argument("--blocks", default="all", choices=BLOCKS)
-    parser.add_argument("--target", default=None, choices=TARGETS)
+    add_model_options(parser, "--encoder", (PLAIN,), required=required)
     parser.add_argument(
         "--scratch", action="store_true", help="the run starts from random parameters"
     )
+
+
+def add_model_options(
+    parser: argparse.ArgumentParser,
+    name: str,
+    further: tuple[str, ...],
+    *,
+    required: bool = False,
+) -> None:
+    """Add the options of a position encoder.
+
+    Args:
+        parser: takes them.
+        name: of the option that names the encoder.
+        further: what that option takes besides encoders.
+        required: whether it must be given; floater where not.
+    """
+    choices = (*DEFAULT_TARGETS, *further)
+    parser.add_argument(name, dest="encoder", default="floater", choices=choices, required=required)
+    parser.add_argument("--blocks", default="all", choices=BLOCKS)
+    parser.add_argument("--target", default=None, choices=TARGETS)
     parser.add_argument(
-        "--no-base", action="store_true", help="without fairseq's sinusoid underneath"
+        "--no-base", action="store_true", help="without fairseq's own positions underneath"
     )
     parser.add_argument(
         "--model-options",
@@ -145,7 +176,8 @@ def system_from_args(args: argparse.Namespace) -> System:
     except ValueError as error:
         words = args.model_options
         raise UsageError(f"`--model-options` must be words, but is {words!r}: {error}.") from None
-    return System(args.encoder, args.blocks, args.target, args.scratch, not args.no_base, options)
+    scratch = getattr(args, "scratch", False)  # not every script trains from random parameters
+    return System(args.encoder, args.blocks, args.target, scratch, not args.no_base, options)
 
 
 def system_from_words(words: str) -> System:

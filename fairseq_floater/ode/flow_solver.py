@@ -63,9 +63,11 @@ class FlowSolver:
     Args:
         options: the encoder's, by ``dest``.
         label: what the flow is for, in messages.
+        tokens_measured: over how many errors are estimated in evaluation.
     """
 
-    def __init__(self, options: dict[str, Any], label: str):
+    def __init__(self, options: dict[str, Any], label: str, tokens_measured: int = TOKENS_MEASURED):
+        self._tokens_measured = tokens_measured
         self.delta: float = options["floater_delta"]
         self.label = label
         self.record = SolveRecord()
@@ -138,7 +140,7 @@ class FlowSolver:
         return counts
 
     def _measured(self, dynamics: PositionDynamics, p0: Tensor, training: bool) -> dict[str, Any]:
-        num_tokens = self._longest if training else TOKENS_MEASURED
+        num_tokens = self._longest if training else self._tokens_measured
         times = self.delta * torch.arange(num_tokens, dtype=torch.float64)
         solver, step = engine_for(self._options, p0.device.type)
         gradient = self._options["floater_gradient"]

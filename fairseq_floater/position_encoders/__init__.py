@@ -15,6 +15,7 @@ from fairseq_floater.position_encoders.attention_kind import (
     ATTENTION_OPTIONS,
     check_attention_kind,
 )
+from fairseq_floater.position_encoders.floater_training import check_encoder
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option, stretch_range
 from fairseq_floater.position_encoders.registry import (
     BLOCKS,
@@ -123,6 +124,7 @@ def complete(args: Any) -> type[PositionEncoder]:
             "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops it."
         )
     encoder.check_options(encoder_options(args), args.position_target)
+    check_encoder(args)
     _check_combination(args, encoder)
     _check_stretch(args, encoder)
     check_attention_kind(args, encoder, POSITION_ENCODERS)
@@ -154,7 +156,7 @@ def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
     if has_base(args):
         raise ValueError(
             "`--position-stretch` must come with `--no-token-positional-embeddings` (or "
-            "`--position-base drop`): fairseq's own sinusoid underneath would stay unstretched."
+            "`--position-base drop`): fairseq's own positions underneath would stay unstretched."
         )
 
 

@@ -33,6 +33,9 @@ class EncoderSpec:
         heads: of self-attention.
         blocks: how many the stack has.
         vocabulary: V, the words of the dictionary, special ones included.
+        length_option: what sets ``max_positions``; empty: the option of the side.
+        fills_length: input is as a rule as long as ``max_positions``, as pieces of running text are, and
+            not much shorter, as sentences are.
     """
 
     dim: int
@@ -48,6 +51,8 @@ class EncoderSpec:
     heads: int = 1
     blocks: int = 1
     vocabulary: int = 1
+    length_option: str = ""
+    fills_length: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -120,6 +125,11 @@ class PositionEncoder(KeptTable):
         return ""
 
     @classmethod
+    def warning(cls, options: dict[str, Any], target: str) -> str | None:
+        """Return a warning for the log at start, None where nothing is to be said."""
+        return None
+
+    @classmethod
     def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
         """Return the option beyond whose value distances look alike, and that value; None without one."""
         return None
@@ -178,7 +188,7 @@ class PositionEncoder(KeptTable):
     @property
     def length_option(self) -> str:
         """Return the option that sets :attr:`max_positions` where the encoder has a limit."""
-        return f"--max-{self.spec.side}-positions"
+        return self.spec.length_option or f"--max-{self.spec.side}-positions"
 
     def check_length(self, num_positions: int) -> None:
         if num_positions > self.max_positions:

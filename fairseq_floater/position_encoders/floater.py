@@ -22,8 +22,17 @@ from fairseq_floater.ode import (
     RescaledModule,
     checked_step_size,
 )
-from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.floater_training import (
+    ALL,
+    TRAINING_OPTIONS,
+    check_training,
+    scope,
+    training_warning,
+    trains_dynamics,
+    trains_start,
+)
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal
 
@@ -109,7 +118,7 @@ class FloaterPositions(PositionSignal):
             "solve with gradient when num_updates %% K == 0, reuse the table in between",
             int,
         ),
-        Option("--floater-freeze", False, "do not train h and p(0)", bool),
+        *TRAINING_OPTIONS,
     )
 
     @classmethod
@@ -128,6 +137,7 @@ class FloaterPositions(PositionSignal):
                 "`--floater-update-interval` must be at least 1, "
                 f"but is {options['floater_update_interval']} instead."
             )
+        check_training(options, target)
         solver, gradient = options["floater_solver"], options["floater_gradient"]
         if solver == AUTO and gradient == "adjoint":
             raise ValueError(
@@ -148,7 +158,12 @@ class FloaterPositions(PositionSignal):
         return (
             f"delta {options['floater_delta']}, solver {solver}, step {step}, gradient {gradient}, "
             f"update interval {options['floater_update_interval']}"
+            + (f", trained: {scope(options)}" if scope(options) != ALL else "")
         )
+
+    @classmethod
+    def warning(cls, options: dict[str, Any], target: str) -> str | None:
+        return training_warning(options, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -161,15 +176,17 @@ class FloaterPositions(PositionSignal):
             scale = QKV_INIT_SCALE
         self.dynamics.reset_parameters(scale)
         self.delta: float = options["floater_delta"]
-        self.solver = FlowSolver(options, f"{'/'.join(spec.streams)} ({spec.side} positions)")
+        label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
+        measured = max(TOKENS_MEASURED, spec.max_positions * spec.fills_length)
+        self.solver = FlowSolver(options, label, measured)
         self.update_interval: int = options["floater_update_interval"]
         self.num_updates = 0
         self._last_solve: _LastSolve | None = None
-        self.dynamics.requires_grad_(not options["floater_freeze"])
+        self.dynamics.requires_grad_(trains_dynamics(options))
 
     def build_block(self, block_index: int) -> nn.Module:
         block = InitialValues(block_index, self.spec)
-        return block.requires_grad_(not self.spec.options["floater_freeze"])
+        return block.requires_grad_(trains_start(self.spec.options))
 
     def compute(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
         return self.compute_between(num_positions, 1, blocks)
@@ -186,7 +203,10 @@ class FloaterPositions(PositionSignal):
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(float(times[-1]) / self.delta) + 1
-        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
+        # A frozen flow is solved once, as in evaluation.
+        trained = p0.requires_grad or any(p.requires_grad for p in self.dynamics.parameters())
+        training = self.training and trained
+        return self.solver.engine(self.dynamics, p0, training, self.num_updates, num_tokens)
 
     def statistics(self) -> dict[str, Any]:
         return self.solver.statistics()

@@ -32,6 +32,8 @@ class AttentionHooks:
 
     #: ``values`` reads the weights, so that torch's fused attention, which forms none, cannot be used.
     needs_weights = False
+    #: ``between`` is asked, and told which keys are hidden.
+    needs_between = False
 
     def scaling(self, head_dim: int) -> float:
         """Return what q k is multiplied by."""
@@ -55,6 +57,27 @@ class AttentionHooks:
             tables: of this block.
         """
         return None
+
+    def note(self, x: Tensor) -> Tensor | None:
+        """Return what is kept of each token ``x`` [S, B, C] beside its key: [B, any, S].
+
+        While decoding it is cached, and reordered with the keys.
+        """
+        return None
+
+    def between(
+        self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables
+    ) -> Tensor:
+        """Return what is added to the scaled logits, [B, H, T, S], by the tokens between key and query.
+
+        Args:
+            q: queries before :meth:`turn`, [B, H, T, D], unscaled.
+            k: all keys, cached ones first and turned, [B, H, S, D].
+            notes: on the same tokens, [B, any, S].
+            hidden: whether a query must not see a key, [B or 1, 1, T or 1, S]; None where it sees all.
+            tables: of this block.
+        """
+        raise NotImplementedError
 
     def values(self, weights: Tensor, tables: Tables) -> Tensor:
         """Return what is added to the output, [B, H, T, D]; ``weights`` [B, H, T, S]."""

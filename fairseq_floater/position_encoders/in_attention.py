@@ -101,7 +101,7 @@ class AttentionPositions(PositionEncoder):
         shared = type(self).logit_bias is not AttentionPositions.logit_bias
         found = {
             "elementwise": changed("project", "turn"),
-            "mask": shared or changed("bias"),
+            "mask": shared or changed("bias", "between"),
             "weights": part.needs_weights,
         }
         return tuple(name for name, is_paid in found.items() if is_paid)
@@ -129,6 +129,18 @@ class AttentionPositions(PositionEncoder):
     def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
         """Return what is added to the input of some blocks, by place in ``blocks``: [T, B or 1, C]."""
         return {}
+
+
+class WithoutTable(AttentionPositions):
+    """Keep no table: what is added to the logits depends on more than the distance, or on the words."""
+
+    tabulated = False
+
+    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+        raise RuntimeError(f"--position-encoder {self.name} has no position table.")
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        return [()] * len(blocks)
 
 
 class DistanceBias(AttentionPositions):

@@ -24,9 +24,10 @@ class KeptTable(nn.Module, ABC):
     """Compute a table of rows [N, ...] over token positions; subclasses say how.
 
     The table is computed in float32 with autocast off and cast last. In training, and wherever
-    gradients are wanted, it is computed at every call. In evaluation without gradients it is kept,
+    gradients are wanted, it is computed at every call, unless it comes from parameters that are all
+    frozen. There, and in evaluation without gradients, it is kept,
     grown when a longer sentence comes, and dropped when the parameters may have changed: by
-    ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
+    a change of ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
     wants gradients, and, where a batch begins, by whatever changed a parameter's sum (``p.data``,
     ``vector_to_parameters``, the state dict of a part). It is no buffer: never saved, averaged or
     copied with a graph.
@@ -99,7 +100,8 @@ class KeptTable(nn.Module, ABC):
                 lambda: self.compute_between(num_positions, rows_per_token, blocks), dtype
             )
         self.check_length(num_positions)
-        if self.training or torch.is_grad_enabled():
+        wants_gradients = self.training or torch.is_grad_enabled()
+        if wants_gradients and not self._is_frozen(blocks):
             self.drop_kept_table()
             return self._computed(num_positions, blocks, dtype)
         kept = self._kept.get(dtype)
@@ -126,6 +128,11 @@ class KeptTable(nn.Module, ABC):
         """Return the parameters that the table is computed from: the encoder's and its parts'."""
         return [p for module in (self, *blocks) for p in module.parameters()]
 
+    def _is_frozen(self, blocks: Sequence[Any]) -> bool:
+        """Return whether the table comes from parameters of which none is trained."""
+        sources = self.sources(blocks)
+        return bool(sources) and not any(parameter.requires_grad for parameter in sources)
+
     def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
         sums = [p.detach().sum(dtype=torch.float64) for p in self.sources(blocks)]
         return torch.stack(sums) if sums else torch.empty(0)
@@ -151,7 +158,8 @@ class KeptTable(nn.Module, ABC):
         return table.to(dtype)
 
     def train(self, mode: bool = True) -> Self:
-        if mode or self.training:
+        # fairseq calls train() before every update: what is kept then comes from frozen parameters.
+        if mode != self.training:
             self.drop_kept_table()
         return super().train(mode)
 

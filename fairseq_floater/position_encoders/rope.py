@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 
+VALUES = Option("--rope-values", False, "turn values too: the output sees absolute positions", bool)
+
 
 def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs of channels (2c, 2c + 1) of ``x`` [..., R]; cos and sin [..., R / 2]."""
@@ -22,11 +24,16 @@ def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
+def turns_values(options: dict[str, Any]) -> bool:
+    """Return whether values are turned as well; an encoder without ``--rope-values`` turns none."""
+    return bool(options.get(VALUES.dest))
+
+
 class RopePart(AttentionPart):
     """Turn q and k, and with ``--rope-values`` v, of one block."""
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
-        if stream == "v" and not self.spec.options["rope_values"]:
+        if stream == "v" and not turns_values(self.spec.options):
             return x
         cos, sin = tables
         turned, rest = x.tensor_split([2 * cos.size(-1)], dim=-1)
@@ -54,10 +61,10 @@ class RopePositions(AttentionPositions):
     parameter_efficient = True
     continuous = True
     needs_logits = False
-    options = (
+    options: ClassVar[tuple[Option, ...]] = (
         Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float),
         Option("--rope-partial", 1.0, "share of each head's channels that is turned", float),
-        Option("--rope-values", False, "turn values too: the output sees absolute positions", bool),
+        VALUES,
         Option("--rope-learned", False, "learn the frequencies w", bool),
     )
 
@@ -74,7 +81,7 @@ class RopePositions(AttentionPositions):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        turned = "q, k, v" if options["rope_values"] else "q, k"
+        turned = "q, k, v" if turns_values(options) else "q, k"
         learned = ", learned" if options["rope_learned"] else ""
         return f"{turned} turned, base {options['rope_base']:g}, partial {options['rope_partial']:g}{learned}"
 
@@ -83,11 +90,11 @@ class RopePositions(AttentionPositions):
         pairs = int(spec.head_dim * spec.options["rope_partial"]) // 2
         if spec.head_dim % 2 or not pairs:
             raise ValueError(
-                "--position-encoder rope needs an even number of channels a head, of which "
+                f"--position-encoder {self.name} needs an even number of channels a head, of which "
                 f"--rope-partial leaves a pair, but a head has {spec.head_dim} and --rope-partial is "
                 f"{spec.options['rope_partial']}."
             )
-        self.relative = not spec.options["rope_values"]
+        self.relative = not turns_values(spec.options)
         self.pairs = pairs
         self.frequencies: nn.Parameter | None = None
         if spec.options["rope_learned"]:
@@ -112,5 +119,6 @@ class RopePositions(AttentionPositions):
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
-        rows = gather_rows(table.flatten(1), at.queries)[:, None]  # [B or 1, 1, T, R]
-        return [rows.chunk(2, dim=-1)] * len(blocks)
+        rows = gather_rows(table.flatten(1), at.queries)[:, None]
+        # [B or 1, 1, T, R / 2] each
+        return [rows.chunk(table.size(1), dim=-1)] * len(blocks)

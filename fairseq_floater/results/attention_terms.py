@@ -162,7 +162,9 @@ class _Readers:
         """Return the part's term, [probes, H, M], where tokens are zero or unit vectors in turn.
 
         It is linear in queries and in keys: the squares of the answers to all D unit vectors add up to
-        its variance over tokens whose channels are independent and of variance 1.
+        its variance over tokens whose channels are independent and of variance 1. The tokens between a key
+        and the query are zero vectors too: what they have a say in, an encoder then decides by its own
+        parameters alone.
         """
         probes = self.width if of_query or of_keys else 1
         unit = torch.eye(self.width)[:, None, None]
@@ -170,6 +172,9 @@ class _Readers:
         k = torch.zeros(probes, self.heads, len(self.distances), self.width)
         k = k + (unit if of_keys else 0.0)
         found = part.bias(q, k, tables)
+        if part.needs_between:
+            notes = part.note(torch.zeros(k.size(2), probes, self.heads * self.width))
+            found = part.between(q, k, notes, None, tables)
         if found is None:
             return torch.zeros(probes, self.heads, len(self.distances))
         return found[:, :, 0].expand(probes, self.heads, -1).flip(-1)

@@ -8,6 +8,7 @@ from typing import Any
 from fairseq_floater.errors import UsageError
 from fairseq_floater.records import ReportError
 from fairseq_floater.results.table import collect, plot_scores
+from fairseq_floater.results.understanding import collect_understanding
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
 
@@ -44,7 +45,8 @@ def table(verbs: Any) -> None:
         verbs,
         "table",
         "floater table work/demo --figure scores.png\n"
-        "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours",
+        "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours\n"
+        "  floater table work/tables345        # Tables 3 to 5, likewise",
         _table,
     )
     add = parser.add_argument
@@ -74,6 +76,17 @@ class Joined:
 def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -> Any:
     if paper and figure is not None:
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
+    understanding = None if paper or figure is not None else collect_understanding(results)
+    try:
+        translation = _translation(results, figure, paper, test)
+    except ReportError:
+        if understanding is None:
+            raise
+        return understanding
+    return translation if understanding is None else Joined([translation, understanding])
+
+
+def _translation(results: str, figure: str | None, paper: bool, test: str | None) -> Any:
     # Brings torch, which scoring and our own table do without.
     from fairseq_floater.results.paper import collect_paper_tables
 

@@ -203,7 +203,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
         for path in folder.glob("*/" * depth + name)
     }
     # A donor has a record too, but no settings of its own.
-    paths = {p for p in paths if (p / "average.json").exists() or read_settings(p)}
+    paths = {p for p in paths if (p / "average.json").exists() or _is_translation(p)}
     if not paths:
         raise ReportError(f"{folder} holds no run (a folder with {RECORD} or average.json).")
     for path in sorted(paths):
@@ -221,6 +221,11 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
         for cell in cells:
             cell.found.append(scored)
     return tables
+
+
+def _is_translation(folder: Path) -> bool:
+    settings = read_settings(folder)
+    return bool(settings) and "experiment" not in settings
 
 
 def _chosen_test(run: Run, test: str | None) -> str:

@@ -84,14 +84,21 @@ class PositionBiasedAttention(MultiheadAttention):
             )
         q = self._heads(hooks.project("q", self.q_proj, query))  # [B, H, T, D]
         k, v = self._keys_and_values(key, value, hooks, tables)
+        notes = None if key is None else hooks.note(key)
         if saved is not None:
             k, v, key_padding_mask = self._joined(saved, k, v, key_padding_mask, static_kv)
-            self._set_input_buffer(
-                incremental_state,
-                {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask},
-            )
+            held = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
+            if notes is not None:
+                earlier = saved.get("prev_notes")
+                notes = notes if earlier is None else torch.cat([earlier, notes], dim=-1)
+                held["prev_notes"] = notes
+            self._set_input_buffer(incremental_state, held)
         assert k is not None and v is not None
         bias = hooks.bias(q, k, tables)
+        if hooks.needs_between:
+            hidden = hidden_keys(key_padding_mask, attn_mask)
+            between = hooks.between(q, k, notes, hidden, tables)
+            bias = between if bias is None else bias + between
         if bias is not None:
             attn_mask = bias if attn_mask is None else attn_mask + bias
         q = hooks.turn(q, "q", tables)
@@ -251,6 +258,17 @@ def additive_mask(padding: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask that hides padding [B, S] from every query: [B, 1, 1, S], 0 or -inf."""
     zeros = torch.zeros_like(padding, dtype=dtype)
     return zeros.masked_fill_(padding.bool(), float("-inf"))[:, None, None]
+
+
+def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+    """Return whether a query must not see a key, [B or 1, 1, T or 1, S], by padding [B, S] or mask."""
+    hidden = None if padding is None else padding.bool()[:, None, None]
+    if attn_mask is None:
+        return hidden
+    by_mask = attn_mask.isneginf()
+    if by_mask.dim() == 2:
+        by_mask = by_mask[None, None]
+    return by_mask if hidden is None else hidden | by_mask
 
 
 def widen_masks(

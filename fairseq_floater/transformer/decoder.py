@@ -33,9 +33,9 @@ from fairseq_floater.transformer.stack_positions import (
     Prepared,
     all_blocks,
     attach_encoder,
+    check_base_length,
     longest_input,
     prepare,
-    with_base,
     wrapped,
 )
 
@@ -74,6 +74,9 @@ class FloaterDecoder(TransformerDecoderBase):
     position of the source token they come from.
     """
 
+    length_option = "--max-target-positions"
+    fills_length = False
+
     def __init__(
         self,
         cfg: Any,
@@ -82,9 +85,7 @@ class FloaterDecoder(TransformerDecoderBase):
         no_encoder_attn: bool = False,
         output_projection: nn.Module | None = None,
     ):
-        super().__init__(
-            with_base(cfg), dictionary, embed_tokens, no_encoder_attn, output_projection
-        )
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
         streams: tuple[str, ...] = HIDDEN_STREAMS
         if cfg.position_target != HIDDEN:
@@ -124,6 +125,7 @@ class FloaterDecoder(TransformerDecoderBase):
         source = _Source.read(encoder_out)
         one_step = incremental_state is not None
         tokens = Tokens.read(prev_output_tokens.eq(self.padding_idx), one_step, source.stretch)
+        check_base_length(self, tokens.is_padding)
         causal = not (one_step or full_context_alignment)
         embedded = self._embed(prev_output_tokens, incremental_state)
         positions = prepare(

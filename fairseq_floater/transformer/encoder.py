@@ -26,9 +26,9 @@ from fairseq_floater.transformer.stack_positions import (
     Prepared,
     all_blocks,
     attach_encoder,
+    check_base_length,
     longest_input,
     prepare,
-    with_base,
     wrapped,
 )
 
@@ -36,12 +36,19 @@ from fairseq_floater.transformer.stack_positions import (
 class FloaterEncoder(TransformerEncoderBase):
     """Extend fairseq's encoder by ``positions``, an encoder of source positions."""
 
+    length_option = "--max-source-positions"
+    fills_length = False
+
     def __init__(
         self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, return_fc: bool = False
     ):
-        super().__init__(with_base(cfg), dictionary, embed_tokens, return_fc)
+        super().__init__(cfg, dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
         self.stretch_range = stretch_range(cfg.position_stretch)
+        self.attach_positions(cfg)
+
+    def attach_positions(self, cfg: Any) -> None:
+        """Build the position encoder and the blocks' parts of it."""
         streams = HIDDEN_STREAMS if cfg.position_target == HIDDEN else SELF_STREAMS
         attach_encoder(self, "positions", cfg, streams=streams, side="source", shape=cfg.encoder)
 
@@ -57,6 +64,7 @@ class FloaterEncoder(TransformerEncoderBase):
     ) -> dict[str, list[Any]]:
         """Compute src_tokens [B, S] -> ``encoder_out`` [S, B, C] and the rest of fairseq's dict."""
         padding_mask = src_tokens.eq(self.padding_idx)
+        check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
         stretch = None
         if self.training and self.stretch_range is not None:

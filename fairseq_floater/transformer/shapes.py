@@ -10,6 +10,20 @@ ARCHITECTURES = {
     "floater_transformer_vaswani_wmt_en_fr_big": "transformer_vaswani_wmt_en_fr_big",
     "floater_transformer_wmt_en_de_big": "transformer_wmt_en_de_big",
 }
+#: our encoder-only architecture -> fairseq's; the tiny one is fairseq's ``roberta`` with other sizes
+ROBERTA_ARCHITECTURES = {
+    "floater_roberta": "roberta",
+    "floater_roberta_tiny": "roberta",
+    "floater_roberta_base": "roberta_base",
+    "floater_roberta_large": "roberta_large",
+}
+#: encoder-only architecture of ours -> channels, blocks, heads, and channels between a block's maps
+ROBERTA_SIZES = {
+    "floater_roberta": (768, 12, 12, 3072),
+    "floater_roberta_tiny": (64, 2, 2, 256),
+    "floater_roberta_base": (768, 12, 12, 3072),
+    "floater_roberta_large": (1024, 24, 16, 4096),
+}
 #: fairseq's architecture -> channels, blocks of either stack, and heads
 SIZES = {
     "transformer": (512, 6, 8),

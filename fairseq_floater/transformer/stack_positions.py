@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.logging import metrics
+from fairseq.modules import LearnedPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
@@ -47,7 +48,8 @@ def attach_encoder(
     encoder starts, and drops out, like fairseq's own.
 
     Args:
-        stack: encoder or decoder, built but for its positions.
+        stack: encoder or decoder, built but for its positions; its ``length_option`` sets its length,
+            which input has as a rule where it ``fills_length``.
         attribute: under which stack and blocks hold encoder and parts.
         cfg: the model's options, complete.
         streams: what a signal is added to.
@@ -76,6 +78,8 @@ def attach_encoder(
         base_at_input=stack.embed_positions is not None,
         options=encoder_options(cfg),
         vocabulary=stack.embed_tokens.num_embeddings,
+        length_option=stack.length_option,
+        fills_length=stack.fills_length,
     )
     with torch.random.fork_rng(devices=[]):
         encoder = encoder_class(spec)
@@ -255,6 +259,26 @@ def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
         layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     )
     return wrapped
+
+
+def check_base_length(stack: Any, is_padding: Tensor) -> None:
+    """Refuse a sequence, by its padding [B, T], that a *learned* table underneath has no rows for.
+
+    Raises:
+        ValueError: more tokens than rows.
+    """
+    table = stack.embed_positions
+    if not isinstance(table, LearnedPositionalEmbedding):
+        return
+    limit, tokens = table.max_positions, is_padding.size(1)
+    if tokens > limit:  # slots: only now is it worth to wait for the device
+        tokens = int((~is_padding).sum(1).max())
+    if tokens > limit:
+        raise ValueError(
+            f"A sequence of {tokens} tokens (end symbol included) is longer than the {limit} rows of the "
+            f"learned table of positions underneath, which `{stack.length_option}` sets before training; "
+            "RoBERTa's grows by `floater warm-start --extend`, and `--position-base drop` does without one."
+        )
 
 
 def longest_input(stack: Any, encoder: PositionEncoder, learned_base: bool) -> int:

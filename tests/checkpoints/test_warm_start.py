@@ -83,7 +83,7 @@ TO_BE_EXACT = {
     "token-rnn": ["--token-rnn-residual"],
 }
 # Here positions are in the logits from the first update on, or in every block.
-NEVER_EXACT = {"rope", "alibi"}
+NEVER_EXACT = {"rope", "xpos", "alibi", "kerple"}
 KEPT = [
     (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
 ]

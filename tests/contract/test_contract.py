@@ -307,7 +307,8 @@ def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
 @every_endless_table
 def test_ten_thousand_positions_with_a_bounded_time(encoder, blocks, target):
     """Finite, the same rows as of a short sentence, and within float16's range."""
-    model = build(encoder, blocks, target, floater_time_scale=1000.0, floater_init_scale=0.01)
+    bounds = {"floater_time_scale": 1000.0, "floater_init_scale": 0.01, "xpos_scale_base": 8192.0}
+    model = build(encoder, blocks, target, **bounds)
     short = tables(model.eval(), 256)
     lengths = [signal.table_length or 10_000 for _, _, signal in signals(model)]
     for length, long, few in zip(lengths, tables(model, 10_000, torch.float16), short, strict=True):

@@ -153,7 +153,7 @@ def test_a_run_sees_no_more_gpus_than_it_uses(machine):
 
 def test_torchrun_starts_what_fairseq_does_not():
     assert torchrun("plain", Machines(8)) == []
-    words = torchrun("plain", Machines(4, nodes=2), "srun -n 1", "head:29400")
+    words = torchrun("plain", Machines(4, 2, launch="srun -n 1", rendezvous="head:29400"))
     assert words[:4] == ["srun", "-n", "1", "env"]
     assert words[words.index("--nproc_per_node") + 1] == "4"
     assert words[words.index("--rdzv_endpoint") + 1] == "head:29400"

@@ -9,9 +9,8 @@ import pytest
 from toy import ROOT
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.job import Run
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher, StoppedError
-from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.protocol import Protocol, Run
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System

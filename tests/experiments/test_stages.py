@@ -15,10 +15,10 @@ from fairseq_floater.checkpoints.reading import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments import info
-from fairseq_floater.experiments.config import ConfigError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.info import COSTS, added_parameters, costs
 from fairseq_floater.experiments.run_folder import write_validation
+from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.position_encoders import in_attention
@@ -29,7 +29,8 @@ from fairseq_floater.results.table import plot_scores
 from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+ROBERTA = {*(ROOT / "configs").glob("roberta_*.yaml")}  # of experiments/roberta
+CONFIGS = sorted({*(ROOT / "configs").glob("*.yaml")} - ROBERTA)
 RUNS = [
     System(),
     System("plain"),
@@ -236,6 +237,7 @@ def write(tmp_path, change):
         (lambda c: c["shape"].update(arch="bert"), "`shape: arch` must be one of .*'bert'"),
         (lambda c: c["shape"].update(dropout={"a": 1}), "`shape: dropout` must be numbers"),
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
+        (lambda c: c["optimisation"].update(lr=10**400), "a number above 0, at most 1000, but"),
         (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
         (lambda c: c["data"].update(tests=["../../x"]), "`data: tests` must be a list of names"),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),

@@ -19,12 +19,13 @@ from fairseq import options
 from toy import ROOT, environment, run
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.cells import Progress, progress_of, select
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
-from fairseq_floater.experiments.table2 import Cell, Progress, progress_of, select
+from fairseq_floater.experiments.table2 import Cell, all_cells
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
 PARSERS = {
@@ -41,19 +42,21 @@ SMALL = {f"{stack}-{name}": size for stack in ("encoder", "decoder") for name, s
 
 
 def test_there_are_24_cells_and_four_donors():
-    names = [cell.name for cell in select()]
+    names = [cell.name for cell in all_cells()]
     assert len(set(names)) == 24
     assert names[0] == "base-en-de-floater-all"
-    assert [cell.name for cell in select(donors=True)] == [
+    assert [cell.name for cell in all_cells(donors=True)] == [
         *("base-en-de-plain", "base-en-fr-plain", "big-en-de-plain", "big-en-fr-plain"),
     ]
-    assert [c.name for c in select("big-en-fr-learned-*, base-en-de-floater-input")] == [
+    assert [
+        c.name for c in select(all_cells(), "big-en-fr-learned-*, base-en-de-floater-input")
+    ] == [
         "base-en-de-floater-input",
         "big-en-fr-learned-all",
         "big-en-fr-learned-input",
     ]
     with pytest.raises(UsageError, match=r"`--only` .* but 'huge-\*' matches none; --list"):
-        select("base-*,huge-*")
+        select(all_cells(), "base-*,huge-*")
 
 
 def test_a_cell_knows_its_folders(tmp_path):
@@ -79,7 +82,7 @@ def test_progress(tmp_path):
     donor.mkdir()
     with RunFolder(donor).changing() as record:
         record["trained"] = True
-    assert progress_of(donor).state == "trained"
+    assert progress_of(donor, tmp_path / ".donor.lock").state == "trained"
     hold = 'exec 9>"$1"; flock 9; echo held; read -r'
     holder = subprocess.Popen(
         ["bash", "-c", hold, "hold", tmp_path / ".lock"],
@@ -99,7 +102,7 @@ def parsed(tool, words):
     return options.parse_args_and_arch(PARSERS[tool](), words)
 
 
-@pytest.mark.parametrize("cell", select(), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", all_cells(), ids=lambda cell: cell.name)
 def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
     experiment = Experiment(ROOT / "configs" / f"{cell.config}.yaml")
     big = cell.size == "big"
@@ -127,7 +130,7 @@ def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
 
 
 def test_five_checkpoints_exist_to_average():
-    for cell in select():
+    for cell in all_cells():
         budget = Experiment(ROOT / "configs" / f"{cell.config}.yaml").config.budget
         training = budget.finetune
         assert budget.average == 5
@@ -171,7 +174,7 @@ def test_a_dry_run_of_all_24_cells(tmp_path):
     done = run(
         ["bash", SCRIPT, "--processes", 8, "--work", "w", "--dry-run"], cwd=tmp_path, timeout=1200
     )
-    check_dry_run(done, select())
+    check_dry_run(done, all_cells())
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,14 @@ def test_a_mount_that_is_lost(inputs, tmp_path, name):
             unmount(folder / "out")
             code = ended(process)
             said = (folder / "messages").read_text(errors="replace")
-            assert "Traceback" not in said, said
+            # fairseq's readers of data have a destructor that fails where their file was not there.
+            own = re.sub(
+                r"Exception ignored in: <function MMapIndexedDataset.*?\nAttributeError.*?\n",
+                "",
+                said,
+                flags=re.S,
+            )
+            assert "Traceback" not in own, said
             assert code == 0 or said.strip(), f"exit code {code} and not a word"
             noticed += code != 0
             mount("--bind", disk, folder / "out")

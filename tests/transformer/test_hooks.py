@@ -35,6 +35,24 @@ class WithValues(EveryHook):
     needs_weights = True
 
 
+class WithBetween(EveryHook):
+    """Adds the sum of a note on every token that a query sees, with its own and its key's products."""
+
+    needs_between = True
+
+    def note(self, x):
+        return x[..., :1].permute(1, 2, 0)
+
+    def between(self, q, k, notes, hidden, tables):
+        seen = notes[:, :, None] if hidden is None else notes[:, :, None].masked_fill(hidden, 0.0)
+        return seen.sum(-1, keepdim=True) * torch.tanh(q @ k.transpose(2, 3))
+
+
+every_hook = pytest.mark.parametrize(
+    "hooks", [EveryHook(), WithValues(), WithBetween()], ids=["fused", "values", "between"]
+)
+
+
 @pytest.fixture
 def attention():
     made = PositionBiasedAttention(WIDTH, HEADS, dropout=0.5, self_attention=True).eval()
@@ -52,7 +70,7 @@ def tables():
     )
 
 
-def written_out(attention, x, of_tables, hidden, with_values):
+def written_out(attention, x, of_tables, hidden, hooks):
     """Weights [H, B, T, S] and output [T, B, C] by the docstrings of the hooks."""
     turns, bias, vectors = of_tables
     projections = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
@@ -61,14 +79,18 @@ def written_out(attention, x, of_tables, hidden, with_values):
         heads = (projection(x) + FACTORS[stream]).unflatten(2, (HEADS, -1)).permute(1, 2, 0, 3)
         plain[stream], turned[stream] = heads, FACTORS[stream] * heads * turns
     scores = SCALE * turned["q"] @ turned["k"].transpose(2, 3)
-    scores = scores + bias + 0.1 * plain["q"] @ turned["k"].transpose(2, 3)
+    products = plain["q"] @ turned["k"].transpose(2, 3)
+    scores = scores + bias + 0.1 * products
+    if hooks.needs_between:
+        notes = x[..., 0].T[:, None, None].masked_fill(hidden, 0.0)  # [B, 1, T, S]
+        scores = scores + notes.sum(-1, keepdim=True) * products.tanh()
     weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
     read = weights @ turned["v"]
-    read = read + weights @ vectors if with_values else read
+    read = read + weights @ vectors if hooks.needs_weights else read
     return weights.transpose(0, 1), attention.out_proj(read.permute(2, 0, 1, 3).flatten(2))
 
 
-@pytest.mark.parametrize("hooks", [EveryHook(), WithValues()], ids=["fused", "values"])
+@every_hook
 @torch.no_grad()
 def test_hooks_enter_where_their_docstrings_say(attention, hooks):
     x, of_tables = torch.randn(LENGTH, SENTENCES, WIDTH), tables()
@@ -76,7 +98,7 @@ def test_hooks_enter_where_their_docstrings_say(attention, hooks):
     padding[1, -2:] = True
     causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     hidden = causal | padding[:, None, None]
-    weights, output = written_out(attention, x, of_tables, hidden, hooks.needs_weights)
+    weights, output = written_out(attention, x, of_tables, hidden, hooks)
     options = {
         "key_padding_mask": padding,
         "attn_mask": torch.zeros(LENGTH, LENGTH).masked_fill(causal, float("-inf")),
@@ -93,12 +115,12 @@ def test_hooks_enter_where_their_docstrings_say(attention, hooks):
     assert difference(mean, weights.mean(0)) <= 1e-5
 
 
-@pytest.mark.parametrize("hooks", [EveryHook(), WithValues()], ids=["without-values", "values"])
+@every_hook
 @torch.no_grad()
 def test_a_step_asks_the_hooks_of_the_new_token_and_of_all_keys(attention, hooks):
     x, (turns, bias, vectors) = torch.randn(LENGTH, SENTENCES, WIDTH), tables()
     causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    _, output = written_out(attention, x, (turns, bias, vectors), causal, hooks.needs_weights)
+    _, output = written_out(attention, x, (turns, bias, vectors), causal, hooks)
     state = {}
     for t in range(LENGTH):
         step = turns[t : t + 1], bias[:, :, t : t + 1, : t + 1], vectors[: t + 1]
@@ -107,6 +129,25 @@ def test_a_step_asks_the_hooks_of_the_new_token_and_of_all_keys(attention, hooks
             new, new, new, incremental_state=state, need_weights=False, hooks=hooks, tables=step
         )
         assert difference(found[0], output[t]) <= 1e-5
+
+
+@torch.no_grad()
+def test_notes_are_kept_and_reordered_with_their_keys(attention):
+    x, (turns, bias, vectors) = torch.randn(LENGTH, SENTENCES, WIDTH), tables()
+    hooks, order, state = WithBetween(), torch.tensor([2, 0, 0]), {}
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    padding = torch.zeros(SENTENCES, 1, dtype=torch.bool)
+    for t in range(LENGTH):
+        if t == 3:
+            attention.reorder_incremental_state(state, order)
+            x = x[:, order]
+        step = turns[t : t + 1], bias[:, :, t : t + 1, : t + 1], vectors[: t + 1]
+        new = x[t : t + 1]
+        found, _ = attention(
+            *(new, new, new, padding), incremental_state=state, hooks=hooks, tables=step
+        )
+        expected = written_out(attention, x, (turns, bias, vectors), causal, hooks)[1][t]
+        assert difference(found[0], expected) <= 1e-5
 
 
 @torch.no_grad()

@@ -44,6 +44,8 @@ MODELS = {
         *("rope", "all", "attention"),
         {"rope_partial": 0.5, "rope_values": True, "rope_learned": True},
     ),
+    "xpos": ("xpos", "all", "attention", {"xpos_scale_base": 8.0}),
+    "xpos-cosine": ("xpos", "all", "attention", COSINE | {"xpos_scale_base": 8.0}),
     "none-cosine-cross": ("none", "all", "hidden", COSINE | CROSS),
     "sinusoidal-hidden": ("sinusoidal", "all", "hidden", {}),
     "floater-qkv-cross": ("floater", "all", "qkv", CROSS),

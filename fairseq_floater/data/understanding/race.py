@@ -22,7 +22,7 @@ from fairseq_floater.files import write_text
 GROUPS = ("middle", "high")
 LETTERS = "ABCD"
 _SPLITS = {"train": "train", "valid": "dev", "test": "test"}
-_PUBLISHED = {"train": 87_866, "valid": 4_887, "test": 4_934}
+PUBLISHED = {"train": 87_866, "valid": 4_887, "test": 4_934}
 _OPTION_LENGTH = 128
 # <s> option </s> </s> passage </s>
 _OPTION_ENDS, _PASSAGE_ENDS = 2, 2
@@ -154,9 +154,9 @@ def _build(
         write_text(work / "label" / f"{split}.label", right)
         references = {q.name: {"answer": q.answer, "group": q.group} for q in questions}
         write_text(work / f"references.{split}.json", json.dumps(references, indent=1) + "\n")
-        if len(questions) != _PUBLISHED[split]:
+        if len(questions) != PUBLISHED[split]:
             warnings.append(
-                f"{split} has {len(questions):,} questions, but {_PUBLISHED[split]:,} are published for "
+                f"{split} has {len(questions):,} questions, but {PUBLISHED[split]:,} are published for "
                 "RACE."
             )
     shutil.rmtree(work / "text")

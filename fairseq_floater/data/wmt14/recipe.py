@@ -14,7 +14,7 @@ from fairseq_floater.data import prepare
 from fairseq_floater.data.parallel_text import TextDataError, say
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
-from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe
+from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
 from fairseq_floater.errors import exit_code
 from fairseq_floater.files import write_text
 from fairseq_floater.records import read_json
@@ -32,10 +32,7 @@ def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
 def _list_archives(args: argparse.Namespace) -> None:
     """Print a line for each archive: its URL, SHA-256, MD5 and place; a dash where none is published."""
     for archive in archives_of(RECIPES[args.pair], args.valid):
-        url = archive.url if args.mirror is None else f"{args.mirror}/{archive.name}"
-        checksums = (None, None) if args.rehearsal else (archive.sha256, archive.md5)
-        place = args.out / "archives" / archive.name
-        print(url, *(checksum or "-" for checksum in checksums), place)
+        print(listed(archive, args.out / "archives", args.mirror, check=not args.rehearsal))
 
 
 def _make_corpus(args: argparse.Namespace) -> None:
@@ -106,17 +103,6 @@ def report_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _mirror(text: str) -> str:
-    """Return the URL of a mirror that is given as a URL or a folder."""
-    if "://" not in text:
-        return Path(text).resolve().as_uri()
-    if not text.startswith(("http://", "https://", "file:///")):
-        raise argparse.ArgumentTypeError(
-            f"must be a folder or a URL of http://, https:// or file:///, but is {text!r}"
-        )
-    return text.rstrip("/")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="prepare_wmt14.sh",
@@ -129,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bpe", choices=SEGMENTATIONS, default="subword-nmt")
     parser.add_argument("--vocab", type=positive, default=40_000)
     parser.add_argument("--valid", choices=VALID, default=VALID[0])
-    parser.add_argument("--mirror", type=_mirror)
+    parser.add_argument("--mirror", type=mirror)
     parser.add_argument("--rehearsal", action="store_true")
     parser.add_argument("--workers", type=positive, default=prepare.cores(16))
     parser.add_argument("--force", action="store_true")

@@ -10,7 +10,9 @@ Nations and 10^9 corpora is published as tar files: the script records theirs at
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 _SITE = "https://www.statmt.org"
 
@@ -23,6 +25,31 @@ class Archive:
     url: str
     sha256: str | None = None
     md5: str | None = None
+
+
+def listed(archive: Archive, folder: Path, place: str | None, *, check: bool) -> str:
+    """Return an archive's line for the scripts: URL, SHA-256, MD5 and file; a dash where none is checked.
+
+    Args:
+        archive: what is fetched.
+        folder: where it goes.
+        place: a mirror's URL; None for where it is published.
+        check: whether it must be the published one.
+    """
+    url = archive.url if place is None else f"{place}/{archive.name}"
+    checksums = (archive.sha256, archive.md5) if check else (None, None)
+    return " ".join([url, *(checksum or "-" for checksum in checksums), str(folder / archive.name)])
+
+
+def mirror(text: str) -> str:
+    """Return the URL of a mirror that is given as a URL or a folder."""
+    if "://" not in text:
+        return Path(text).resolve().as_uri()
+    if not text.startswith(("http://", "https://", "file:///")):
+        raise argparse.ArgumentTypeError(
+            f"must be a folder or a URL of http://, https:// or file:///, but is {text!r}"
+        )
+    return text.rstrip("/")
 
 
 _EUROPARL = Archive(

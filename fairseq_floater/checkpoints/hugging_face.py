@@ -1,0 +1,251 @@
+"""Read a RoBERTa or BERT of Hugging Face's form under the names of fairseq's RoBERTa.
+
+Both compute the same. Hugging Face calls its tensors otherwise, BERT numbers tokens otherwise, and either
+adds the vector of a token's segment, which is the same for every token here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_floater.checkpoints.reading import CheckpointError, load_pickle
+from fairseq_floater.checkpoints.vocabularies import read_vocabulary
+from fairseq_floater.errors import ReportError, shown
+from fairseq_floater.records import read_json
+
+HEAD = "encoder.lm_head."
+_STACK = "encoder.sentence_encoder."
+TOKENS = f"{_STACK}embed_tokens.weight"
+_EMBEDDINGS = {
+    "embeddings.word_embeddings": f"{_STACK}embed_tokens",
+    "embeddings.position_embeddings": f"{_STACK}embed_positions",
+    "embeddings.token_type_embeddings": "segments",  # no tensor of fairseq's
+    "embeddings.LayerNorm": f"{_STACK}layernorm_embedding",
+}
+_BLOCK = {
+    "attention.self.query": "self_attn.q_proj",
+    "attention.self.key": "self_attn.k_proj",
+    "attention.self.value": "self_attn.v_proj",
+    "attention.output.dense": "self_attn.out_proj",
+    "attention.output.LayerNorm": "self_attn_layer_norm",
+    "intermediate.dense": "fc1",
+    "output.dense": "fc2",
+    "output.LayerNorm": "final_layer_norm",
+}
+# The masked-LM heads of RoBERTa and of BERT; either has its bias twice in some files.
+_HEADS = {
+    **{f"lm_head.{name}": f"{HEAD}{name}" for name in ("dense", "layer_norm")},
+    **dict.fromkeys(("lm_head", "lm_head.decoder"), HEAD[:-1]),
+    "cls.predictions.transform.dense": f"{HEAD}dense",
+    "cls.predictions.transform.LayerNorm": f"{HEAD}layer_norm",
+    **dict.fromkeys(("cls.predictions", "cls.predictions.decoder"), HEAD[:-1]),
+}
+# Heads that fairseq's RoBERTa trains anew, and numbers that are no parameters.
+_LEFT_BEHIND = re.compile(
+    r"(pooler|cls\.seq_relationship|classifier|qa_outputs)\.|embeddings\.(position|token_type)_ids$"
+)
+# What config.json calls fairseq's options.
+_SHAPE = {
+    "num_hidden_layers": "encoder_layers",
+    "hidden_size": "encoder_embed_dim",
+    "intermediate_size": "encoder_ffn_embed_dim",
+    "num_attention_heads": "encoder_attention_heads",
+}
+_DROPOUT = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
+# What fairseq's RoBERTa computes, which is also what a config.json without the key means.
+_ONLY = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+_EPS = {"roberta": 1e-5, "bert": 1e-12}  # of LayerNorm, where config.json is silent
+
+
+@dataclass
+class Source:
+    """A model on its way into a fairseq checkpoint.
+
+    ``options`` are those of fairseq's RoBERTa, whose names ``tensors`` have.
+    """
+
+    options: dict[str, Any]
+    tensors: dict[str, Tensor]
+    dictionary: Dictionary
+    ignored: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_hugging_face(folder: Path, encoder_json: Path | None = None) -> Source:
+    """Read a model as ``save_pretrained`` writes it: config, weights and vocabulary.
+
+    Args:
+        folder: with config.json, model.safetensors or pytorch_model.bin, vocab.json or vocab.txt.
+        encoder_json: GPT-2's numbers of RoBERTa's tokens; None: ``encoder.json`` of ``folder``.
+
+    Raises:
+        CheckpointError: a file is missing or cut, or the model is none that fairseq's RoBERTa computes.
+    """
+    config = _read_config(folder / "config.json")
+    path = _weights_file(folder)
+    tensors, ignored = _fairseq_names(path, _read_weights(path))
+    missing = [name for name in (TOKENS, f"{_STACK}embed_positions.weight") if name not in tensors]
+    if missing:
+        raise CheckpointError(
+            f"{path} holds no {missing[0].split('.')[-2]} under a name known here."
+        )
+    kind = config["model_type"]
+    vocabulary = read_vocabulary(folder, kind, len(tensors[TOKENS]), encoder_json)
+    for name in (TOKENS, f"{HEAD}weight", f"{HEAD}bias"):
+        if name in tensors:
+            if len(tensors[name]) != len(vocabulary.order):
+                raise CheckpointError(
+                    f"{path} contradicts itself: {name} has {len(tensors[name])} rows, but there are "
+                    f"{len(vocabulary.order)} tokens."
+                )
+            tensors[name] = tensors[name][vocabulary.order]
+    first = config.get("pad_token_id", 1) + 1 if kind == "roberta" else 0
+    source = Source(_options(config), tensors, vocabulary.dictionary, ignored)
+    _join_positions(source, first)
+    _tie(source)
+    return source
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read config.json and check that fairseq's RoBERTa computes what it describes."""
+    if not path.is_file():
+        raise CheckpointError(f"There is no {path}; a Hugging Face model is a folder that has one.")
+    try:
+        config = read_json(path)
+    except ReportError as error:
+        raise CheckpointError(str(error)) from None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in _EPS:
+        known = " or ".join(_EPS)
+        raise CheckpointError(
+            f"{path}: `model_type` must be {known}, but is {shown(kind)} instead."
+        )
+    for key, only in _ONLY.items():
+        if config.get(key, only) not in (only, None):
+            raise CheckpointError(
+                f"{path}: `{key}` must be {only!r}, as fairseq's RoBERTa has it, but is "
+                f"{shown(config[key])} instead."
+            )
+    for key in _SHAPE:
+        if type(config.get(key)) is not int or config[key] < 1:
+            raise CheckpointError(
+                f"{path}: `{key}` must be a whole number of at least 1, but is "
+                f"{shown(config.get(key))} instead."
+            )
+    eps = config.get("layer_norm_eps", _EPS[kind])
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise CheckpointError(
+            f"{path}: `layer_norm_eps` must be between 0 and 1, but is {shown(eps)} instead."
+        )
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise CheckpointError(
+            f"{path}: `hidden_size` must be a multiple of `num_attention_heads`, but is "
+            f"{config['hidden_size']} with {config['num_attention_heads']} heads."
+        )
+    return config
+
+
+def _options(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of fairseq's RoBERTa that config.json gives."""
+    renamed = {ours: config[key] for key, ours in (_SHAPE | _DROPOUT).items() if key in config}
+    return {**renamed, "layer_norm_eps": config.get("layer_norm_eps", _EPS[config["model_type"]])}
+
+
+def _weights_file(folder: Path) -> Path:
+    names = ("model.safetensors", "pytorch_model.bin")
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if found:
+        return found[0]
+    if list(folder.glob("*.index.json")):
+        raise CheckpointError(
+            f"The weights of {folder} are in several files; save the model in one (transformers: "
+            "save_pretrained with a larger max_shard_size)."
+        )
+    raise CheckpointError(f"{folder} has no weights: neither {names[0]} nor {names[1]}.")
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """Read tensors by name, in float32; builds nothing else."""
+    if path.suffix == ".bin":
+        tensors = load_pickle(path)
+    else:
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+        except ImportError:
+            raise CheckpointError(
+                f"Reading {path} takes a package that is missing here: pip install safetensors."
+            ) from None
+        try:
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{path} is no whole safetensors file ({error}); a copy may have broken off."
+            ) from None
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise CheckpointError(f"{path} holds no tensors by name.")
+    return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
+
+
+def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Rename tensors as fairseq does; returns them, and the names of those left behind."""
+    renamed, ignored = {}, []
+    for name, tensor in tensors.items():
+        inner = re.sub(r"^(roberta|bert)\.", "", name)
+        if _LEFT_BEHIND.match(inner):
+            ignored.append(name)
+            continue
+        part, _, kind = inner.rpartition(".")
+        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)  # of BERT's first release
+        block = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)", part)
+        if block:
+            ours = f"{_STACK}layers.{block[1]}.{_BLOCK[block[2]]}" if block[2] in _BLOCK else None
+        else:
+            ours = {**_EMBEDDINGS, **_HEADS}.get(part)
+        if ours is None:
+            raise CheckpointError(
+                f"{path} holds {shown(name)}, for which fairseq's RoBERTa has no place."
+            )
+        renamed[f"{ours}.{kind}"] = tensor
+    return renamed, ignored
+
+
+def _join_positions(source: Source, first: int) -> None:
+    """Make fairseq's table of positions: its rows begin after the padding symbol's number.
+
+    Args:
+        source: ``embed_positions`` and ``segments`` become one tensor.
+        first: row of Hugging Face's table for the first token.
+    """
+    name = f"{_STACK}embed_positions.weight"
+    rows = source.tensors[name][first:]
+    segments = source.tensors.pop("segments.weight", None)
+    if segments is not None:
+        rows = rows + segments[0]
+        source.notes.append("the vector of segment 0 is part of every position")
+        if len(segments) > 1:
+            source.notes.append(f"{len(segments) - 1} more of the source's segments: left behind")
+    unused = rows.new_zeros(source.dictionary.pad() + 1, rows.size(1))
+    source.tensors[name] = torch.cat([unused, rows])
+    source.options["max_positions"] = len(rows)
+
+
+def _tie(source: Source) -> None:
+    """Leave out the head's weights where they are the embeddings, which is fairseq's default."""
+    weight = source.tensors.get(f"{HEAD}weight")
+    untied = weight is not None and not torch.equal(weight, source.tensors[TOKENS])
+    if not untied:
+        source.tensors.pop(f"{HEAD}weight", None)
+    source.options["untie_weights_roberta"] = untied

@@ -1,0 +1,252 @@
+"""Turn a RoBERTa or BERT of Hugging Face, or fairseq's of 2019, into a fairseq checkpoint of today."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import os
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel
+from torch import Tensor
+
+from fairseq_floater.checkpoints.dictionaries import MASK
+from fairseq_floater.checkpoints.families import architecture
+from fairseq_floater.checkpoints.fresh import config_of, fresh_state
+from fairseq_floater.checkpoints.hugging_face import HEAD, TOKENS, Source, read_hugging_face
+from fairseq_floater.checkpoints.reading import (
+    CheckpointError,
+    load_checkpoint,
+    model_args,
+    save_checkpoint,
+)
+from fairseq_floater.checkpoints.rebuild import BareTask
+from fairseq_floater.checkpoints.vocabularies import check_same_words, fairseq_dictionary
+from fairseq_floater.errors import refused_options
+from fairseq_floater.files import write_whole
+from fairseq_floater.transformer.bert import FAIRSEQ_EPS
+
+# Options of fairseq's RoBERTa that fix its tensors, what it computes, and how it is trained on.
+_OPTIONS = (
+    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
+    *("max_positions", "activation_fn", "encoder_normalize_before", "untie_weights_roberta"),
+    *("dropout", "attention_dropout", "activation_dropout", "layer_norm_eps"),
+)
+# Blocks, width, inner width, heads: the first four options.
+_NAMED_SHAPES = {
+    (12, 768, 3072, 12): "roberta_base",
+    (24, 1024, 4096, 16): "roberta_large",
+}
+# Counts no tokens: fairseq's stacks are of version 3, and it asks an old one for a conversion.
+_VERSION = "encoder.sentence_encoder.version"
+
+
+class _Meter:
+    """Stands for a meter of fairseq of 2019, which a checkpoint may hold and nobody reads."""
+
+
+_METERS: list[Any] = [
+    (_Meter, f"fairseq.meters.{name}") for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")
+]
+
+
+@dataclass
+class ImportReport:
+    """The model that was written, and the fate of each tensor."""
+
+    source: str
+    output: str
+    dictionary: str
+    entries: int
+    arch: str
+    options: dict[str, Any]
+    copied: int
+    new: dict[str, int] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def format_text(self) -> str:
+        words = shlex.join(_words(self.options))
+        lines = [
+            f"source      {self.source}",
+            f"output      {self.output}  (--arch {self.arch} {words})",
+            f"dictionary  {self.dictionary}  ({self.entries:,} entries, `<mask>` among them)",
+            f"copied      {self.copied} tensors",
+            f"new         {len(self.new)} tensors, at random"
+            if self.new
+            else "new         no tensors",
+            *(f"              {name} ({count:,})" for name, count in self.new.items()),
+            f"ignored     {len(self.ignored)} tensors of the source",
+            *(f"              {name}" for name in self.ignored),
+            *(f"note        {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+def import_roberta(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    encoder_json: str | os.PathLike[str] | None = None,
+    seed: int = 1,
+    force: bool = False,
+) -> ImportReport:
+    """Write a checkpoint for ``--finetune-from-model`` and warm-start, and its dict.txt beside it.
+
+    Args:
+        source: a folder of Hugging Face's with a RoBERTa or a BERT, or a checkpoint of fairseq's
+            RoBERTa with dict.txt beside it.
+        output: the checkpoint to write.
+        encoder_json: GPT-2's numbers of RoBERTa's tokens, where the folder does not hold them.
+        seed: of a masked-LM head that the source does not have.
+        force: replace ``output`` and its dict.txt.
+
+    Raises:
+        CheckpointError: a file is missing or cut; another kind, shape or vocabulary of model; or
+            ``output`` exists.
+        UsageError: options of the model that fairseq does not know.
+    """
+    source, output = Path(source), Path(output)
+    if output.exists() and not force:
+        raise CheckpointError(f"{output} exists; choose another name or pass --force.")
+    if source.is_file():
+        found = _read_fairseq(source)
+    else:
+        found = read_hugging_face(source, None if encoder_json is None else Path(encoder_json))
+    dictionary = output.parent / "dict.txt"
+    is_there = dictionary.exists()
+    if is_there and not force:
+        check_same_words(dictionary, found.dictionary)
+    args = _training_options(found, source, output.parent)
+    torch.manual_seed(seed)
+    model, new = _build(found, args, source)
+    report = ImportReport(
+        source=str(source),
+        output=str(output),
+        dictionary=str(dictionary),
+        entries=len(found.dictionary) + 1,
+        arch=args.arch,
+        options=found.options,
+        copied=len(found.tensors),
+        new=new,
+        ignored=found.ignored,
+        notes=found.notes,
+    )
+    cfg = {**config_of(args), "model": args}
+    state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
+    if is_there and not force:
+        save_checkpoint(state, output)
+        return report
+
+    def write(temporary: Path) -> None:
+        found.dictionary.save(str(temporary))
+        save_checkpoint(state, output)
+
+    write_whole(dictionary, write)  # gets its name only when the checkpoint has its own
+    return report
+
+
+def _read_fairseq(path: Path) -> Source:
+    """Read a checkpoint of fairseq's RoBERTa, whatever the year; dict.txt lies beside it."""
+    with torch.serialization.safe_globals(_METERS):
+        state = load_checkpoint(path)
+    args = model_args(state, path)
+    arch = architecture(args)
+    if not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), RobertaModel):
+        raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
+    ARCH_CONFIG_REGISTRY[arch](args)
+    args.max_positions = getattr(args, "max_positions", None) or args.tokens_per_sample
+    found = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}
+    tensors = {n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()}
+    tokens = next((t for n, t in tensors.items() if n.endswith(".embed_tokens.weight")), None)
+    if tokens is None:
+        raise CheckpointError(f"{path} holds no embed_tokens.weight.")
+    dictionary = fairseq_dictionary(path.parent / "dict.txt", len(tokens))
+    return Source(found, tensors, dictionary)
+
+
+def _words(found: dict[str, Any]) -> list[str]:
+    """Return options as the words of a command line; those that are off or None are left out."""
+    words = []
+    for name, value in found.items():
+        if value is not None and value is not False:
+            words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+    return words
+
+
+def _training_options(source: Source, path: Path, data: Path) -> argparse.Namespace:
+    """Return every option of a masked-LM training of the model, named by its shape where it has a name.
+
+    Args:
+        source: the model.
+        path: its name in messages.
+        data: the folder of its dictionary.
+    """
+    shape = tuple(source.options[name] for name in _OPTIONS[:4])
+    arch = _NAMED_SHAPES.get(shape, "roberta")
+    if not math.isclose(source.options.get("layer_norm_eps", FAIRSEQ_EPS), FAIRSEQ_EPS):
+        arch = "floater_bert"
+    else:
+        source.options.pop("layer_norm_eps", None)
+    if arch in _NAMED_SHAPES.values():
+        for name in _OPTIONS[:4]:
+            del source.options[name]
+    words = [str(data), "--arch", arch, "--task", "masked_lm", "--criterion", "masked_lm"]
+    words += ["--tokens-per-sample", str(source.options["max_positions"])]
+    with refused_options(f"{path}: fairseq's RoBERTa refuses its options"):
+        return options.parse_args_and_arch(
+            options.get_training_parser(), [*words, *_words(source.options)]
+        )
+
+
+def _build(
+    source: Source, args: argparse.Namespace, path: Path
+) -> tuple[RobertaModel, dict[str, int]]:
+    """Build the model with the source's tensors; returns it, and the sizes of what is new in it.
+
+    Args:
+        source: the model; what stays behind is added to its ``ignored``.
+        args: of the model.
+        path: its name in messages.
+    """
+    dictionary: Dictionary = copy.deepcopy(source.dictionary)
+    dictionary.add_symbol(MASK)
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, BareTask(dictionary, dictionary))
+    ours = model.state_dict()
+    tensors = dict(source.tensors)
+    model.upgrade_state_dict(tensors)  # names of 2019; classification heads stay behind
+    tensors[_VERSION] = ours[_VERSION]
+    if not source.options.get("untie_weights_roberta") and TOKENS in tensors:
+        tensors.setdefault(f"{HEAD}weight", tensors[TOKENS])
+    source.ignored += [n for n in source.tensors if ".classification_heads." in f".{n}"]
+    _check(tensors, ours, path)
+    new = {n: t.numel() for n, t in ours.items() if n not in tensors}
+    model.load_state_dict({**ours, **tensors}, strict=True)
+    return model, new
+
+
+def _check(tensors: dict[str, Tensor], ours: dict[str, Tensor], path: Path) -> None:
+    """Check that the tensors are those of the model, all or all but the masked-LM head's."""
+    unknown = [name for name in tensors if name not in ours]
+    if unknown:
+        raise CheckpointError(
+            f"{path} holds {unknown[0]}, for which fairseq's RoBERTa has no place."
+        )
+    missing = [name for name in ours if name not in tensors]
+    head = [name for name in ours if name.startswith(HEAD) and name != f"{HEAD}weight"]
+    if missing not in ([], head):
+        raise CheckpointError(f"{path} lacks {missing[0]}, a tensor of fairseq's RoBERTa.")
+    for name, tensor in tensors.items():
+        if tensor.shape != ours[name].shape:
+            raise CheckpointError(
+                f"{path} contradicts itself: by its options {name} is {list(ours[name].shape)}, "
+                f"but it is {list(tensor.shape)}."
+            )

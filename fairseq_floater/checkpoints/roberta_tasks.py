@@ -1,0 +1,98 @@
+"""Load a RoBERTa, with positions of ours or without, together with a task of fairseq's and its data."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.models.roberta import RobertaModel
+
+from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
+from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
+from fairseq_floater.checkpoints.hugging_face import TOKENS
+from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+
+# Registers what a checkpoint may be of.
+from fairseq_floater.transformer import bert  # noqa: F401
+
+
+def checked_state(path: Path, data: Path) -> dict[str, Any]:
+    """Read the checkpoint of a RoBERTa, and check that ``data`` have its dictionary.
+
+    Args:
+        path: the checkpoint.
+        data: a folder with dict.txt or input0/dict.txt.
+
+    Raises:
+        CheckpointError: another model, another dictionary, or a form of 2019, which fairseq cannot load.
+    """
+    state = load_checkpoint(path)
+    args = model_args(state, path)
+    arch = architecture(args)
+    if family_of(arch) is not ROBERTA:
+        raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
+    if "optimizer_history" not in state or TOKENS not in state["model"]:
+        raise CheckpointError(
+            f"{path} has a form of 2019; `floater import-roberta {path} NEW.pt` brings it up to date."
+        )
+    donor_dictionaries(state, args, path, str(data))
+    return state
+
+
+def load_model(
+    path: Path, task: Any = None, overrides: dict[str, Any] | None = None
+) -> tuple[RobertaModel, Any]:
+    """Load a checkpoint in evaluation mode; returns the model and its task.
+
+    Args:
+        path: the checkpoint, which :func:`checked_state` has accepted.
+        task: the task to load it with; None: its own.
+        overrides: of its own options.
+
+    Raises:
+        CheckpointError: it does not fit the task or its own options.
+    """
+    with _quiet():
+        try:
+            models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+                [str(path)], arg_overrides=overrides, task=task
+            )
+        except (RuntimeError, ValueError, AssertionError) as error:
+            reason = (str(error).splitlines() or [""])[-1].strip().rstrip(".")
+            raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return models[0].to(device).eval(), task
+
+
+def lengths_of(dataset: Any) -> np.ndarray:
+    """Return the tokens of each example of a dataset of a fairseq task."""
+    return np.array([dataset.num_tokens(i) for i in range(len(dataset))], dtype=np.int64)
+
+
+def batches(
+    dataset: Any, examples: np.ndarray, size: int, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """Collate examples, ``size`` at a time and in this order, into batches on ``device``."""
+    for begin in range(0, len(examples), size):
+        batch = dataset.collater([dataset[int(i)] for i in examples[begin : begin + size]])
+        yield utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what fairseq and hydra say about a checkpoint they load to themselves."""
+    loggers = [logging.getLogger(name) for name in ("fairseq", "hydra")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)

@@ -1,0 +1,206 @@
+"""Make of SQuAD's official files what the task ``floater_question_answering`` reads.
+
+A folder holds ``dict.txt`` and ``bpe`` of the text that the model was trained on, ``train.jsonl`` and
+``valid.jsonl``, ``references.valid.json`` (the official file, for the scorer) and ``summary.json``. A line
+of a split is a passage: its text, its subwords, the characters of each, and its questions with their
+answers as subwords from ... to.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, check_dictionary
+from fairseq_floater.data.understanding.folder import Prepared, make_folder
+from fairseq_floater.data.understanding.squad_files import (
+    Answer,
+    Passage,
+    Squad,
+    SquadError,
+    read_squad,
+)
+from fairseq_floater.data.understanding.subwords import FOLDER, Subwords
+from fairseq_floater.errors import shown
+
+# Questions as published; other numbers are fine for other data, so they are only warned of.
+PUBLISHED = {
+    "1.1": {"train": 87_599, "valid": 10_570},
+    "2.0": {"train": 130_319, "valid": 11_873},
+}
+_NAMES = {"train": "train", "valid": "dev"}
+# Characters that an offset may be wrong by. Further away the same words are another mention.
+_SLIP = 2
+
+
+def prepare(
+    raw: Path,
+    out: Path,
+    vocabulary: Vocabulary,
+    *,
+    version: str | None = None,
+    train: Path | None = None,
+    valid: Path | None = None,
+    force: bool = False,
+) -> Prepared:
+    """Write ``out`` whole or not at all; what the same files made is kept.
+
+    Args:
+        raw: the folder of the official files.
+        out: where the prepared data go.
+        vocabulary: subwords and dictionary of the model to be trained.
+        version: 1.1 or 2.0; None: the one that ``raw`` holds.
+        train, valid: files of ``raw``, or paths, instead of the official names.
+        force: replace data that other files made.
+
+    Raises:
+        UserError: a file that is missing or cannot be used, or other data are in the way.
+    """
+    files = _files(raw, version, {"train": train, "valid": valid})
+
+    def build(work: Path) -> dict[str, Any]:
+        data = {split: read_squad(path) for split, path in files.items()}
+        common = _common_version(data, files, version)
+        writers = {s: _Split(files[s], PUBLISHED[common][s], vocabulary) for s in data}
+        for split, squad in data.items():
+            writers[split].write(squad, work / f"{split}.jsonl")
+        shutil.copyfile(files["valid"], work / "references.valid.json")
+        shutil.copyfile(vocabulary.dictionary, work / "dict.txt")
+        vocabulary.subwords.store(work / FOLDER)
+        return {
+            "version": common,
+            "splits": {split: writer.counts for split, writer in writers.items()},
+            "warnings": [text for writer in writers.values() for text in writer.warnings()],
+        }
+
+    names = {split: path.name for split, path in files.items()}
+    parameters = {"task": "squad", "version": version, **names}
+    inputs = [*files.values(), *vocabulary.files]
+    return make_folder(out, parameters, inputs, build, force=force)
+
+
+def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dict[str, Path]:
+    """Return the files of train and valid."""
+    if version is None and None in given.values():
+        missing = [split for split, path in given.items() if path is None]
+        names = {v: [f"{_NAMES[split]}-v{v}.json" for split in missing] for v in PUBLISHED}
+        there = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
+        if len(there) != 1:
+            found = "both" if there else "neither"
+            wanted = " or ".join(" and ".join(names[v]) for v in PUBLISHED)
+            remedy = "choose by --data-version" if there else "name files by --train and --valid"
+            raise SquadError(f"{raw} must hold {wanted}, but holds {found}; {remedy}.")
+        version = there[0]
+    files = {}
+    for split, path in given.items():
+        files[split] = raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)
+        if not files[split].is_file():
+            raise SquadError(f"{files[split]} is missing.")
+    return files
+
+
+def _common_version(data: dict[str, Squad], files: dict[str, Path], wanted: str | None) -> str:
+    """Return the version of all files; refuse files of different ones."""
+    version = wanted or data["train"].version
+    for split, squad in data.items():
+        if squad.version != version:
+            rule = f"{files[split]} must be SQuAD {version}"
+            raise SquadError(f"{rule}, but is {squad.version} instead.")
+    return version
+
+
+class _Split:
+    """Write a split, and count what is in it.
+
+    Args:
+        source: the official file, for messages.
+        published: how many questions it should have.
+        vocabulary: cuts and knows the subwords.
+    """
+
+    def __init__(self, source: Path, published: int, vocabulary: Vocabulary) -> None:
+        self.source, self.published, self.vocabulary = source, published, vocabulary
+        self.subwords: Subwords = vocabulary.subwords
+        lines = vocabulary.dictionary.read_text(encoding="utf-8").split("\n")
+        self.known = {line.rpartition(" ")[0] for line in lines}
+        names = ("passages", "questions", "unanswerable", "answers", "subwords", "unknown")
+        self.counts = dict.fromkeys(names, 0)
+        self.moved: list[str] = []  # ids of questions
+
+    def write(self, squad: Squad, path: Path) -> None:
+        """Write a line a passage; raises SquadError where an answer is not in its passage."""
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for passage in squad.passages:
+                file.write(json.dumps(self._entry(passage), ensure_ascii=False) + "\n")
+        counts = Binarised(len(squad.passages), self.counts["subwords"], self.counts["unknown"])
+        check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for each oddity."""
+        if self.counts["questions"] != self.published:
+            yield (
+                f"{self.source} has {self.counts['questions']:,} questions, not the "
+                f"{self.published:,} of the published file."
+            )
+        if self.moved:
+            yield (
+                f"{self.source} has {len(self.moved):,} answers beside their offsets, at most {_SLIP} "
+                f"characters away; they were moved (the first: question {self.moved[0]})."
+            )
+
+    def _entry(self, passage: Passage) -> dict[str, Any]:
+        words, spans = self.subwords.encode_with_offsets(passage.text)
+        questions = []
+        for question in passage.questions:
+            place = f"{self.source}: question {question.id}"
+            answers = []
+            for answer in question.answers:
+                start = _place(passage.text, answer, place)
+                if start != answer.start:
+                    self.moved.append(question.id)
+                answers.append(_covering(spans, start, answer.text, place))
+            # Annotators often agree; each different answer is kept once, the first one first.
+            kept = list(dict.fromkeys(answers))
+            asked = self.subwords.encode(question.text.strip())
+            questions.append({"id": question.id, "subwords": " ".join(asked), "answers": kept})
+        self._count(passage, words)
+        return {
+            "passage": passage.text,
+            "subwords": " ".join(words),
+            "starts": [start for start, _ in spans],
+            "ends": [end for _, end in spans],
+            "questions": questions,
+        }
+
+    def _count(self, passage: Passage, words: list[str]) -> None:
+        self.counts["passages"] += 1
+        self.counts["subwords"] += len(words)
+        self.counts["unknown"] += sum(word not in self.known for word in words)
+        for question in passage.questions:
+            self.counts["questions"] += 1
+            self.counts["unanswerable"] += not question.answers
+            self.counts["answers"] += len(question.answers)
+
+
+def _place(passage: str, answer: Answer, place: str) -> int:
+    """Return where the answer begins: at its offset, or the nearest place at most two characters away."""
+    for slip in sorted(range(-_SLIP, _SLIP + 1), key=abs):
+        start = answer.start + slip
+        if start >= 0 and passage.startswith(answer.text, start):
+            return start
+    there = shown(passage[max(answer.start, 0) :][: len(answer.text)])
+    rule = f"must have its answer {shown(answer.text)} at character {answer.start} of the passage"
+    raise SquadError(f"{place} {rule}, but {there} is there instead.")
+
+
+def _covering(spans: list[tuple[int, int]], start: int, answer: str, place: str) -> tuple[int, int]:
+    """Return the first and the last subword that hold a character of the answer."""
+    end = start + len(answer)
+    inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]
+    if not inside:
+        rule = f"must have its answer {shown(answer)} in the subwords of the passage"
+        raise SquadError(f"{place} {rule}, but they hold no character of it.")
+    return inside[0], inside[-1]

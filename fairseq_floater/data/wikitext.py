@@ -1,0 +1,142 @@
+"""Fetch and unpack WikiText-103 and GPT-2's BPE: the steps of `scripts/prepare_mlm.sh`, which calls them.
+
+WikiText's checksum is the one that data libraries keep (MLDatasets.jl, MXNet), the BPE's are those of the
+published files. fairseq's dictionary of the BPE has none: the script records that of its first download.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.wmt14.sources import Archive, listed, mirror
+from fairseq_floater.errors import UsageError, exit_code
+from fairseq_floater.files import write_whole
+from fairseq_floater.verbs import positive
+
+_NAME = "wikitext-103-raw"
+# The README's link is dead (tokenizers issue 1683); its author's own copy asks for a User-Agent.
+_WIKITEXT = Archive(
+    f"{_NAME}-v1.zip",
+    f"https://wikitext.smerity.com/{_NAME}-v1.zip",
+    "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
+)
+_BPE_SITE = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
+_BPE = (
+    Archive(
+        "encoder.json",
+        f"{_BPE_SITE}/encoder.json",
+        "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    ),
+    Archive(
+        "vocab.bpe",
+        f"{_BPE_SITE}/vocab.bpe",
+        "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    ),
+)
+_DICTIONARY = Archive("dict.txt", f"{_BPE_SITE}/dict.txt")
+_SPLITS = ("train", "valid", "test")
+
+
+def _archives(args: argparse.Namespace) -> list[Archive]:
+    """Return what must be fetched."""
+    is_gpt2 = args.bpe == "gpt2"
+    return [
+        *([_WIKITEXT] if args.text is None else []),
+        *(_BPE if is_gpt2 and args.bpe_dir is None else ()),
+        *([_DICTIONARY] if is_gpt2 and args.dict is None else []),
+    ]
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    out: Path = args.out
+    return out.with_name(f"{out.name}.archives")
+
+
+def _list_archives(args: argparse.Namespace) -> None:
+    """Print a line for each file that is fetched."""
+    for archive in _archives(args):
+        check = not (args.rehearsal and archive is _WIKITEXT)
+        print(listed(archive, _folder(args), args.mirror, check=check))
+
+
+def _unpack(args: argparse.Namespace) -> None:
+    """Unpack WikiText's splits, each whole or not at all."""
+    if args.text is not None:
+        return
+    archive = _folder(args) / _WIKITEXT.name
+    try:
+        with zipfile.ZipFile(archive) as file:
+            for split in _SPLITS:
+                name = f"{_NAME}/wiki.{split}.raw"
+                if not (_folder(args) / name).is_file():
+                    write_whole(_folder(args) / name, partial(_write_member, file, name))
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise TextDataError(f"{archive} is no archive of WikiText-103: {error}.") from None
+
+
+def _write_member(file: zipfile.ZipFile, name: str, path: Path) -> None:
+    with file.open(name) as source, path.open("wb") as sink:
+        shutil.copyfileobj(source, sink)
+
+
+def _own_text(path: Path) -> Path:
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() and not path.is_file() else path
+
+
+def _print_words(args: argparse.Namespace) -> None:
+    """Print the words of `floater mlm prepare`, one a line."""
+    if args.text is None:
+        texts = {split: _folder(args) / _NAME / f"wiki.{split}.raw" for split in _SPLITS}
+    else:
+        found = {split: _own_text(args.text / f"{split}.txt") for split in _SPLITS}
+        texts = {split: path for split, path in found.items() if split == "train" or path.is_file()}
+    words = [args.out, *(word for split in texts for word in (f"--{split}", texts[split]))]
+    words += ["--bpe", args.bpe]
+    if args.bpe == "gpt2":
+        words += ["--bpe-dir", args.bpe_dir or _folder(args)]
+        words += ["--dict", args.dict or _folder(args) / _DICTIONARY.name]
+    else:
+        words += ["--vocab", args.vocab]
+    print("\n".join(map(str, words)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="prepare_mlm.sh",
+        usage="bash scripts/prepare_mlm.sh OUT [--text DIR] --bpe KIND [options]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", choices=("archives", "text", "words"))
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--bpe", choices=("gpt2", "sentencepiece"), required=True)
+    for name in ("text", "bpe-dir", "dict"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--vocab", type=positive)
+    parser.add_argument("--mirror", type=mirror)
+    parser.add_argument("--rehearsal", action="store_true")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a step of the script; return the exit code."""
+    args = _parser().parse_args(argv)
+
+    def act() -> None:
+        if (args.vocab is None) == (args.bpe == "sentencepiece"):
+            raise UsageError("`--vocab` must be given with `--bpe sentencepiece`, and only then.")
+        steps = {"archives": _list_archives, "text": _unpack, "words": _print_words}
+        steps[args.command](args)
+
+    return exit_code(act, args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

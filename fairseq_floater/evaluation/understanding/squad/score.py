@@ -1,0 +1,148 @@
+"""Score predictions on SQuAD 1.1 or 2.0: exact match and F1, under the official script's names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.data.parallel_text import say
+from fairseq_floater.data.understanding.squad_files import Question, read_squad
+from fairseq_floater.errors import ReportError, UsageError, shown
+from fairseq_floater.evaluation.understanding.answers import check_ids
+from fairseq_floater.evaluation.understanding.squad.match import best
+from fairseq_floater.records import read_object
+
+
+@dataclass(frozen=True)
+class SquadScores:
+    """Scores in per cent, and counts, by the official names."""
+
+    version: str
+    fields: dict[str, float | int]
+
+    def format_text(self) -> str:
+        """Return a line a number."""
+        lines = [f"SQuAD {self.version}"]
+        for name, value in self.fields.items():
+            shown_value = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+            lines.append(f"{name:20} {shown_value:>12}")
+        return "\n".join(lines)
+
+    def to_json_dict(self) -> dict[str, object]:
+        """Return the fields, with the task, its main metric (F1) and its number of questions."""
+        common = {"task": f"SQuAD {self.version}", "metric": "f1", "score": self.fields["f1"]}
+        return {**common, "n": self.fields["total"], **self.fields}
+
+
+def score(
+    predictions: Path,
+    references: Path,
+    na_prob: Path | None = None,
+    na_prob_thresh: float | None = None,
+) -> SquadScores:
+    """Score a file of answers against SQuAD's own file of questions.
+
+    Args:
+        predictions: JSON, {id: answer}; an empty answer says that there is none.
+        references: of SQuAD 1.1 or 2.0, in the official form.
+        na_prob: JSON, {id: how sure it is that there is no answer}; with it, the best threshold is sought.
+        na_prob_thresh: where ``na_prob`` is above it, the answer counts as none; 1 unless given, as
+            officially, which no probability exceeds.
+
+    Raises:
+        UserError: a file of another form, or ids that are missing, unknown or double.
+    """
+    if na_prob_thresh is not None and na_prob is None:
+        raise UsageError("`--na-prob-thresh` is a threshold of `--na-prob FILE`: give both.")
+    squad = read_squad(references)
+    questions = squad.questions
+    answers = _by_id(predictions, references, questions, str, "an answer in text")
+    raw = {q.id: best(answers[q.id], [gold.text for gold in q.answers]) for q in questions}
+    if squad.version == "2.0" and na_prob_thresh is None and all(answers.values()):
+        say(
+            "Warning: every prediction is an answer, so that each question without one counts as "
+            "wrong; --na-prob FILE --na-prob-thresh 0.5 lets probabilities decide."
+        )
+    final = raw
+    nothing: Mapping[str, float] = {}
+    if na_prob is not None:
+        nothing = _by_id(na_prob, references, questions, float, "a number")
+        limit = 1.0 if na_prob_thresh is None else na_prob_thresh
+        final = {
+            q.id: (float(not q.answers),) * 2 if nothing[q.id] > limit else raw[q.id]
+            for q in questions
+        }
+    fields = _means("", questions, final)
+    for name, part in (
+        ("HasAns_", [q for q in questions if q.answers]),
+        ("NoAns_", [q for q in questions if not q.answers]),
+    ):
+        fields |= _means(name, part, final) if part else {}
+    if na_prob is not None:
+        for k, name in enumerate(("exact", "f1")):
+            scores = {id_: both[k] for id_, both in raw.items()}
+            found = best_threshold(questions, answers, scores, nothing)
+            fields |= {f"best_{name}": found[0], f"best_{name}_thresh": found[1]}
+    return SquadScores(squad.version, fields)
+
+
+def _means(
+    prefix: str, questions: Sequence[Question], scores: Mapping[str, tuple[float, float]]
+) -> dict[str, float | int]:
+    total = len(questions)
+    exact, f1 = (100.0 * sum(scores[q.id][k] for q in questions) / total for k in (0, 1))
+    return {f"{prefix}exact": exact, f"{prefix}f1": f1, f"{prefix}total": total}
+
+
+def best_threshold(
+    questions: Sequence[Question],
+    answers: Mapping[str, str],
+    scores: Mapping[str, float],
+    nothing: Mapping[str, float],
+) -> tuple[float, float]:
+    """Return the best mean score that a threshold on ``nothing`` gives, in per cent, and the threshold.
+
+    The threshold rises through the questions; each in turn keeps its answer. Equal numbers are taken one
+    by one in the order of the file, as officially, so that among them a mean may be reported which no
+    threshold has.
+
+    Args:
+        questions: all of them.
+        answers: by id.
+        scores: exact match or F1 of the answers by id, 0 to 1.
+        nothing: how sure it is that there is no answer, by id, in the order of the file.
+    """
+    answerable = {question.id: bool(question.answers) for question in questions}
+    now: float = sum(not has for has in answerable.values())
+    found, threshold = now, 0.0
+    for id_ in sorted(nothing, key=nothing.__getitem__):
+        if answerable[id_]:
+            now += scores[id_]
+        elif answers[id_]:
+            now -= 1
+        if now > found:
+            found, threshold = now, nothing[id_]
+    return 100.0 * found / len(questions), threshold
+
+
+def _by_id(
+    path: Path, references: Path, questions: Sequence[Question], kind: type, what: str
+) -> dict[str, Any]:
+    """Read a value for each question, in the file's order."""
+    content = read_object(path)
+    check_ids(content, [question.id for question in questions], (path, references))
+    for id_, value in content.items():
+        if not (_is_finite(value) if kind is float else isinstance(value, kind)):
+            rule = f"{path} must have {what} for each question"
+            raise ReportError(f"{rule}, but has {shown(value)} for {id_}.")
+    return content
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether a value of JSON is a number that a float can hold; comparing fits any whole number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max

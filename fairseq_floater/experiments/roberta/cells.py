@@ -1,0 +1,118 @@
+"""Run the 38 cells of Tables 3 to 5 and say how far each is: `scripts/tables345.sh`.
+
+A cell's run lies in ``WORK/<config>/<task>-<system>/seed-<n>``. With ``--config`` the cells are the tasks of
+a configuration of one's own, with both systems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_floater.errors import exit_code
+from fairseq_floater.experiments import cells
+from fairseq_floater.experiments.cells import TableRunner, act, add_table_options, select
+from fairseq_floater.experiments.commands import seeds
+from fairseq_floater.experiments.paper_numbers import TABLES_345
+from fairseq_floater.experiments.roberta.commands import WORK, add_run_options, asked_of
+from fairseq_floater.experiments.roberta.config import TASKS
+from fairseq_floater.experiments.roberta.finetuning import FineTuning
+from fairseq_floater.experiments.roberta.protocol import DONOR
+from fairseq_floater.experiments.roberta.stages import FLOATER, ROBERTA, RobertaExperiment
+from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.files import USER_DIR
+
+SYSTEMS = (ROBERTA, FLOATER)
+
+
+@dataclass(frozen=True)
+class Cell(cells.Cell):
+    """One number of Tables 3 to 5; with the task ``donor`` or ``flow``, what the cells start from."""
+
+    size: str
+    task: str
+    system: str
+
+    @property
+    def name(self) -> str:
+        """``glue-base-rte-floater``, ``race-large-roberta``, ``squad2-large-floater``, ``base-flow``."""
+        if self.shared:
+            return f"{self.size}-{self.task}"
+        if TASKS[self.task].family == "glue":
+            return f"glue-{self.size}-{self.task}-{self.system}"
+        return f"{self.task}-{self.size}-{self.system}"
+
+    @property
+    def shared(self) -> str:
+        return "" if self.task in TASKS else self.task
+
+    @property
+    def config(self) -> str:
+        """Return the configuration's file name without ``.yaml``."""
+        return f"roberta_{self.size}"
+
+    def folder(self, work: Path, seed: int) -> Path:
+        """Return where its run lies."""
+        column = work / self.config
+        if self.shared:
+            return column / self.task
+        return column / f"{self.task}-{self.system}" / f"seed-{seed}"
+
+
+def paper_cells() -> list[Cell]:
+    """Return the 38 cells, those of a configuration together."""
+    return [
+        Cell(size, task, system)
+        for (size, task), numbers in TABLES_345.items()
+        for system in numbers
+    ]
+
+
+def cells_of(experiment: RobertaExperiment) -> list[Cell]:
+    """Return the cells of a configuration: its tasks, each with both systems."""
+    tasks = experiment.config.tasks
+    return [Cell(experiment.size, task, system) for task in tasks for system in SYSTEMS]
+
+
+class Tables345(TableRunner[Cell]):
+    """The cells of Tables 3 to 5, or of a configuration of one's own."""
+
+    script, table = "tables345.sh", "tables345"
+    scores = ("*/*/seed-*/scores.json",)
+
+    def job(self, cell: Cell, seed: int) -> FineTuning:
+        args = self.args
+        experiment = RobertaExperiment(args.config or args.configs / f"{cell.config}.yaml")
+        donor = args.donor or (args.donors and args.donors / f"{cell.config}.pt")
+        system = System(PLAIN) if cell.system == ROBERTA else System(cell.system)
+        asked = asked_of(args, experiment, system, donor=donor, seed=seed)
+        return FineTuning(asked, cell.task, self.launcher)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/tables345.sh", allow_abbrev=False)
+    add_table_options(parser)
+    parser.add_argument("--seeds", type=seeds, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--config", type=Path, metavar="CONFIG")
+    parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
+    parser.add_argument("--donors", type=Path, metavar="DIR")
+    parser.add_argument("--work", type=Path, default=WORK, metavar="DIR")
+    add_run_options(parser)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> None:
+    every = paper_cells() if args.config is None else cells_of(RobertaExperiment(args.config))
+    shared = [
+        Cell(size, stage, FLOATER)
+        for size in dict.fromkeys(cell.size for cell in every)
+        for stage in (DONOR, "flow")
+    ]
+    act(Tables345, args, select(every, args.only), shared)
+
+
+if __name__ == "__main__":
+    arguments = _parser().parse_args()
+    sys.exit(exit_code(lambda: _run(arguments)))

@@ -1,0 +1,184 @@
+"""Read the YAML of an experiment with RoBERTa, a dataclass a section; what tasks there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from fairseq_floater.experiments.sections import (
+    check_flat,
+    check_missing,
+    check_rate,
+    check_seed,
+    read_sections,
+    require,
+)
+
+TEXTS = ("wikitext-103",)
+SUBWORDS = ("gpt2", "sentencepiece")
+ARCHITECTURES = ("roberta", "roberta_base", "roberta_large")
+CHECKPOINTS = ("best", "last")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of fine-tuning.
+
+    Args:
+        family: glue, race or squad: the verbs that prepare and score it.
+        title: as the paper's tables have it.
+        splits: predicted and scored; the first is the tables'.
+        version: of SQuAD.
+    """
+
+    family: str
+    title: str
+    splits: tuple[str, ...] = ("valid",)
+    version: str = ""
+
+
+TASKS = {
+    "cola": Task("glue", "CoLA"),
+    "sst-2": Task("glue", "SST-2"),
+    "mrpc": Task("glue", "MRPC"),
+    "qqp": Task("glue", "QQP"),
+    "sts-b": Task("glue", "STS-B"),
+    "mnli": Task("glue", "MNLI", ("valid", "valid1")),
+    "qnli": Task("glue", "QNLI"),
+    "rte": Task("glue", "RTE"),
+    "race": Task("race", "RACE", ("test", "valid")),
+    "squad1": Task("squad", "SQuAD 1.1", version="1.1"),
+    "squad2": Task("squad", "SQuAD 2.0", version="2.0"),
+}
+FAMILIES = ("glue", "race", "squad")
+# What `finetune` may hold besides: options of every task, and those of FLOATER's runs.
+_GROUPS = ("all", *FAMILIES, "floater")
+# Keys of a task that are no options of fairseq's.
+OWN_KEYS = ("batch", "max-batch", "checkpoint")
+
+
+@dataclass
+class Data:
+    """Where the text of the masked-LM stage comes from, and its subwords."""
+
+    bpe: str = MISSING
+    text: str | None = None
+    quizzes: dict[str, Any] | None = None
+    vocab: int | None = None
+
+
+@dataclass
+class Budget:
+    """The tokens of an update of masked-LM training, and the options of each such training.
+
+    ``others`` is what differs from ``flow`` where all parameters are trained.
+    """
+
+    max_tokens: int = MISSING
+    tokens_per_update: int = MISSING
+    flow: dict[str, Any] = MISSING
+    others: dict[str, Any] | None = None
+    donor: dict[str, Any] | None = None
+
+
+@dataclass
+class PositionLoss:
+    """The bins of token positions in which the masked-LM loss is shown."""
+
+    bins: list[int] = MISSING
+    tokens_per_sample: int | None = None
+
+
+@dataclass
+class Config:
+    """A whole configuration."""
+
+    data: Data = MISSING
+    shape: dict[str, Any] = MISSING
+    floater: dict[str, Any] = MISSING
+    masked_lm: dict[str, Any] = MISSING
+    budget: Budget = MISSING
+    position_loss: PositionLoss = MISSING
+    finetune: dict[str, Any] = MISSING
+    tasks: dict[str, Any] = MISSING
+    seed: int = 1
+
+    def recipe(self, task: str) -> dict[str, Any]:
+        """Return the options of a task: those of every task, of its family, its own."""
+        family = TASKS[task].family
+        groups = (self.finetune.get(name) or {} for name in ("all", family))
+        return {key: value for group in (*groups, self.tasks[task]) for key, value in group.items()}
+
+
+def read_config(path: Path) -> Config:
+    """Read and check a configuration.
+
+    Raises:
+        ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
+    """
+    config = read_sections(path, Config, own=("data", "budget", "position_loss"))
+    _check(path, config)
+    for name in config.tasks:
+        _check_task(path, name, config.recipe(name))
+    return config
+
+
+def _check(path: Path, config: Config) -> None:
+    """Check what types do not say; raises ConfigError."""
+    data, budget = config.data, config.budget
+    for section, keys in (("shape", ("arch", "max-positions")), ("masked_lm", ("optimizer",))):
+        check_missing(path, [f"{section}.{k}" for k in keys if k not in getattr(config, section)])
+    choices: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+        ("data: bpe", data.bpe, SUBWORDS),
+        ("data: text", data.text or TEXTS[0], TEXTS),
+        ("shape: arch", config.shape["arch"], ARCHITECTURES),
+    )
+    for key, value, known in choices:
+        require(path, value in known, key, f"one of {', '.join(known)}", value)
+    needs_vocabulary = data.bpe == "sentencepiece"
+    rule = "given with sentencepiece alone, and above 0"
+    fits = (data.vocab is not None) == needs_vocabulary and (data.vocab or 1) > 0
+    require(path, fits, "data: vocab", rule, data.vocab)
+    once = data.text is None or data.quizzes is None
+    require(path, once, "data: quizzes", "left out with `text`", data.quizzes)
+    for key in ("max_tokens", "tokens_per_update"):
+        number, name = getattr(budget, key), key.replace("_", "-")
+        require(path, number > 0, f"budget: {name}", "a positive whole number", number)
+    bins = config.position_loss.bins
+    rising = bins and bins == sorted({*bins}) and bins[0] > 0
+    require(path, rising, "position-loss: bins", "rising whole numbers above 0", bins)
+    check_seed(path, config.seed)
+    for stage in ("flow", "donor"):
+        if (options := getattr(budget, stage)) is not None:
+            _check_training(path, f"budget: {stage}", {**config.masked_lm, **options})
+    for section in ("shape", "floater", "masked_lm"):
+        check_flat(path, section, getattr(config, section))
+    for section, known in (("finetune", _GROUPS), ("tasks", tuple(TASKS))):
+        for name, options in getattr(config, section).items():
+            rule = f"one of {', '.join(known)}"
+            require(path, name in known, f"{section}: key", rule, name)
+            require(path, isinstance(options, dict), f"{section}: {name}", "options", options)
+            check_flat(path, f"{section}: {name}", options)
+
+
+def _check_training(path: Path, where: str, options: dict[str, Any]) -> None:
+    check_rate(path, f"{where}: lr", options.get("lr"))
+    ends = options.get("max-update") or options.get("max-epoch")
+    require(path, ends, where, "limited by max-update or max-epoch", sorted(options))
+    check_flat(path, where, options)
+
+
+def _check_task(path: Path, name: str, recipe: dict[str, Any]) -> None:
+    where = f"tasks: {name}"
+    _check_training(path, where, recipe)
+    check_missing(path, [f"tasks.{name}.{key}" for key in ("task", "batch") if key not in recipe])
+    for key in ("batch", "max-batch", "max-tokens"):
+        number = recipe.get(key, 1)
+        fits = isinstance(number, int) and number > 0
+        require(path, fits, f"{where}: {key}", "a positive whole number", number)
+    kept = recipe.get("checkpoint", "best")
+    rule = f"one of {', '.join(CHECKPOINTS)}"
+    require(path, kept in CHECKPOINTS, f"{where}: checkpoint", rule, kept)

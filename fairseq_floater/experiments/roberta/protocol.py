@@ -1,0 +1,226 @@
+"""Run the first half of the paper's section 4.2: text, donor, and the masked-LM stage of a system.
+
+What several runs share, the data, the donor and the flow stage, is made by the first that needs it, under a
+lock. A step whose result is whole is skipped; a training goes on from its last whole checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.job import SCRIPTS, Job, floater
+from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.roberta.stages import FLOATER, RobertaExperiment, system_name
+from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.stages import as_words
+from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.experiments.training import Training, train
+from fairseq_floater.files import file_hash
+from fairseq_floater.records import ReportError
+
+DONOR = "donor"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: one system of an experiment.
+
+    Args:
+        experiment: the configuration.
+        system: fairseq's own RoBERTa (``plain``), or an encoder in it.
+        work: where everything goes; the experiment has a folder there.
+        raw: text and tasks in their official forms, laid out as `floater quizzes` does it; None for the
+            built-in ones, or where the prepared data are there.
+        donor: a pretrained checkpoint, its dict.txt beside it; None to train one.
+        seed: of fine-tuning; None for the configuration's.
+        machines: what to train on.
+        preparation: further options of prepare_mlm.sh.
+    """
+
+    experiment: RobertaExperiment
+    system: System
+    work: Path
+    raw: Path | None = None
+    donor: Path | None = None
+    seed: int | None = None
+    machines: Machines = ONE_CPU
+    preparation: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Return the experiment's folder."""
+        return self.work / self.experiment.name
+
+    @property
+    def mlm(self) -> Path:
+        """Return the data of masked-LM training."""
+        return self.work / "data" / "mlm"
+
+    @property
+    def stage_folder(self) -> Path:
+        """Return the folder of the masked-LM stage of the system: ``flow``; ``mlm-t5`` for t5."""
+        name = system_name(self.system)
+        return self.folder / ("flow" if name == FLOATER else f"mlm-{name}")
+
+
+class Steps(Job):
+    """The steps that the two kinds of run share: raw data, the data of masked LM, the donor."""
+
+    def __init__(self, asked: Asked, path: Path, title: str, launcher: Launcher):
+        super().__init__(path, f"{asked.experiment.size}, {title}", launcher)
+        self.asked, self.experiment = asked, asked.experiment
+
+    @property
+    def raw(self) -> Path | None:
+        """Return the folder of raw text and tasks."""
+        if self.experiment.config.data.quizzes is not None:
+            return self.asked.work / "quizzes"
+        return self.asked.raw
+
+    @property
+    def given_donor(self) -> Path | None:
+        """Return the donor that is given, or was to an earlier run of the experiment."""
+        found = RunFolder(self.asked.folder / DONOR).read().get("donor")
+        return self.asked.donor or (Path(found["path"]) if found else None)
+
+    def prepare_text(self) -> None:
+        """Make the raw data that are built in, and the data of masked LM."""
+        asked, data = self.asked, self.experiment.config.data
+        log = asked.work / "data.log"
+        with self.alone(asked.work / ".data.lock"):
+            if data.quizzes is not None:
+                if asked.raw is not None:
+                    path = self.experiment.path
+                    raise UsageError(f"{path} makes its own text; --raw is for yours.")
+                self.command(floater("quizzes", self.raw, *as_words(data.quizzes)), log=log)
+            if data.text is None and self.raw is None:
+                what = f"{self.experiment.path} is for your text"
+                self.need_raw(asked.mlm, what, "mlm/train.txt")
+            else:
+                self.command(self._text_command(), log=log)
+
+    def need_raw(self, made: Path, what: str, holds: str) -> None:
+        """Raise UsageError unless data that would be made of raw files are there."""
+        if self.launcher.dry_run or not (made / "summary.json").is_file():
+            raise UsageError(f"{what}: pass the folder that holds {holds} with --raw.")
+
+    def _text_command(self) -> list[Any]:
+        """Return the command of scripts/prepare_mlm.sh."""
+        data, raw = self.experiment.config.data, self.raw
+        words: list[Any] = ["bash", SCRIPTS / "prepare_mlm.sh", self.asked.mlm, "--bpe", data.bpe]
+        words += ["--vocab", str(data.vocab)] if data.vocab else []
+        words += ["--text", raw / "mlm"] if data.text is None and raw is not None else []
+        if data.bpe == "gpt2" and self.given_donor is not None:
+            words += ["--dict", self.given_donor.parent / "dict.txt"]
+        return [*words, *self.asked.preparation]
+
+    def prepare_donor(self) -> Path:
+        """Train the donor, or take the one that is given; return its checkpoint."""
+        folder = self.asked.folder / DONOR
+        given = self.given_donor
+        with self.alone(self.asked.folder / f".{DONOR}.lock"):
+            if given is not None:
+                if not self.launcher.dry_run:
+                    _note_donor(folder, given)
+                return given
+            words = self._masked_lm("donor", System(PLAIN), folder)
+            train(self, self._training("donor", folder, words), self.asked.machines)
+        return folder / "checkpoints" / "checkpoint_best.pt"
+
+    def _masked_lm(self, stage: str, system: System, folder: Path) -> list[str]:
+        return self.experiment.masked_lm(
+            stage, system, data=self.asked.mlm, folder=folder, machines=self.asked.machines
+        )
+
+    def _training(
+        self, stage: str, folder: Path, words: list[str], settings: dict[str, str] | None = None
+    ) -> Training:
+        frequency, tokens = self.experiment.tokens_per_update(self.asked.machines)
+        size = str(self.experiment.config.budget.tokens_per_update)
+        here = f"{tokens} tokens an update (--update-freq {frequency}, {self.asked.machines})"
+        return Training(stage, folder, words, size, here, settings)
+
+
+def _note_donor(folder: Path, given: Path) -> None:
+    """Note which donor the runs of an experiment start from.
+
+    Raises:
+        UserError: it is missing, or earlier runs started from another one.
+    """
+    if not given.is_file():
+        raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
+    found = {"path": str(given.resolve()), "sha256": file_hash(given)}
+    folder.mkdir(parents=True, exist_ok=True)
+    with RunFolder(folder).changing() as record:
+        before = record.get("donor", found)
+        if before["sha256"] != found["sha256"] or record["arguments"]:
+            other = before["path"] if before != found else "trained there"
+            raise ReportError(
+                f"{folder.parent} was begun with another donor ({other}) than {given}; give that one, "
+                "or use another --work."
+            )
+        record |= {"donor": found, "state": "done"}
+
+
+class FlowStage(Steps):
+    """The masked-LM stage of a system: warm start, loss by position, training, loss by position.
+
+    FLOATER's trains h alone; that of another encoder trains all parameters for as many updates.
+    """
+
+    script = "pretrain_flow.sh"
+
+    def __init__(self, asked: Asked, launcher: Launcher):
+        if asked.system.encoder == PLAIN:
+            raise UsageError(
+                "`--encoder` must be of ours, but is roberta: its stage is the donor's."
+            )
+        self.checkpoint = asked.stage_folder / "checkpoints" / "checkpoint_best.pt"
+        title = f"masked LM of {system_name(asked.system)}"
+        super().__init__(asked, asked.stage_folder, title, launcher)
+
+    def run(self) -> None:
+        """Run every step under the run's lock, and under that of the runs that need it."""
+        with self.alone(self.path.parent / f".{self.path.name}.lock"):
+            super().run()
+
+    def steps(self) -> None:
+        """Run every step that is not whole yet."""
+        self.prepare_text()
+        self.train_from(self.prepare_donor())
+
+    def train_from(self, donor: Path) -> None:
+        """Run the steps after the donor."""
+        self._warm_start(donor)
+        self._position_loss(self.path / "warm_start.pt", "before")
+        system = self.asked.system
+        words = self._masked_lm("flow", system, self.path)
+        settings = {"experiment": "roberta", "stage": "flow", "system": system_name(system)}
+        settings |= {"config": self.experiment.name, "size": self.experiment.size}
+        train(self, self._training("flow", self.path, words, settings), self.asked.machines)
+        self._position_loss(self.checkpoint, "after")
+        if not self.launcher.dry_run:
+            with self.folder.changing() as record:
+                record["state"] = "done"
+
+    def _warm_start(self, donor: Path) -> None:
+        result = self.path / "warm_start.json"
+        if result.is_file():
+            return
+        words = ["--force", "--json", result]
+        words += self.experiment.warm_start(self.asked.system, self.asked.mlm)
+        self.command(floater("warm-start", donor, self.path / "warm_start.pt", *words))
+        self.say("warm start from the donor")
+
+    def _position_loss(self, checkpoint: Path, name: str) -> None:
+        """Compute the loss by position of a checkpoint, once."""
+        result = self.path / f"{name}.json"
+        if result.is_file():
+            return
+        words = [checkpoint, self.asked.mlm, *self.experiment.position_loss(), "--json", result]
+        self.command(floater("position-loss", *words))
+        self.say(f"masked-LM loss by position {name} training: {result.name}")

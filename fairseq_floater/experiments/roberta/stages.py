@@ -1,0 +1,242 @@
+"""Make the exact arguments of each stage of an experiment with RoBERTa from its YAML."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, read_config
+from fairseq_floater.experiments.sections import ConfigError
+from fairseq_floater.experiments.stages import as_words, in_precision, place, update_frequency
+from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.files import USER_DIR
+
+ROBERTA = "roberta"  # the system that is fairseq's own model
+FLOATER = "floater"
+
+
+def system_name(system: System) -> str:
+    """Return how cells and folders call a system: ``roberta``, ``floater``, ``t5``, ..."""
+    return ROBERTA if system.encoder == PLAIN else system.short_name
+
+
+class Share(NamedTuple):
+    """What one process takes of a batch: examples, batches before an update, and tokens (0: any)."""
+
+    batch_size: int
+    update_freq: int
+    max_tokens: int
+
+
+class RobertaExperiment:
+    """A checked configuration.
+
+    Args:
+        path: the YAML file; ``roberta_<size>.yaml`` gives the experiment its size.
+
+    Raises:
+        ConfigError: unreadable, unknown or missing keys, values of the wrong kind.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.config = read_config(self.path)
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder."""
+        return self.path.name.removesuffix(".yaml")
+
+    @property
+    def size(self) -> str:
+        """Return ``base`` for roberta_base.yaml."""
+        return self.name.removeprefix("roberta_")
+
+    def check_task(self, task: str) -> None:
+        """Refuse a task that the file has no recipe for."""
+        if task not in self.config.tasks:
+            known = ", ".join(self.config.tasks)
+            raise UsageError(f"`--task` must be one of {known} in {self.path}, but is {task!r}.")
+
+    # The model.
+
+    def arch(self, system: System) -> str:
+        """Return fairseq's name of the architecture, or ours of the same shape."""
+        plain = str(self.config.shape["arch"])
+        return plain if system.encoder == PLAIN else f"floater_{plain}"
+
+    def model(self, system: System) -> list[str]:
+        """Return the options of the model: its architecture, its shape, its position encoder."""
+        shape = {key: value for key, value in self.config.shape.items() if key != "arch"}
+        own = self.config.floater if system.encoder == FLOATER else {}
+        own = self.config.floater if system.encoder == FLOATER else {}
+        words = ["--arch", self.arch(system), *as_words(shape)]
+        # A later option wins: those of the command line come last.
+        return [*words, *as_words(own), *system.model_options()]
+
+    def warm_start(self, system: System, data: Path) -> list[str]:
+        """Return the arguments of `floater warm-start` behind donor and output."""
+        return ["--data", place(data), *self.model(system)]
+
+    # Masked-LM training.
+
+    def masked_lm(
+        self, stage: str, system: System, *, data: Path, folder: Path, machines: Machines
+    ) -> list[str]:
+        """Return fairseq-train's arguments of the donor's training, or of the stage after it.
+
+        Args:
+            stage: donor, or flow, which trains the system's warm start (``warm_start.pt``).
+            system: the one of the stage; a donor is fairseq's own model.
+            data: what `floater mlm prepare` made.
+            folder: where the training lies.
+            machines: what it runs on.
+
+        Raises:
+            ConfigError: a donor is to be trained, but the file says nothing of that.
+        """
+        budget = self.config.budget
+        limits = budget.donor if stage == "donor" else budget.flow
+        if limits is None:
+            raise ConfigError(f"{self.path}: `budget` has no donor; give a checkpoint by --donor.")
+        trained: dict[str, Any] = {}
+        if stage == "flow":
+            trained = {k: v for k, v in limits.items() if k.startswith("floater-")}
+            limits = {k: v for k, v in limits.items() if k not in trained}
+            if system.encoder != FLOATER:
+                trained, limits = {}, {**limits, **(budget.others or {})}
+        options = _complete({**self.config.masked_lm, **limits}, machines)
+        options["max-tokens"] = budget.max_tokens
+        options["update-freq"] = self.tokens_per_update(machines)[0]
+        start = [*("--finetune-from-model", place(folder / "warm_start.pt"))]
+        return [
+            *(place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"),
+            *("--criterion", "masked_lm", *as_words(trained), *self.model(system)),
+            *(*as_words(options), *_hardware(machines)),
+            *("--save-dir", place(folder / "checkpoints"), "--seed", str(self.config.seed)),
+            *(start if stage == "flow" else []),
+        ]
+
+    def tokens_per_update(self, machines: Machines) -> tuple[int, int]:
+        """Return the ``--update-freq`` of masked-LM training, and the tokens of an update with it."""
+        budget = self.config.budget
+        return update_frequency(budget.max_tokens, budget.tokens_per_update, machines.world)
+
+    def position_loss(self) -> list[str]:
+        """Return the options of `floater position-loss`."""
+        section = self.config.position_loss
+        words = ["--bins", ",".join(map(str, section.bins))]
+        if section.tokens_per_sample is not None:
+            words += ["--tokens-per-sample", str(section.tokens_per_sample)]
+        return words
+
+    # Fine-tuning.
+
+    def finetune(
+        self,
+        task: str,
+        system: System,
+        *,
+        data: Path,
+        start: Path,
+        folder: Path,
+        machines: Machines,
+        seed: int,
+    ) -> list[str]:
+        """Return fairseq-train's arguments of a fine-tuning.
+
+        Args:
+            task: one of the file's.
+            system: what is fine-tuned.
+            data: the prepared task.
+            start: the donor, or the checkpoint of the system's masked-LM stage.
+            folder: where the training lies.
+            machines: what it runs on.
+            seed: of training.
+
+        Raises:
+            UsageError: the batch cannot be shared by so many processes.
+        """
+        recipe = self.config.recipe(task)
+        share = self.share(task, machines)
+        options = {key: value for key, value in recipe.items() if key not in OWN_KEYS}
+        options = _complete(options, machines)
+        options |= {"batch-size": share.batch_size, "update-freq": share.update_freq}
+        options["max-tokens"] = share.max_tokens or None
+        own = (self.config.finetune.get(FLOATER) or {}) if system.encoder == FLOATER else {}
+        task_name = options.pop("task")
+        return [
+            *(place(data), "--user-dir", str(USER_DIR), "--task", str(task_name)),
+            *(*self.model(system), *as_words(own), *as_words(options), *_hardware(machines)),
+            *("--save-dir", place(folder / "checkpoints"), "--seed", str(seed)),
+            *("--finetune-from-model", place(start)),
+        ]
+
+    def share(self, task: str, machines: Machines) -> Share:
+        """Return what each process takes so that an update is of the recipe's examples.
+
+        The recipe's limit of tokens is one of its whole batch: a process takes its part of that, but
+        at least one example of the greatest length.
+
+        Raises:
+            UsageError: the batch cannot be shared by so many processes.
+        """
+        recipe, world = self.config.recipe(task), machines.world
+        batch, most = recipe["batch"], recipe.get("max-batch", recipe["batch"])
+        if batch % world:
+            fits = [str(n) for n in range(1, batch + 1) if batch % n == 0]
+            raise UsageError(
+                f"`--processes` must divide the batch of {batch} of {task}, but they are {world} in all; "
+                f"take one of {', '.join(fits)}."
+            )
+        each = batch // world
+        size = next(n for n in range(min(each, most), 0, -1) if each % n == 0)
+        tokens = recipe.get("max-tokens")
+        longest = recipe.get("max-positions", self.config.shape["max-positions"])
+        limit = 0 if tokens is None else max(longest, tokens * size // batch)
+        return Share(size, each // size, limit)
+
+    def updates_an_epoch(self, task: str) -> float | None:
+        """Return the recipe's, from its updates and epochs; None where it lacks one of them."""
+        recipe = self.config.recipe(task)
+        updates, epochs = recipe.get("max-update"), recipe.get("max-epoch")
+        return updates / epochs if updates and epochs else None
+
+    def checkpoint(self, task: str) -> str:
+        """Return the file name of the checkpoint whose predictions are scored."""
+        return f"checkpoint_{self.config.recipe(task).get('checkpoint', 'best')}.pt"
+
+    def settings(self, task: str, system: System, machines: Machines, seed: int) -> dict[str, str]:
+        """Return what tables need to know of a fine-tuning."""
+        updates = self.updates_an_epoch(task)
+        found = {
+            "experiment": ROBERTA,
+            "config": self.name,
+            "size": self.size,
+            "task": task,
+            "title": TASKS[task].title,
+            "system": system_name(system),
+            "arch": self.arch(System(PLAIN)),
+            "seed": seed,
+            "batch": self.config.recipe(task)["batch"],
+            "processes": machines,
+            "recipe_updates": "" if updates is None else updates,
+        }
+        return {key: str(value) for key, value in found.items()}
+
+
+def _complete(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
+    """Return options with the end of a polynomial schedule, without half precision on a CPU."""
+    options = in_precision(options, machines)
+    if options.get("lr-scheduler") == "polynomial_decay" and "max-update" in options:
+        options.setdefault("total-num-update", options["max-update"])  # fairseq needs it said
+    return options
+
+
+def _hardware(machines: Machines) -> list[str]:
+    """Return the options of the hardware; the head of masked LM gets no gradient in fine-tuning."""
+    words = machines.training_options()
+    return [*words, *["--find-unused-parameters"] * (machines.world > 1 and not machines.on_cpu)]

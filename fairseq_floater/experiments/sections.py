@@ -1,0 +1,123 @@
+"""Read a YAML of sections into dataclasses; every fault is one sentence with file, key, rule and value.
+
+Keys of the file have hyphens where fields have underscores. A section that is a dictionary holds any
+options of fairseq.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from fairseq_floater.errors import UsageError, shown
+
+_LARGEST_SEED = 2**32 - 1  # numpy's
+_HIGHEST_RATE = 1000  # a whole number of YAML may be too large to be halved
+_Sections = TypeVar("_Sections")
+
+
+class ConfigError(UsageError):
+    """A configuration that does not make sense; the message names file, key, rule and value."""
+
+
+def read_sections(path: Path, kind: type[_Sections], own: Collection[str]) -> _Sections:
+    """Read a configuration whose top level is ``kind``, a dataclass of sections and a ``seed``.
+
+    Args:
+        path: the YAML file.
+        kind: the dataclass.
+        own: the sections that are dataclasses themselves; the others hold options of fairseq.
+
+    Raises:
+        ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
+    """
+    loaded = {name.replace("-", "_"): v for name, v in _load(path, kind).items()}
+    for name in {*own} & {*loaded}:
+        loaded[name] = {str(k).replace("-", "_"): v for k, v in loaded[name].items()}
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(kind), loaded)
+    except ConfigKeyError as error:
+        raise ConfigError(f"{path}: {_unknown_key(error)}") from None
+    except (OmegaConfBaseException, ValueError) as error:
+        key, reason = getattr(error, "full_key", ""), str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"{path}: {_where(key)} is of the wrong kind: {reason}.") from None
+    check_missing(path, OmegaConf.missing_keys(merged))
+    return cast(_Sections, OmegaConf.to_object(merged))
+
+
+def _load(path: Path, kind: type) -> dict[str, Any]:
+    """Return the sections of a YAML file as plain dictionaries."""
+    if not path.exists():
+        raise ConfigError(f"There is no configuration {path}.")
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except Exception as error:  # PyYAML and what it calls raise what they like
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} must hold sections {', '.join(_keys(kind))}.")
+    for name in sorted({*loaded} & {*_keys(kind)} - {"seed"}):
+        if not isinstance(loaded[name], dict):
+            raise ConfigError(f"{path}: `{name}` must be a section of keys.")
+    return {str(name): value for name, value in loaded.items()}
+
+
+def _keys(section: type) -> list[str]:
+    return [field.name.replace("_", "-") for field in fields(section)]
+
+
+def key_name(full_key: str) -> str:
+    """Return a key as files have it: ``budget: max-tokens`` for ``budget.max_tokens``."""
+    return full_key.replace("_", "-").replace(".", ": ")
+
+
+def _where(section: str) -> str:
+    return f"`{key_name(section)}`" if section else "the file"
+
+
+def _unknown_key(error: ConfigKeyError) -> str:
+    section, key = str(error.full_key).rpartition(".")[0], key_name(str(error.key))
+    known = _keys(error.object_type)
+    near = difflib.get_close_matches(key, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}."
+    return f"{_where(section)} has the unknown key {shown(key)[1:-1]}; {advice}"
+
+
+# Rules that types do not say; each raises ConfigError.
+
+
+def check_missing(path: Path, missing: Iterable[str]) -> None:
+    """Refuse a file that lacks keys, ``budget.max_tokens`` or ``tasks.rte.lr``."""
+    for section, _, key in sorted(name.rpartition(".") for name in missing):
+        raise ConfigError(f"{path}: {_where(section)} lacks {key_name(key)}.")
+
+
+def require(path: Path, holds: object, key: str, rule: str, value: object) -> None:
+    """Refuse ``value`` of ``key`` unless ``holds``; ``rule`` completes "must be"."""
+    if not holds:
+        raise ConfigError(f"{path}: `{key}` must be {rule}, but is {shown(value)} instead.")
+
+
+def check_seed(path: Path, seed: int) -> None:
+    """Refuse seeds that numpy does not take."""
+    require(path, 0 <= seed <= _LARGEST_SEED, "seed", f"from 0 to {_LARGEST_SEED}", seed)
+
+
+def check_rate(path: Path, key: str, rate: object) -> None:
+    """Refuse a learning rate that is no number, or none to train with."""
+    holds = isinstance(rate, (int, float)) and 0 < rate <= _HIGHEST_RATE
+    require(path, holds, key, f"a number above 0, at most {_HIGHEST_RATE}", rate)
+
+
+def check_flat(path: Path, section: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of fairseq that are neither a value nor a list of values."""
+    for key, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        flat = not any(isinstance(v, (dict, list)) for v in values)
+        require(path, flat, f"{section}: {key}", "numbers, true, false or text", value)

@@ -1,0 +1,104 @@
+"""Count positions by what a query sees in the tokens between it and a key (CoPE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import AttentionPart, WithoutTable
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.transforms import At
+
+
+class CopePart(AttentionPart):
+    """Hold the vectors of one block: [n, D], in an encoder [2 n, D], those of keys behind last.
+
+    Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S], of which the sign counts.
+    """
+
+    needs_between = True
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        self.count = spec.options["cope_positions"]
+        sides = 1 if spec.causal else 2
+        self.vectors = nn.Parameter(torch.zeros(sides * self.count, spec.head_dim))
+
+    def between(
+        self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables
+    ) -> Tensor:
+        (distances,) = tables
+        behind = distances < 0
+        counted = self._counted(q, k, hidden, distances).clamp(max=self.count - 1)
+        below = counted.floor()
+        rows = below.long()
+        above = (rows + 1).clamp(max=self.count - 1)
+        if not self.spec.causal:
+            first = self.count * behind.long()
+            rows, above = rows + first, above + first
+        products = q @ self.vectors.to(q.dtype).T  # [B, H, T, sides n]
+        share = (counted - below).to(q.dtype)
+        return products.gather(-1, rows) * (1 - share) + products.gather(-1, above) * share
+
+    def _counted(self, q: Tensor, k: Tensor, hidden: Tensor | None, distances: Tensor) -> Tensor:
+        """Sum the gates from each key to the query, both included: float32 [B, H, T, S]."""
+        gates = torch.sigmoid((q * self.scaling(q.size(-1))) @ k.transpose(2, 3)).float()
+        if hidden is not None:
+            gates = gates.masked_fill(hidden, 0.0)
+        ahead = gates.masked_fill(distances < 0, 0.0)
+        counted = ahead.flip(-1).cumsum(-1).flip(-1)
+        if self.spec.causal:
+            return counted
+        behind = gates.masked_fill(distances > 0, 0.0).cumsum(-1)
+        return torch.where(distances < 0, behind, counted)
+
+
+class CopePositions(WithoutTable):
+    """Add q_i e[pi_ij] to the logits s_ij, pi_ij the sum of sigmoid(s_il) over l = j .. i.
+
+    A query counts only the tokens it cares for: words of a kind, ends of sentences. e[pi] lies between
+    the vectors of the two whole numbers next to pi; from n - 1 on, n = ``--cope-positions``, all counts
+    look alike. In an encoder keys behind the query are counted to the right, l = i .. j, and have
+    vectors of their own. Logits are formed twice, once to count, and attention stays fused.
+
+    Parameters: n D a block, shared by its heads; in an encoder 2 n D.
+    """
+
+    name = "cope"
+    title = "CoPE"
+    formula = "logits + q_i e[sum of sigmoid(logits) from j to i]"
+    source = "Golovneva et al. 2024; both directions: this project"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    silent_at_zero = ("vectors",)
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("--cope-positions", 64, "vectors n; all counts from n - 1 on share the last", int),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        if options["cope_positions"] < 2:
+            raise ValueError(
+                f"`--cope-positions` must be at least 2, but is {options['cope_positions']} instead: "
+                "with one vector no count differs from another."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"{options['cope_positions']} contextual positions"
+
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
+        return "--cope-positions", options["cope_positions"]
+
+    def build_block(self, block_index: int) -> CopePart:
+        return CopePart(block_index, self.spec)
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        return [(at.distances[:, None],)] * len(blocks)

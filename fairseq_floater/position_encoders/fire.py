@@ -1,0 +1,105 @@
+"""Learn a function of the distance relative to the query's position as a bias of the logits (FIRE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.in_attention import WithoutTable
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.transforms import At
+
+# The paper's: width of f, c at the start, and what keeps the divisor from 0.
+WIDTH, FIRST_C, EPSILON = 32, 0.1, 1e-6
+
+
+class FirePositions(WithoutTable):
+    """Add f(psi(d) / psi(max(L, i)))_h to the logits, psi(z) = ln(1 + |c z|), one f for all blocks.
+
+    f is Linear(1, 32), ReLU, Linear(32, H). A distance counts as a share of the sentence so far, so that
+    longer sentences bring no new input to f; up to L = l ``--fire-threshold``, l learned from 1 on, it
+    counts as itself. An encoder's key behind the query makes the input negative and takes j for i.
+    The bias depends on i and j, never on how many tokens there are; no table of it is kept.
+
+    Parameters: 66 + 33 H a stack: f, c and l.
+    """
+
+    name = "fire"
+    title = "FIRE"
+    formula = "logits + f(ln(1 + c |i - j|) / ln(1 + c max(L, i)))_h"
+    source = "Li et al. 2024; both directions: this project"
+    relative = False
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    continuous = True
+    silent_at_zero = ("outer.weight", "outer.bias")
+    options: ClassVar[tuple[Option, ...]] = (
+        Option(
+            "--fire-threshold",
+            16,
+            "position L up to which a distance counts as itself, from where on as a share of the "
+            "sentence so far; at the start, for a multiple of it is learned (the paper: 512)",
+            int,
+        ),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        if options["fire_threshold"] < 1:
+            raise ValueError(
+                f"`--fire-threshold` must be at least 1, but is {options['fire_threshold']} instead; from "
+                "it on, distances count as shares of the sentence so far."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"shares of the sentence from position {options['fire_threshold']} on"
+
+    @classmethod
+    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
+        return "--fire-threshold", options["fire_threshold"]
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.inner = nn.Linear(1, WIDTH)
+        self.outer = nn.Linear(WIDTH, spec.heads)
+        self.c = nn.Parameter(torch.full((1,), FIRST_C))
+        self.threshold = nn.Parameter(torch.ones(1))  # l, times the option
+
+    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        with torch.autocast(at.queries.device.type, enabled=False):
+            biases = self.of_shares(self.shares(at))
+        return biases.to(dtype).permute(0, 3, 1, 2)
+
+    def shares(self, at: At) -> Tensor:
+        """Return sign(d) psi(d) / psi(max(L, i, j)), between -1 and 1: float32 [B or 1, T, S]."""
+        c = self.c.float()
+        limit = (self.threshold.float() * self.spec.options["fire_threshold"]).abs()
+        distances = at.distances / at.rows_per_token
+        later = torch.maximum(at.queries[:, :, None], at.keys[:, None, :]) / at.rows_per_token
+        found = torch.log1p((c * distances).abs())
+        return found.copysign(distances) / (torch.log1p((c * later.maximum(limit)).abs()) + EPSILON)
+
+    def of_shares(self, shares: Tensor) -> Tensor:
+        """Apply f to ``shares`` [...] within [-1, 1]: float32 [..., H].
+
+        f is linear between the 32 places where a unit of its ReLU turns on or off. Looking up the piece
+        takes room for H numbers a pair of tokens; the 32 units themselves would take four times that.
+        """
+        weight, bias = self.inner.weight.float()[:, 0], self.inner.bias.float()
+        with torch.no_grad():
+            turns = (-bias / weight).nan_to_num(1.0).clamp(-1, 1).sort().values
+            edges = F.pad(F.pad(turns, (1, 0), value=-1.0), (0, 1), value=1.0)
+            middles = (edges[1:] + edges[:-1]) / 2
+            is_on = (middles[:, None] * weight + bias > 0).float()  # [33, 32]
+            pieces = torch.bucketize(shares, turns)
+        outer = self.outer.weight.float().T
+        values = torch.cat([(is_on * weight) @ outer, (is_on * bias) @ outer], dim=1)
+        slopes, starts = F.embedding(pieces, values).chunk(2, dim=-1)
+        return slopes * shares[..., None] + starts + self.outer.bias.float()

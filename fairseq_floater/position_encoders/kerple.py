@@ -1,0 +1,83 @@
+"""Subtract from the logits a kernel of the distance whose shape is learned (KERPLE)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, DistanceBias
+from fairseq_floater.position_encoders.options import Option
+
+# Both numbers stay at or above it, and the exponent of a power at or below 2, where kernels are defined.
+SMALLEST, LARGEST_EXPONENT = 0.01, 2.0
+
+
+class Within(torch.autograd.Function):
+    """Clamp to [low, high]; a number outside still gets a gradient that leads it back in.
+
+    The authors' code resets the parameters themselves before each use, which a pass of evaluation
+    should not do. With clamp's own gradient a number once outside would stay there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.limits = low, high
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (x,), (low, high), (gradient,) = ctx.saved_tensors, ctx.limits, gradients
+        outwards = (x < low) & (gradient > 0) | (x > high) & (gradient < 0)
+        return gradient.masked_fill(outwards, 0.0), None, None
+
+
+class KerplePositions(DistanceBias):
+    """Add -r1 ln(1 + r2 |d|), or with ``--kerple-kernel power`` -r2 |d|^r1, to the logits.
+
+    Each head has its r1 and r2, in an encoder for each side of the query; blocks share them. Both are at
+    least 0.01, the exponent at most 2. Any length; ln grows so slowly that far keys keep some weight.
+
+    Parameters: r, [2, sides, H], r1 and r2 of each side and head: 2 H in a decoder, 4 H in an encoder.
+    """
+
+    name = "kerple"
+    title = "KERPLE"
+    formula = "logits - r1_h ln(1 + r2_h |i - j|)"
+    source = "Chi et al. 2022; both directions: this project"
+    data_driven = True
+    parameter_efficient = True
+    options: ClassVar[tuple[Option, ...]] = (
+        Option(
+            "--kerple-kernel",
+            "log",
+            "how logits fall with the distance: r1 ln(1 + r2 |d|) (log) or r2 |d|^r1 (power)",
+            str,
+            ("log", "power"),
+        ),
+    )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"kernel {options['kerple_kernel']}"
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        drawn = torch.rand(2, 1 if spec.causal else 2, spec.heads)
+        drawn[0] *= 2  # r1
+        self.r = nn.Parameter(drawn)
+
+    def biases(self, distances: Tensor) -> Tensor:
+        is_power = self.spec.options["kerple_kernel"] == "power"
+        highest = LARGEST_EXPONENT if is_power else float("inf")
+        behind = (distances < 0).long()
+        length = distances.abs()[:, None]
+        r1 = Within.apply(self.r[0].float(), SMALLEST, highest)[behind]  # [N, H]
+        r2 = Within.apply(self.r[1].float(), SMALLEST, float("inf"))[behind]
+        if is_power:
+            # Further down no key has any weight, and float16 ends.
+            return (-r2 * length**r1).clamp(min=HIDING_BIAS)
+        return -r1 * torch.log1p(r2 * length)

@@ -1,0 +1,63 @@
+"""Add to the logits the product of two tokens' sinusoids, scaled for each head (Sandwich)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.in_attention import (
+    BIAS_DIRECTION,
+    DistanceBias,
+    Gate,
+    directed,
+)
+from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
+from fairseq_floater.position_encoders.transforms import At
+
+# Pairs of sine and cosine, half of the sinusoid's width, whatever the model's: 128 in the paper.
+PAIRS = 64
+
+
+class SandwichPositions(DistanceBias):
+    """Add H / (8 (h + 1)) sum_c cos(d w_c) to the logits, w_c = 10000^(-c/64), c = 0 .. 63.
+
+    The sum is the product of two sinusoids 128 wide; over the distance it falls about as its
+    logarithm, so that far keys keep some weight, the more the later the head. Any length; nothing is
+    learned. In an encoder the sum is blind to direction; ``--bias-direction`` breaks the tie.
+
+    Parameters: none; with ``--position-base keep`` a gate a stack.
+    """
+
+    name = "sandwich"
+    title = "Sandwich"
+    formula = "logits + H / (8 h) sum_c cos((i - j) w_c)"
+    source = "Chi et al. 2023; both directions: this project"
+    data_driven = False
+    parameter_efficient = True
+    silent_at_zero = ("gate.weight",)
+    options = (BIAS_DIRECTION,)
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"direction {options['bias_direction']}"
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.gate = Gate(spec)
+
+    def biases(self, distances: Tensor) -> Tensor:
+        heads = torch.arange(1, self.spec.heads + 1, device=distances.device)
+        frequencies = pair_frequencies(PAIRS, device=distances.device)
+
+        def products(length: Tensor) -> Tensor:
+            summed = (length.double()[:, None] * frequencies).cos().sum(1, keepdim=True)
+            return (summed * self.spec.heads / (8 * heads)).float()
+
+        return directed(products, distances, self.spec)
+
+    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        return self.gathered(self.gate(self(at.num_rows, blocks, dtype, at.rows_per_token)), at)

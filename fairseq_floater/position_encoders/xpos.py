@@ -1,0 +1,77 @@
+"""Turn queries and keys, and let a decoder's products fade with distance (xPos)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.rope import VALUES, RopePart, RopePositions
+
+# The share of a head's channels that keeps the first pair from fading at once.
+GAMMA = 0.4
+
+
+class XposPart(RopePart):
+    """Turn and scale q and k of one block; tables: cos and sin of q, then in a decoder of k."""
+
+    def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
+        return super().turn(x, stream, tables[-2:] if stream == "k" else tables[:2])
+
+
+class XposPositions(RopePositions):
+    """Turn the pair c of q_i and k_j as RoPE does; a decoder's product fades by z_c^((i - j) / S).
+
+    z_c = (2c + 0.4 R) / (1.4 R) over the R channels that are turned, S = ``--xpos-scale-base``: q_i is
+    multiplied by z_c^(i / S) and k_j by z_c^(-j / S). An encoder, where the factor of a key behind the
+    query would grow, has plain RoPE. Counting from the first token makes a row independent of the
+    length, as cached keys need; the paper's code counts from the middle, which gives the same logits.
+    So factors grow with the position, to 2e4 at 4,096: past 4,500 tokens float16 cannot hold them,
+    which is an error that says so. Past the trained length come angles that were never met, faded.
+
+    Shapes: table [N, 2, R / 2], cos and sin; in a decoder [N, 4, R / 2], those of q, then of k.
+    Parameters: none; ``--rope-learned``: w, R / 2 a stack.
+    """
+
+    name = "xpos"
+    title = "xPos"
+    formula = "q_i, k_j turned by i w, j w; decoder: product times z^((i - j) / 512)"
+    source = "Sun et al. 2023; encoder: RoPE"
+    range_advice = (
+        "Raise --xpos-scale-base, or use float32 or bfloat16 for sentences as long as this."
+    )
+    options = (
+        Option("--xpos-scale-base", 512.0, "distance S at which pair c has faded to z_c", float),
+        *(option for option in RopePositions.options if option is not VALUES),
+    )
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any], target: str) -> None:
+        super().check_options(options, target)
+        if not 0 < options["xpos_scale_base"] < float("inf"):
+            raise ValueError(
+                "`--xpos-scale-base` must be positive, but is "
+                f"{options['xpos_scale_base']} instead; 512 is the paper's."
+            )
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return f"{super().describe(options, target)}, scale base {options['xpos_scale_base']:g}"
+
+    def build_block(self, block_index: int) -> XposPart:
+        return XposPart(block_index, self.spec)
+
+    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+        turns = super().compute_between(num_rows, rows_per_token, blocks)
+        if not self.spec.causal:
+            return turns
+        width = 2 * self.pairs
+        channels = torch.arange(0, width, 2, dtype=torch.float64, device=turns.device)
+        fading = ((channels + GAMMA * width) / ((1 + GAMMA) * width)).log()
+        places = torch.arange(num_rows, dtype=torch.float64, device=turns.device) / rows_per_token
+        exponents = places[:, None, None] / self.spec.options["xpos_scale_base"] * fading
+        return torch.cat([turns * exponents.exp(), turns * (-exponents).exp()], dim=1).float()

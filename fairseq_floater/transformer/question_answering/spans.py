@@ -1,0 +1,97 @@
+"""Search the best answer: windows of a passage, logits of their tokens, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Span(NamedTuple):
+    """An answer found in a window.
+
+    Attributes:
+        score: start logit + end logit; -inf where the window has no token.
+        first, last: subwords of the passage, both within the answer.
+        answerable: logit that the window holds an answer.
+    """
+
+    score: float
+    first: int
+    last: int
+    answerable: float
+
+
+def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Cut a passage into overlapping windows: (begin, tokens) of each; every token is in one at least.
+
+    Args:
+        length: tokens of the passage.
+        room: tokens that a window can hold, at least 1.
+        stride: tokens from the beginning of a window to that of the next; more than ``room`` counts as it.
+    """
+    step = min(stride, room)
+    found = [(0, min(room, length))]
+    while sum(found[-1]) < length:
+        begin = found[-1][0] + step
+        found.append((begin, min(room, length - begin)))
+    return found
+
+
+def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """Find the span with the greatest start + end logit in each row; among equals the shortest, then first.
+
+    Args:
+        start, end: logits [B, T].
+        inside: which tokens an answer may have, bool [B, T]; those of a row are neighbours.
+        longest: tokens of the longest answer.
+
+    Returns:
+        Scores [B], float32, -inf in a row without such a token; first and last token [B, 2].
+    """
+    floor = float("-inf")
+    first = start.float().masked_fill(~inside, floor)
+    last = end.float().masked_fill(~inside, floor)
+    score = first.new_full((len(first),), floor)
+    span = torch.zeros(len(first), 2, dtype=torch.long, device=first.device)
+    for more in range(min(longest, first.size(1))):
+        sums = first[:, : first.size(1) - more] + last[:, more:]
+        found, place = sums.max(1)
+        better = found > score
+        score = torch.where(better, found, score)
+        span = torch.where(better[:, None], torch.stack((place, place + more), 1), span)
+    return score, span
+
+
+def best_over_windows(found: Iterable[tuple[int, Span]]) -> dict[int, Span]:
+    """Join the windows of each question.
+
+    Args:
+        found: number of the question and the best span of a window, for all windows.
+
+    Returns:
+        By question, the span with the greatest score (the earliest among equals), and the greatest
+        ``answerable``: a passage answers a question if one of its windows does.
+    """
+    best: dict[int, Span] = {}
+    for question, span in found:
+        known = best.setdefault(question, span)
+        winner = max(known, span, key=lambda s: (s.score, -s.first))
+        answerable = max(known.answerable, span.answerable)
+        best[question] = winner._replace(answerable=answerable)
+    return best
+
+
+def text_of(passage: str, starts: Sequence[int], ends: Sequence[int], span: Span) -> str:
+    """Return the characters of a span, without white space around; nothing where no token was scored.
+
+    Args:
+        passage: the original text.
+        starts, ends: characters ``passage[start:end]`` of each subword.
+        span: as found.
+    """
+    if span.score == float("-inf"):
+        return ""
+    return passage[starts[span.first] : ends[span.last]].strip()

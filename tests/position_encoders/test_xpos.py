@@ -1,0 +1,167 @@
+"""xPos beside x-transformers' rotary embedding with its scales."""
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    build,
+    difference,
+    log_probs,
+    parts,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
+from one_attention import (
+    LENGTH,
+    SIDES,
+    attended,
+    causal_mask,
+    heads_of,
+    logits,
+    logits_differ_by,
+    stack_of,
+    step_by_step,
+    stream,
+    stretched,
+    written_out,
+)
+
+from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.row_range import PositionRangeError
+
+HEAD = 16
+OPTIONS = {
+    "default": {},
+    "options": {"xpos_scale_base": 7.0, "rope_base": 50.0},
+    "partial": {"xpos_scale_base": 20.0, "rope_partial": 0.5},
+}
+every_side = pytest.mark.parametrize("side", SIDES)
+every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+
+
+def turned(stack, x, places):
+    """q and k as x-transformers leaves them, its scales in a decoder alone."""
+    package = pytest.importorskip("x_transformers.x_transformers")
+    spec = stack.positions.spec
+    oracle = package.RotaryEmbedding(
+        int(HEAD * spec.options["rope_partial"]),
+        use_xpos=spec.causal,
+        scale_base=spec.options["xpos_scale_base"],
+        base=spec.options["rope_base"],
+    )
+    angles, scale = oracle(places)
+    of_key = scale**-1.0 if spec.causal else 1.0
+    q, k, v = heads_of(stack, x)
+    turn = package.apply_rotary_pos_emb
+    return turn(q, angles, scale), turn(k, angles, of_key), v
+
+
+@every_side
+@every_option
+@torch.no_grad()
+def test_attention_is_that_of_x_transformers_rotary_embedding(side, options):
+    stack, x = stack_of(side, "xpos", **options), stream()
+    scores, output = written_out(stack, *turned(stack, x, torch.arange(LENGTH)))
+    assert logits_differ_by(stack, logits(stack, x), scores) <= 1e-5
+    for found in (attended(stack, x)[0], attended(stack, x, need_weights=True)[0]):
+        assert difference(found, output) <= 1e-5
+    if side == "decoder":
+        assert difference(step_by_step(stack, x)[0], output) <= 1e-5
+
+
+@every_side
+@every_option
+@torch.no_grad()
+def test_stretched_attention_is_x_transformers_at_real_positions(side, options):
+    stack, x, factors = stack_of(side, "xpos", **options), stream(), (0.5, 2.3)
+    found = attended(stack, x, stretched(*factors))[0]
+    for i, factor in enumerate(factors):
+        places = (4 * factor * torch.arange(LENGTH)).round() / 4
+        expected = written_out(stack, *turned(stack, x[:, i : i + 1], places))[1]
+        assert difference(found[:, i : i + 1], expected) <= 1e-5
+
+
+@torch.no_grad()
+def test_a_decoders_product_fades_and_an_encoders_does_not():
+    fading = (torch.arange(0, HEAD, 2) + 0.4 * HEAD) / (1.4 * HEAD)
+    ones = torch.ones(9, HEAD // 2)
+    encoder, decoder = (
+        stack.positions(9, parts(stack, "positions"), torch.float32).unflatten(1, (-1, 2))
+        for stack in (stack_of(side, "xpos", xpos_scale_base=4.0) for side in SIDES)
+    )
+    assert difference(encoder.norm(dim=2), ones[:, None]) <= 1e-6
+    of_queries, of_keys = decoder.norm(dim=2).unbind(1)
+    assert difference(of_queries[4], fading) <= 1e-6  # cos and sin in the norm leave the factor
+    assert difference(of_queries * of_keys, ones) <= 1e-6
+
+
+@every_option
+@pytest.mark.parametrize("linear", [False, True], ids=["softmax", "linear"])
+def test_decoding_is_forcing_with_every_option(options, linear):
+    kind = {"attention_kind": "linear"} if linear else {}
+    model = visible("xpos", target="attention", **options, **kind)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
+    assert difference(full[real], steps[real]) <= 2e-5
+
+
+@torch.no_grad()
+def test_far_tokens_attend_as_near_ones_do():
+    """Factors of 1e4 on one side and 1e-4 on the other leave the product exact in float32."""
+    stack, x = stack_of("decoder", "xpos"), stream()
+    table = stack.positions(4096, parts(stack, "positions"), torch.float32)
+    assert 1.9e4 < float(table.abs().max()) < 2.3e4
+    near = written_out(stack, *turned(stack, x, torch.arange(LENGTH)))[0]
+    q, k, _ = heads_of(stack, x)
+    rows = table[4096 - LENGTH :].flatten(1).chunk(4, dim=-1)
+    part = stack.layers[0].positions
+    far = part.turn(q, "q", rows) @ part.turn(k, "k", rows).transpose(2, 3) / HEAD**0.5
+    seen = causal_mask(stack) == 0
+    assert difference(far[..., seen], near[..., seen]) <= 1e-5
+
+
+def test_what_float16_cannot_hold_is_an_error():
+    model = visible("xpos", target="attention")
+    blocks = parts(model.decoder, "positions")
+    with torch.no_grad():
+        assert model.decoder.positions(4000, blocks, torch.float16).isfinite().all()
+        with pytest.raises(
+            PositionRangeError, match=r"Position 45\d\d of xpos .*--xpos-scale-base"
+        ):
+            model.decoder.positions(5000, blocks, torch.float16)
+
+
+@pytest.mark.parametrize(("partial", "count"), [(1.0, 32), (0.25, 8)])
+def test_learned_frequencies_are_ropes(partial, count):
+    options = {"rope_partial": partial, "rope_learned": True}
+    added = added_parameters("floater_transformer", "xpos", "all", **options)
+    assert added == {f"{side}.positions.frequencies": count for side in SIDES}
+    assert not added_parameters("floater_transformer", "xpos", "all")
+
+
+def test_what_is_said_of_the_options():
+    cls = POSITION_ENCODERS["xpos"]
+    options = {"rope_base": 500.0, "rope_partial": 0.5, "rope_learned": False}
+    said = cls.describe({**options, "xpos_scale_base": 64.0}, "attention")
+    assert said == "q, k turned, base 500, partial 0.5, scale base 64"
+    assert "--rope-values" not in {option.name for option in cls.options}
+    model = build("xpos", target="attention", rope_values=True)  # of another encoder
+    assert model.encoder.positions.relative
+
+
+@pytest.mark.parametrize("base", [0.0, -512.0, float("inf"), float("nan")])
+def test_a_scale_base_that_fades_nothing_is_refused(base):
+    words = f"`--xpos-scale-base` must be positive, but is {base} instead"
+    with pytest.raises(ValueError, match=words):
+        build("xpos", target="attention", xpos_scale_base=base)
+
+
+def test_ropes_options_are_checked_too():
+    with pytest.raises(ValueError, match="`--rope-base` must be more than 1, but is 1.0 instead"):
+        build("xpos", target="attention", rope_base=1.0)
+    with pytest.raises(ValueError, match="--position-encoder xpos needs an even number"):
+        build("xpos", target="attention", encoder_embed_dim=30, decoder_embed_dim=30)

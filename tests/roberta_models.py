@@ -1,0 +1,89 @@
+"""Small RoBERTas for tests, ours and fairseq's, with data that fairseq's own tasks read. Not a test file."""
+
+from argparse import Namespace
+
+import torch
+import toy as toys
+from fairseq import models
+from helpers import randomise_positions, task
+
+from fairseq_floater.transformer.shapes import ROBERTA_SIZES
+
+TINY = "floater_roberta_tiny"
+#: fairseq's names of the tiny shape, which it has none of
+SHAPE = dict(
+    zip(
+        (
+            *("encoder_embed_dim", "encoder_layers"),
+            *("encoder_attention_heads", "encoder_ffn_embed_dim"),
+        ),
+        ROBERTA_SIZES[TINY],
+        strict=True,
+    )
+)
+FLAGS = [
+    word for name, size in SHAPE.items() for word in ("--" + name.replace("_", "-"), str(size))
+]
+TRAINING = (
+    *("--optimizer", "adam", "--lr", "0.01", "--clip-norm", "1.0", "--cpu", "--num-workers", "0"),
+    *("--required-batch-size-multiple", "1", "--seed", "1", "--log-format", "simple"),
+    *("--log-interval", "1", "--no-epoch-checkpoints", "--max-update", "12"),
+)
+
+
+def roberta(encoder=None, blocks="all", target=None, arch=TINY, seed=0, **args):
+    """A model through fairseq's registries; without ``encoder``, whatever ``arch`` says."""
+    if encoder is not None:
+        args.update(position_encoder=encoder, position_blocks=blocks, position_target=target)
+    args.setdefault("max_positions", 24)
+    torch.manual_seed(seed)
+    return models.build_model(Namespace(arch=arch, **args), task())
+
+
+def plain(seed=0, **args):
+    """fairseq's own RoBERTa of the same shape."""
+    return roberta(arch="roberta", seed=seed, **{**SHAPE, **args})
+
+
+def visible(encoder, blocks="all", target=None, **args):
+    """A model in evaluation whose positions have a size that nobody can overlook."""
+    return randomise_positions(roberta(encoder, blocks, target, **args)).eval()
+
+
+@torch.no_grad()
+def logits(model, tokens, **how):
+    """The masked language model's: [B, T, V]."""
+    return model(tokens, **how)[0]
+
+
+def make_data(folder):
+    """Binarise text for masked_lm (``folder``/mlm) and sentence_prediction (``folder``/glue)."""
+    words = [[f"w{i % 7 if k % 4 == 3 else 0}" for k in range(2 + i % 9)] for i in range(32)]
+    sentences = [f"<s> {' '.join(of_one)}" for of_one in words]
+    texts = {"input0": sentences, "label": [f"l{i % 2}" for i in range(32)]}
+    for name, lines in texts.items():
+        raw = folder / f"{name}.txt"
+        raw.write_text("".join(f"{line}\n" for line in lines))
+        words = ["--only-source", "--trainpref", raw, "--validpref", raw, "--workers", "1"]
+        if name == "label":
+            words += ["--destdir", folder / "glue" / "label"]
+        else:
+            words += ["--destdir", folder / "glue" / "input0"]
+        toys.fairseq("preprocess", *words)
+    (folder / "mlm").symlink_to(folder / "glue" / "input0")
+    return folder
+
+
+def train_masked(data, save_dir, *options, **how):
+    """fairseq-train on masked_lm; later options win."""
+    words = [data / "mlm", "--task", "masked_lm", "--criterion", "masked_lm", *TRAINING]
+    words += ["--sample-break-mode", "complete", "--tokens-per-sample", "24", "--batch-size", "2"]
+    return toys.fairseq("train", *words, "--save-dir", save_dir, *options, **how)
+
+
+def train_sentences(data, save_dir, *options, **how):
+    """fairseq-train on sentence_prediction of two classes; later options win."""
+    words = [data / "glue", "--task", "sentence_prediction", "--criterion", "sentence_prediction"]
+    words += ["--num-classes", "2", "--max-positions", "24", "--batch-size", "8", *TRAINING]
+    words += ["--init-token", "0", "--separator-token", "2"]
+    return toys.fairseq("train", *words, "--save-dir", save_dir, *options, **how)

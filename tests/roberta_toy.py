@@ -1,0 +1,90 @@
+"""A small RoBERTa with its dictionary, and binarised data for it, made without a process of fairseq's."""
+
+from argparse import Namespace
+
+import torch
+from fairseq.data import Dictionary, indexed_dataset
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+WORDS = 30
+LONGEST = 32  # tokens
+SHAPE = {
+    "encoder_layers": 2,
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 24,
+    "encoder_attention_heads": 2,
+    "max_positions": LONGEST,
+}
+
+
+def dictionary(words=WORDS):
+    found = Dictionary()
+    for i in range(words):
+        found.add_symbol(f"w{i}")
+    return found
+
+
+def save_dictionary(folder, words=WORDS):
+    folder.mkdir(parents=True, exist_ok=True)
+    dictionary(words).save(str(folder / "dict.txt"))
+
+
+def write_split(folder, split, sentences):
+    """Binarise sentences of numbers of words (0 to WORDS - 1), an end symbol after each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    builder = indexed_dataset.make_builder(str(folder / f"{split}.bin"), "mmap", WORDS + 4)
+    for words in sentences:
+        builder.add_item(torch.tensor([4 + w for w in words] + [2]))
+    builder.finalize(str(folder / f"{split}.idx"))
+
+
+def sentence(length, number):
+    return [(5 * i * i + 3 * i + 7 * number) % WORDS for i in range(length)]
+
+
+def write_text(folder, lengths=(9, 14, 3, 20, 25, 7, 30, 11, 2, 18) * 4):
+    """Text for the masked-LM task."""
+    save_dictionary(folder)
+    write_split(folder, "valid", [sentence(length, i) for i, length in enumerate(lengths)])
+
+
+def save_model(
+    path, *, arch="roberta", seed=0, heads=(), task=None, criterion="masked_lm", **options
+):
+    """Save a model, random and far from uniform, as fairseq's trainer does.
+
+    ``heads``: (name, classes) of those that a task has registered; ``task``: the task's options.
+    """
+    torch.manual_seed(seed)
+    args = Namespace(arch=arch, **{**SHAPE, **options})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    words = dictionary()
+    words.add_symbol("<mask>")
+    given = Namespace(source_dictionary=words, target_dictionary=words)
+    model = ARCH_MODEL_REGISTRY[arch].build_model(args, given)
+    for name, classes in heads:
+        model.register_classification_head(name, num_classes=classes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    given_task = task or {"_name": "masked_lm", "data": "elsewhere"}
+    state = {
+        "args": None,
+        "cfg": {
+            "common": {"tpu": False, "seed": 1},
+            "model": args,
+            "task": given_task,
+            "criterion": {"_name": criterion},
+        },
+        "model": model.state_dict(),
+        "criterion": None,
+        "optimizer_history": [
+            {"criterion_name": criterion, "optimizer_name": "adam", "num_updates": 1}
+        ],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 2}},
+    }
+    state["optimizer_history"][0]["lr_scheduler_state"] = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, path)
+    return path

@@ -1,0 +1,188 @@
+"""What `--floater-train` trains, in translation and in a RoBERTa, and what a frozen flow costs."""
+
+import logging
+
+import helpers
+import pytest
+import roberta_models as robertas
+import torch
+from fairseq.optim.adam import Adam
+from helpers import source_batch
+
+from fairseq_floater.position_encoders.floater_training import SCOPES
+
+# Of h, of p(0), and of all else: whether they are trained.
+TRAINED = {
+    "all": (True, True, True),
+    "flow": (True, True, False),
+    "dynamics": (True, False, False),
+    "transformer": (False, False, True),
+    "rest": (False, True, True),
+}
+every_scope = pytest.mark.parametrize("scope", SCOPES)
+
+
+def part_of(name):
+    """0 for h, 1 for p(0), 2 for the Transformer."""
+    return 0 if ".dynamics." in name else 1 if "positions.values" in name else 2
+
+
+def build(kind, **options):
+    """With values of h and p(0) through which gradients reach all of both."""
+    options = {"dropout": 0.0, "attention_dropout": 0.0, **options}
+    make = helpers.build if kind == "translation" else robertas.roberta
+    return helpers.randomise_positions(make("floater", "all", "qkv", **options))
+
+
+def loss_of(model):
+    if hasattr(model, "decoder"):
+        return helpers.loss_of(model)
+    tokens = source_batch()
+    if "two" in model.classification_heads:
+        head = model(tokens, classification_head_name="two")[0].log_softmax(-1)[:, 0].mean()
+    else:
+        head = 0
+    return head - model(tokens)[0].log_softmax(-1)[..., 7].mean()
+
+
+@every_scope
+@pytest.mark.parametrize("kind", ["translation", "roberta"])
+def test_what_is_trained_moves_and_nothing_else(kind, scope):
+    model = build(kind, floater_train=scope).train()
+    if kind == "roberta":
+        model.register_classification_head("two", num_classes=2)  # as a task does, afterwards
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    # fairseq's optimiser is given what requires a gradient; weight decay moves the rest besides.
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = Adam(trained, lr=0.01, weight_decay=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model.train()).backward()
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        expected = TRAINED[scope][part_of(name)] or name.startswith("classification_heads")
+        assert torch.equal(parameter, before[name]) != expected, name
+
+
+@pytest.mark.parametrize("kind", ["translation", "roberta"])
+def test_freezing_is_training_the_transformer(kind):
+    names = [
+        {n for n, p in build(kind, **options).named_parameters() if p.requires_grad}
+        for options in ({"floater_freeze": True}, {"floater_train": "transformer"})
+    ]
+    assert names[0] == names[1] and {part_of(name) for name in names[0]} == {2}
+    assert build(kind, floater_freeze=True, floater_train="transformer")
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_flow_alone_learns_under_activation_checkpointing(checkpoint):
+    options = {"floater_train": "flow", "checkpoint_activations": checkpoint}
+    model = build("roberta", **options).train()
+    loss_of(model).backward()
+    grads = [p.grad for p in model.parameters() if p.requires_grad]
+    assert grads and all(g is not None and g.any() for g in grads)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"floater_freeze": True, "floater_train": "all"},
+            "`--floater-train` must be transformer with `--floater-freeze`.* is all",
+        ),
+        ({"floater_train": "h"}, "`--floater-train` must be one of all, flow"),
+        ({"floater_start": "end"}, "`--floater-start` must be one of zero, bias"),
+        (
+            {"floater_start": "bias", "position_target": "hidden"},
+            "`--floater-start` must be zero with `--position-target` hidden",
+        ),
+        (
+            {"position_encoder": "t5", "floater_train": "rest"},
+            "`--floater-train` must be all with --position-encoder t5, but is rest",
+        ),
+        (
+            {"position_encoder": "rnn", "floater_start": "bias"},
+            "`--floater-start` must be zero with --position-encoder rnn, but is bias",
+        ),
+    ],
+)
+def test_contradictions_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        robertas.roberta(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [
+        ({"floater_train": "dynamics"}, True),
+        ({"floater_train": "dynamics", "floater_start": "bias"}, False),
+        ({"floater_train": "dynamics", "position_target": "hidden"}, False),
+        ({"floater_train": "flow"}, False),
+        ({}, False),
+    ],
+)
+def test_one_trajectory_for_all_is_warned_of(options, warns, caplog):
+    with caplog.at_level(logging.INFO, logger="fairseq_floater"):
+        robertas.roberta(**options)
+    said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [("all blocks, and q, k and v alike, get one trajectory" in line) for line in said] == (
+        [True] * warns
+    )
+    scope = options.get("floater_train")
+    assert any(f"trained: {scope}" in r.getMessage() for r in caplog.records) == bool(scope)
+
+
+# Of a flow that is frozen the table is kept in training too.
+
+
+def counted(model, monkeypatch):
+    signal, calls = model.encoder.sentence_encoder.positions, []
+
+    def compute(*args, _compute=signal.compute):
+        calls.append(_compute(*args))
+        return calls[-1]
+
+    monkeypatch.setattr(signal, "compute", compute)
+    return calls
+
+
+@every_scope
+def test_a_frozen_flow_is_solved_once(scope, monkeypatch):
+    model = build("roberta", floater_train=scope)
+    calls = counted(model, monkeypatch)
+    for update in range(4):
+        model.train().set_num_updates(update)
+        loss_of(model).backward()
+    assert len(calls) == (1 if scope == "transformer" else 4)
+
+
+def test_a_frozen_flow_is_solved_anew_where_it_changed(monkeypatch):
+    model = build("roberta", floater_train="transformer").train()
+    calls = counted(model, monkeypatch)
+    first = loss_of(model)
+    model.load_state_dict(model.state_dict())
+    assert torch.equal(loss_of(model), first) and len(calls) == 2
+    with torch.no_grad():
+        model.encoder.sentence_encoder.positions.dynamics.bias2.mul_(2)  # unannounced
+    assert not torch.equal(loss_of(model), first) and len(calls) == 3
+    model.requires_grad_(True)
+    loss_of(model).backward()
+    assert len(calls) == 4
+    assert model.encoder.sentence_encoder.positions.dynamics.bias2.grad.any()
+
+
+def test_evaluation_measures_the_flow_over_all_of_a_robertas_tokens(monkeypatch):
+    from fairseq_floater.ode import flow_solver
+
+    lengths = []
+
+    def choose(dynamics, p0, times, training):
+        lengths.append(len(times))
+        return _choose(dynamics, p0, times, training)
+
+    _choose = flow_solver.choose
+    monkeypatch.setattr(flow_solver, "choose", choose)
+    for positions in (24, 512):
+        with torch.no_grad():
+            build("roberta", max_positions=positions).eval()(source_batch())
+    assert lengths == [256, 512]
