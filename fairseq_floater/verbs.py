@@ -30,6 +30,11 @@ VERBS = {
         "text for masked language modelling: subwords, dictionary, binarised data",
         "data.understanding.cli",
     ),
+    "quizzes": Verb(
+        "the built-in stand-in of RoBERTa's data: masked-LM text, GLUE, RACE and SQuAD in their "
+        "official formats, questions on the order of number words",
+        "data.cli",
+    ),
     "args": Verb(
         "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
     ),

@@ -1,10 +1,12 @@
-"""Add the verbs that need no model: user-dir, and numbers, the built-in corpus."""
+"""Add the verbs that need no model: user-dir, and the built-in corpora, numbers and quizzes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data import number_words
+from fairseq_floater.data.understanding import quizzes as quiz_files
 from fairseq_floater.files import USER_DIR
 from fairseq_floater.verbs import add_verb
 
@@ -47,3 +49,16 @@ def numbers(verbs: Any) -> None:
         action="store_true",
         help="replace a corpus of other parameters",
     )
+
+
+def quizzes(verbs: Any) -> None:
+    """Add ``floater quizzes``, the stand-in of RoBERTa's data."""
+    parser = add_verb(
+        verbs, "quizzes", "floater quizzes quizzes --scale 0.1", quiz_files.write_quizzes
+    )
+    parser.add_argument("out_dir", type=Path, metavar="OUT")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="(1)")
+    text = "multiplies the number of examples (1.0)"
+    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help=text)
+    text = "replace quizzes of another seed or scale"
+    parser.add_argument("--force", action="store_true", help=text)

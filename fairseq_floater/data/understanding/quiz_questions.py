@@ -1,0 +1,193 @@
+"""Make the quizzes' texts, questions and answers: each right by construction, each a matter of order.
+
+Which words there are says nothing about the label of a GLUE task or RACE's right option: the same words
+in another order belong to the other label. A Transformer without positions can only guess, and one
+with positions learns each task in a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from fairseq_floater.data.understanding.quiz_lists import Draws, rank, swapped
+
+Words = Sequence[str]
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+# A paragraph of the donor's text has about so many words: two fill its 64 tokens.
+REPEATED_WORDS = 30
+
+
+class Pairs(NamedTuple):
+    """Describe a task of GLUE.
+
+    Attributes:
+        labels: in the task's own words; the examples take them in turn.
+        span: the fewest and the most words of a list.
+        make: list, label and draws -> the sentence or the two sentences.
+    """
+
+    labels: tuple[str, ...]
+    span: tuple[int, int]
+    make: Callable[[Words, str, Draws], tuple[str, ...]]
+
+
+class Question(NamedTuple):
+    """Hold a question on a list.
+
+    Attributes:
+        text: the question; RACE's has a blank (``_``) where an option belongs.
+        answer: the right words; None where there are none.
+        wrong: RACE: three more options; SQuAD without answer: one that looks like an answer.
+    """
+
+    text: str
+    answer: str | None
+    wrong: tuple[str, ...] = ()
+
+
+def _cola(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Count upwards with gaps; unacceptable: two words are swapped."""
+    rising = sorted(found, key=rank)
+    return (" ".join(rising if label == "1" else swapped(rising, draws.places(len(found)))),)
+
+
+def _sst2(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """End on a larger number than the first (positive) or on a smaller one."""
+    is_right = (rank(found[0]) < rank(found[-1])) == (label == "1")
+    return (" ".join(found if is_right else swapped(found, (0, len(found) - 1))),)
+
+
+def _again(found: Words, label: str, draws: Draws) -> list[str]:
+    """Return the list itself, or one in which every word has moved by as many places."""
+    step = 0 if label == "1" else 1 + draws.below(len(found) - 1)
+    return [*found[step:], *found[:step]]
+
+
+def _mrpc(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Say a list twice; no paraphrase: the second time it is turned round."""
+    return " ".join(found), " ".join(_again(found, label, draws))
+
+
+def _qqp(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Ask for a list forwards and backwards; no duplicate: the second time it is turned round."""
+    other = reversed(_again(found, label, draws))
+    return f"forwards {' '.join(found)} ?", f"backwards {' '.join(other)} ?"
+
+
+def _stsb(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Say a list again in another order; the score is the number of words that keep their places."""
+    moved = sorted(draws.shuffled(range(len(found)))[int(float(label)) :])
+    other = list(found)
+    for place, source in zip(moved, moved[1:] + moved[:1]):
+        other[place] = found[source]
+    return " ".join(found), " ".join(other)
+
+
+def _with_ends(found: Words, ends: tuple[bool, bool], draws: Draws) -> tuple[str, str]:
+    """Order a list so that its ends lie above or below one of its words; return text and word.
+
+    Args:
+        found: with at least ``1 + 2 * max(1, ends of one kind)`` words, so that other orders of the
+            same words have other ends.
+        ends: whether the first and the last word are above the word returned.
+        draws: the stream.
+    """
+    rising = sorted(found, key=rank)
+    margin = 2 if ends[0] == ends[1] else 1
+    middle = margin + draws.below(len(found) - 2 * margin)
+    above, below = draws.shuffled(rising[middle + 1 :]), draws.shuffled(rising[:middle])
+    first, last = (above.pop() if is_above else below.pop() for is_above in ends)
+    inner = draws.shuffled([*above, rising[middle], *below])
+    return " ".join([first, *inner, last]), rising[middle]
+
+
+def _rte(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Say that a list ends above a word, rightly or not: one of its ends does."""
+    is_above = label == "entailment"
+    text, word = _with_ends(found, (not is_above, is_above), draws)
+    return text, f"last above {word}"
+
+
+def _mnli(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Say that both ends of a list are above a word: so they are, neither is, or (neutral) one is."""
+    first = draws.below(2) == 0 if label == "neutral" else label == "entailment"
+    last = not first if label == "neutral" else first
+    text, word = _with_ends(found, (first, last), draws)
+    return text, f"first and last above {word}"
+
+
+def _qnli(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+    """Ask for a beginning above a word, of a list that has one or ends on one."""
+    is_above = label == "entailment"
+    text, word = _with_ends(found, (is_above, not is_above), draws)
+    return f"what comes first above {word} ?", text
+
+
+ENTAILMENT = ("entailment", "not_entailment")
+GLUE = {
+    "CoLA": Pairs(("1", "0"), (4, 7), _cola),
+    "SST-2": Pairs(("1", "0"), (4, 7), _sst2),
+    "MRPC": Pairs(("1", "0"), (5, 5), _mrpc),
+    "QQP": Pairs(("1", "0"), (5, 5), _qqp),
+    # All but 4: where four of five words keep their places, the fifth does too.
+    "STS-B": Pairs(("5.000", "3.000", "2.000", "1.000", "0.000"), (5, 5), _stsb),
+    "MNLI": Pairs(("entailment", "neutral", "contradiction"), (5, 7), _mnli),
+    "QNLI": Pairs(ENTAILMENT, (4, 7), _qnli),
+    "RTE": Pairs(ENTAILMENT, (4, 7), _rte),
+}
+
+
+def race_questions(found: Words, draws: Draws) -> Iterator[Question]:
+    """Ask what a list of at least four words begins with, and what it ends with."""
+    for name, place in (("first", 0), ("last", -1)):
+        other_end = found[-1 - place]
+        wrong = [other_end, *draws.shuffled(found[1:-1])[:2]]
+        yield Question(f"the {name} is _", found[place], tuple(wrong))
+
+
+def squad_questions(
+    found: Words, count: int, has_unanswerable: bool, draws: Draws
+) -> Iterator[Question]:
+    """Ask ``count`` times for the words at one place, or from one place to another.
+
+    Args:
+        found: at most eight words.
+        count: questions, each of which begins at another place.
+        has_unanswerable: every other question asks for a place after the end.
+        draws: the stream.
+    """
+    places = draws.shuffled(range(len(found)))
+    for number in range(count):
+        if has_unanswerable and number % 2:
+            beyond = len(found) + draws.below(len(ORDINALS) - len(found))
+            yield Question(f"what comes {ORDINALS[beyond]} ?", None, (found[-1],))
+            continue
+        start = places[number]
+        end = min(start + draws.below(3), len(found) - 1)
+        asked = ORDINALS[start] if start == end else f"{ORDINALS[start]} to {ORDINALS[end]}"
+        yield Question(f"what comes {asked} ?", " ".join(found[start : end + 1]))
+
+
+def paragraphs(found: Words, draws: Draws) -> Iterator[str]:
+    """Tell of a list in two paragraphs, both true: the text that a donor learns its trade from.
+
+    The first says the list again and again: a masked word stands a few places before and after, so
+    that a small model learns within 300 updates to use places.
+
+    Args:
+        found: three to eight words.
+        draws: the stream.
+    """
+    yield " ".join([*found] * max(2, REPEATED_WORDS // len(found)))
+    kind = draws.below(4)
+    if kind == 0:
+        yield f"backwards {' '.join(reversed(found))}"
+    elif kind == 1:
+        yield " ".join(sorted(found, key=rank))
+    elif kind == 2:
+        question = list(race_questions(found, draws))[draws.below(2)]
+        yield question.text.replace("_", str(question.answer))
+    else:
+        question = next(squad_questions(found, 1, False, draws))
+        yield f"{question.text} {question.answer}"
