@@ -87,7 +87,7 @@ def _field(holder: dict[str, Any], name: str, kind: type, place: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         rule = f"must have {_KINDS[kind]} as its field {name!r}"
         raise SquadError(f"{place} {rule}, but has {shown(value)} instead.")
-    if kind is str and _LONE_SURROGATE.search(value):
+    if isinstance(value, str) and _LONE_SURROGATE.search(value):
         raise SquadError(f"{place} has half a character (a lone surrogate) in its field {name!r}.")
     return value
 
