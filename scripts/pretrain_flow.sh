@@ -7,6 +7,7 @@
 # prints the loss by token position before and after. A killed run goes on where it was.
 #   --encoder E     a name that `floater info` lists (default: floater); another one trains all of its parameters
 #   --blocks B, --target T, --no-base, --model-options WORDS     as of protocol.sh; --no-base: without RoBERTa's table
+#   --extend tile|last    of `floater warm-start`, where --model-options='--max-positions N' is above the donor's
 #   --donor FILE    a pretrained RoBERTa (`floater import-roberta`), dict.txt beside it; or CONFIG trains one
 #   --raw DIR       your text (mlm/train.txt, mlm/valid.txt), where CONFIG is of no other
 #   --bpe-dir DIR, --mirror PLACE       of prepare_mlm.sh

@@ -53,7 +53,7 @@ CASES = {
         for name in (
             *("rope", "t5", "alibi", "shaw", "nezha", "xl", "tener", "deberta", "tupe"),
             *("conv", "token-rnn", "complex"),
-            *("xpos", "kerple", "sandwich", "fire", "cope"),
+            *("xpos", "kerple", "sandwich", "fire", "cope", "forget"),
         )
     },
     DONOR: (),

@@ -46,8 +46,13 @@ def plain(seed=0, **args):
 
 
 def visible(encoder, blocks="all", target=None, **args):
-    """A model in evaluation whose positions have a size that nobody can overlook."""
-    return randomise_positions(roberta(encoder, blocks, target, **args)).eval()
+    """A model in evaluation whose positions, and logits of attention, nobody can overlook."""
+    model = randomise_positions(roberta(encoder, blocks, target, **args)).eval()
+    with torch.no_grad():
+        for block in model.encoder.sentence_encoder.layers.children():
+            for name in "qkv":  # an untrained RoBERTa attends alike to all tokens
+                getattr(block.self_attn, f"{name}_proj").weight.mul_(6)
+    return model
 
 
 @torch.no_grad()
@@ -87,3 +92,25 @@ def train_sentences(data, save_dir, *options, **how):
     words += ["--num-classes", "2", "--max-positions", "24", "--batch-size", "8", *TRAINING]
     words += ["--init-token", "0", "--separator-token", "2"]
     return toys.fairseq("train", *words, "--save-dir", save_dir, *options, **how)
+
+
+def save_as_of_2019(path, own, positions):
+    """The published files' form: old names, q, k, v in one tensor, half precision, old file format.
+
+    ``own`` is the state dict of a RoBERTa of the tiny shape, with so many ``positions``.
+    """
+    state, names = {}, ("q_proj", "k_proj", "v_proj")
+    for name, tensor in own.items():
+        old = name.replace("encoder.", "decoder.", 1)
+        old = old.replace(".layernorm_embedding.", ".emb_layer_norm.")
+        if ".q_proj." in name:
+            joint = torch.cat([own[name.replace("q_proj", n)] for n in names])
+            state[old.replace("q_proj.", "in_proj_")] = joint.half()
+        elif not name.endswith("version") and not any(f".{n}." in name for n in names):
+            state[old] = tensor.half()
+    args = Namespace(
+        arch="roberta", task="masked_lm", **SHAPE, max_positions=positions, dropout=0.1
+    )
+    args.activation_fn, args.tokens_per_sample = "gelu", positions
+    torch.save({"args": args, "model": state}, path, _use_new_zipfile_serialization=False)
+    return path

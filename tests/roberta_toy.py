@@ -38,6 +38,13 @@ def write_split(folder, split, sentences):
     builder.finalize(str(folder / f"{split}.idx"))
 
 
+def write_labels(folder, split, labels, numbers):
+    """Binarise one label a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dict.txt").write_text("".join(f"{label} 1\n" for label in labels))
+    write_split(folder, split, [[number] for number in numbers])
+
+
 def sentence(length, number):
     return [(5 * i * i + 3 * i + 7 * number) % WORDS for i in range(length)]
 

@@ -50,7 +50,7 @@ def households(count, seed, second=False, people=3):
 
 def write(path, content):
     """Write JSON and return the path."""
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(content), encoding="utf-8")
     return path
 
 

@@ -117,18 +117,19 @@ def import_roberta(
     source, output = Path(source), Path(output)
     if output.exists() and not force:
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
-    if source.is_file():
-        found = _read_fairseq(source)
-    else:
-        found = read_hugging_face(source, None if encoder_json is None else Path(encoder_json))
+    numbers = None if encoder_json is None else Path(encoder_json)
+    found = _read_fairseq(source) if source.is_file() else read_hugging_face(source, numbers)
     dictionary = output.parent / "dict.txt"
-    is_there = dictionary.exists()
-    if is_there and not force:
+    keeps = dictionary.exists() and not force
+    if keeps:
         check_same_words(dictionary, found.dictionary)
     args = _training_options(found, source, output.parent)
     torch.manual_seed(seed)
     model, new = _build(found, args, source)
-    report = ImportReport(
+    cfg = {**config_of(args), "model": args}
+    state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
+    _save(state, output, None if keeps else found.dictionary, dictionary)
+    return ImportReport(
         source=str(source),
         output=str(output),
         dictionary=str(dictionary),
@@ -140,18 +141,19 @@ def import_roberta(
         ignored=found.ignored,
         notes=found.notes,
     )
-    cfg = {**config_of(args), "model": args}
-    state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
-    if is_there and not force:
+
+
+def _save(state: dict[str, Any], output: Path, words: Dictionary | None, dictionary: Path) -> None:
+    """Write a checkpoint, and into ``dictionary`` its words unless they are None: both or neither."""
+    if words is None:
         save_checkpoint(state, output)
-        return report
+        return
 
     def write(temporary: Path) -> None:
-        found.dictionary.save(str(temporary))
+        words.save(str(temporary))
         save_checkpoint(state, output)
 
     write_whole(dictionary, write)  # gets its name only when the checkpoint has its own
-    return report
 
 
 def _read_fairseq(path: Path) -> Source:

@@ -118,6 +118,26 @@ def position_loss(
         raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
     checked_state(checkpoint, data)
     task = _task(data, length, seed, masking, sample_break_mode)
+    model = _model_of_length(checkpoint, task, length)
+    dataset, blocks = _blocks(task, split, length)
+    tokens = _masked_tokens(model, dataset, blocks, batch_size)
+    return PositionLoss(
+        checkpoint=str(checkpoint),
+        data=str(data),
+        split=split,
+        seed=seed,
+        masking=masking,
+        sample_break_mode=sample_break_mode,
+        tokens_per_sample=length,
+        blocks=len(blocks),
+        left_out=len(dataset) - len(blocks),
+        bins=_filled_bins(tokens, bins, split),
+        all=_bin(tokens, 0, bins[-1] - 1),
+    )
+
+
+def _model_of_length(checkpoint: Path, task: Any, length: int) -> RobertaModel:
+    """Load a model; raises UsageError where it does not take ``length`` tokens."""
     model, _ = load_model(checkpoint, task)
     if length > model.max_positions():
         raise UsageError(
@@ -125,6 +145,11 @@ def position_loss(
             f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
             "more."
         )
+    return model
+
+
+def _blocks(task: Any, split: str, length: int) -> tuple[Any, np.ndarray]:
+    """Return the dataset of a split, and its blocks of at most ``length`` tokens, shortest first."""
     task.load_dataset(split)
     dataset = task.dataset(split)
     dataset.set_epoch(1)  # as fairseq does before it validates
@@ -136,28 +161,7 @@ def position_loss(
             f"No line of {split} fits into {length} tokens with `<s>`; choose another "
             "--sample-break-mode or --tokens-per-sample."
         )
-    tokens = _masked_tokens(model, dataset, blocks, batch_size)
-    found = [_bin(tokens, first, end - 1) for first, end in zip([0, *bins], bins)]
-    empty = next((b for b in found if not b.n), None)
-    if empty is not None:
-        raise CheckpointError(
-            f"No masked token of {split} lies at {empty.first} to {empty.last} (the last one is at "
-            f"{int(tokens.positions.max())}); choose other --bins, or text with longer lines or "
-            "another --sample-break-mode."
-        )
-    return PositionLoss(
-        checkpoint=str(checkpoint),
-        data=str(data),
-        split=split,
-        seed=seed,
-        masking=masking,
-        sample_break_mode=sample_break_mode,
-        tokens_per_sample=length,
-        blocks=len(blocks),
-        left_out=len(dataset) - len(blocks),
-        bins=found,
-        all=_bin(tokens, 0, bins[-1] - 1),
-    )
+    return dataset, blocks
 
 
 def _task(data: Path, length: int, seed: int, masking: str, break_mode: str) -> Any:
@@ -199,7 +203,7 @@ def _masked_tokens(
     """
     device = next(model.parameters()).device
     padding = model.encoder.dictionary.pad()
-    found = []
+    found = [(np.empty(0), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, device)):
         target = batch["target"]
         masked = target.ne(padding)
@@ -212,6 +216,21 @@ def _masked_tokens(
         found.append((bits, columns, rows + begin * batch_size))
     bits, positions, numbers = (np.concatenate(column) for column in zip(*found))
     return _Tokens(bits, positions, numbers)
+
+
+def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
+    """Return every bin; raises CheckpointError for one without a masked token."""
+    found = [_bin(tokens, first, end - 1) for first, end in zip([0, *ends], ends)]
+    empty = next((b for b in found if not b.n), None)
+    if empty is not None:
+        last = (
+            f"the last one is at {tokens.positions.max()}" if len(tokens.bits) else "there is none"
+        )
+        raise CheckpointError(
+            f"No masked token of {split} lies at {empty.first} to {empty.last} ({last}); choose other "
+            "--bins, or text with longer lines or another --sample-break-mode."
+        )
+    return found
 
 
 def _bin(tokens: _Tokens, first: int, last: int) -> Bin:

@@ -73,7 +73,13 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} is refused: {_reason(error)}.") from None
+        reason = _reason(error)
+        if "fairseq.meters" in reason:  # written in 2019, perhaps one of the published RoBERTas
+            reason += (
+                "; `floater import-roberta` makes a checkpoint of the same model from its files at "
+                "Hugging Face"
+            )
+        raise CheckpointError(f"{path} is refused: {reason}.") from None
     # torch interprets whatever the bytes say, and so fails in every way that Python has.
     except Exception as error:
         raise CheckpointError(

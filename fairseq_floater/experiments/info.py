@@ -28,7 +28,12 @@ from fairseq_floater.position_encoders.signal import (
 )
 from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
-from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
+from fairseq_floater.transformer.shapes import (
+    ARCHITECTURES,
+    ROBERTA_ARCHITECTURES,
+    ROBERTA_SIZES,
+    SIZES,
+)
 
 #: What `PositionEncoder.costs` names, beside the same model without positions.
 COSTS = {
@@ -39,6 +44,9 @@ COSTS = {
 }
 MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
 VOCABULARY = 32_000  # words of either dictionary, for encoders that have parameters for each
+ROBERTA_MAX_POSITIONS, ROBERTA_VOCABULARY = 512, 50_265  # of the published RoBERTas
+# What the first stack of a model owns, in translation and in a RoBERTa.
+_SHARED_BY_BLOCKS = ("encoder.positions.", "encoder.sentence_encoder.positions.")
 
 
 @dataclass
@@ -72,11 +80,13 @@ class Info:
             ]
             for row in self.encoders
         ]
-        blocks = SIZES[ARCHITECTURES[self.arch]][1]
+        blocks = _size(self.arch)[1]
+        model = f"{blocks} + {blocks} blocks", f"two dictionaries of {VOCABULARY:,} words"
+        if self.arch in ROBERTA_ARCHITECTURES:
+            model = f"{blocks} blocks", f"a dictionary of {ROBERTA_VOCABULARY:,} words"
         note = (
-            f"Parameters added to the whole `{self.arch}` ({blocks} + {blocks} blocks; where words "
-            f"have their own, two dictionaries of {VOCABULARY:,} words); one dynamics: "
-            "what the encoder's blocks share. Costs: "
+            f"Parameters added to the whole `{self.arch}` ({model[0]}; where words have their own, "
+            f"{model[1]}); one dynamics: what the encoder's blocks share. Costs: "
             + "; ".join(f"*{name}*, {meaning}" for name, meaning in COSTS.items())
             + "."
         )
@@ -85,8 +95,9 @@ class Info:
 
 def collect(arch: str = "floater_transformer") -> Info:
     """Look at the installation and count what each encoder adds."""
-    if arch not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    known_archs = (*ARCHITECTURES, *ROBERTA_ARCHITECTURES)
+    if arch not in known_archs:
+        known = ", ".join(known_archs)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
     rows = []
     for name, encoder in POSITION_ENCODERS.items():
@@ -106,7 +117,7 @@ def collect(arch: str = "floater_transformer") -> Info:
                 "parameters_all": sum(counts["all"].values()),
                 # What a stack owns of a signal, as against its blocks: one dynamics or recurrence.
                 "per_dynamics": sum(
-                    n for k, n in counts["all"].items() if k.startswith("encoder.positions.")
+                    n for k, n in counts["all"].items() if k.startswith(_SHARED_BY_BLOCKS)
                 ),
                 "formula": encoder.formula,
                 "source": encoder.source,
@@ -139,10 +150,11 @@ def costs(arch: str, encoder: str, **options: Any) -> list[str]:
 def _attached(
     arch: str, encoder: str, blocks: str, options: dict[str, Any]
 ) -> list[tuple[str, str, PositionEncoder]]:
-    """Build what `transformer/encoder.py` and `decoder.py` attach: stack, attribute, encoder."""
+    """Build what the stacks of `transformer/` attach: stack, attribute, encoder."""
     args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
     complete(args)
-    channels, depth, heads = SIZES[ARCHITECTURES[arch]]
+    channels, depth, heads = _size(arch)
+    alone = arch in ROBERTA_ARCHITECTURES
     places: list[tuple[str, str, tuple[str, ...]]] = [
         ("encoder", "positions", SELF_STREAMS),
         ("decoder", "positions", SELF_STREAMS + CROSS_QUERY_STREAMS),
@@ -150,6 +162,8 @@ def _attached(
     ]
     if args.position_target != "qkv":
         places = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
+    if alone:
+        places = [("encoder.sentence_encoder", "positions", places[0][2])]
     found = []
     for stack, attribute, streams in places:
         spec = EncoderSpec(
@@ -158,17 +172,22 @@ def _attached(
             every_block=blocks == "all",
             target=args.position_target,
             side="target" if (stack, attribute) == ("decoder", "positions") else "source",
-            max_positions=MAX_POSITIONS,
+            max_positions=ROBERTA_MAX_POSITIONS if alone else MAX_POSITIONS,
             padding_idx=1,
             base_at_input=has_base(args),
             combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,
             blocks=depth,
-            vocabulary=VOCABULARY,
+            vocabulary=ROBERTA_VOCABULARY if alone else VOCABULARY,
         )
         found.append((stack, attribute, POSITION_ENCODERS[encoder](spec)))
     return found
+
+
+def _size(arch: str) -> tuple[int, int, int]:
+    """Return the channels, blocks and heads of each stack of ``arch``."""
+    return ROBERTA_SIZES[arch][:3] if arch in ROBERTA_SIZES else SIZES[ARCHITECTURES[arch]]
 
 
 def _device() -> str:

@@ -41,6 +41,7 @@ ENCODERS = {
     "deberta": Entry("deberta.DebertaPositions", "attention"),
     "tupe": Entry("tupe.TupePositions", "attention"),
     "cope": Entry("cope.CopePositions", "attention"),
+    "forget": Entry("forget.ForgetPositions", "attention"),
     "conv": Entry("conv.ConvolutionPositions", "stage"),
     "token-rnn": Entry("token_rnn.TokenRecurrence", "stage"),
     "complex": Entry("complex.ComplexOrderEmbedding", "stage"),

@@ -179,6 +179,12 @@ def test_a_bin_that_no_token_reaches(tmp_path, checkpoint):
     refused(CheckpointError, sentence, checkpoint, tmp_path / "short", bins=[8, 22, LONGEST])
 
 
+def test_text_without_a_masked_token(tmp_path, checkpoint):
+    write_text(tmp_path / "tiny", [1])  # 3 tokens, of which seed 0 masks none
+    sentence = r"lies at 0 to 3 \(there is none\)"
+    refused(CheckpointError, sentence, checkpoint, tmp_path / "tiny", bins=[4], seed=0)
+
+
 def test_a_split_without_blocks(tmp_path, checkpoint):
     write_text(tmp_path / "long", [40] * 3)
     refused(CheckpointError, "No line of valid fits", checkpoint, tmp_path / "long")

@@ -1,5 +1,7 @@
 """Warm start from RoBERTas, of today and of 2019, into every position encoder."""
 
+import sys
+import types
 from argparse import Namespace
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from helpers import dictionary, difference, padded, save_donor, sentence
-from roberta_models import FLAGS, SHAPE, TINY, logits, roberta
+from roberta_models import FLAGS, SHAPE, TINY, logits, roberta, save_as_of_2019
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.warm_start import warm_start
@@ -44,26 +46,6 @@ def save(path, model, arch="roberta", **options):
         "last_optimizer_state": {"state": {}},
     }
     torch.save(state, path)
-    return path
-
-
-def save_as_of_2019(path, model):
-    """The published files' form: old names, q, k, v in one tensor, half precision, old file format."""
-    state, names = {}, ("q_proj", "k_proj", "v_proj")
-    own = model.state_dict()
-    for name, tensor in own.items():
-        old = name.replace("encoder.", "decoder.", 1)
-        old = old.replace(".layernorm_embedding.", ".emb_layer_norm.")
-        if ".q_proj." in name:
-            joint = torch.cat([own[name.replace("q_proj", n)] for n in names])
-            state[old.replace("q_proj.", "in_proj_")] = joint.half()
-        elif not name.endswith("version") and not any(f".{n}." in name for n in names):
-            state[old] = tensor.half()
-    args = Namespace(
-        arch="roberta", task="masked_lm", **SHAPE, max_positions=POSITIONS, dropout=0.1
-    )
-    args.activation_fn, args.tokens_per_sample = "gelu", POSITIONS
-    torch.save({"args": args, "model": state}, path, _use_new_zipfile_serialization=False)
     return path
 
 
@@ -146,13 +128,30 @@ def test_into_every_encoder(tmp_path, donor, encoder, base):
 @pytest.mark.parametrize("options", [ZERO, ("--position-encoder", "t5")])
 def test_a_donor_of_2019(tmp_path, options):
     model = trained().half().float()
-    path = save_as_of_2019(tmp_path / "model.pt", model)
+    path = save_as_of_2019(tmp_path / "model.pt", model.state_dict(), POSITIONS)
     report = start(tmp_path, path, *options)
     again = loaded(tmp_path / "out.pt")
     assert all(p.dtype == torch.float32 for p in again.parameters())
     if options is ZERO:
         assert report.difference <= 1e-6
         assert difference(logits(again, batch()), logits(model, batch())) <= 1e-6
+
+
+def test_a_donor_of_2019_with_fairseqs_own_objects_is_refused_with_a_way_out(tmp_path):
+    path = save_as_of_2019(tmp_path / "model.pt", trained().state_dict(), POSITIONS)
+    meters = types.ModuleType("fairseq.meters")  # what such a file names; the module is gone
+    meters.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
+    state = torch.load(path, weights_only=True)
+    state["extra_state"] = {"train_meters": meters.AverageMeter()}
+    sys.modules["fairseq.meters"] = meters
+    try:
+        torch.save(state, path)
+    finally:
+        del sys.modules["fairseq.meters"]
+    with pytest.raises(
+        CheckpointError, match="is refused: .*fairseq.meters.*`floater import-roberta`"
+    ):
+        start(tmp_path, path)
 
 
 def test_heads_of_the_donor_are_ignored_and_listed(tmp_path):

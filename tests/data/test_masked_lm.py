@@ -112,6 +112,9 @@ def test_made_data_are_kept_or_replaced_on_demand_alone(raw, tmp_path):
     assert (out / "train.bin").read_bytes() == before
     prepare(raw, out, *options, 61, "--force")
     assert summary(out)["parameters"]["vocab"] == 61
+    swapped = ("--train", raw / "valid.txt", "--valid", raw / "train.txt")
+    error = prepare(raw, out, *options, 61, *swapped, code=1).stderr
+    assert f"another {raw / 'valid.txt'}" in error
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     assert "was not made here" in prepare(raw, tmp_path / "mine", *options, 60, code=1).stderr

@@ -91,6 +91,13 @@ def test_questions_come_by_group_and_number_and_are_named_in_the_references(
     assert references["high/2/0"] == {"answer": "B", "group": "high"}
 
 
+@pytest.mark.parametrize(("positions", "option"), [(512, 128), (100, 50)])
+def test_options_may_take_128_tokens_or_half_of_all(positions, option, raw, vocabulary, tmp_path):
+    made = race.prepare(raw, tmp_path / "out", vocabulary, max_positions=positions)
+    lengths = {"max_positions": positions, "max_option_length": option}
+    assert made.summary["parameters"] == lengths
+
+
 def test_a_test_set_is_prepared_where_there_is_one(raw, vocabulary, tmp_path):
     (raw / "dev").rename(raw / "test")
     with pytest.raises(TextDataError, match="dev/middle and .*/dev/high must hold the files"):

@@ -148,6 +148,10 @@ def lacking(key):
         (change("question", id=""), r"must have an id"),
         (change("question", id=7), r"question 2 must have a text as its field 'id', but has 7"),
         (change("question", is_impossible=True), r"q2 is_impossible, but has 1 answers\."),
+        (
+            change("question", question="wh\ud800t"),
+            r"has half a character .* in its field 'question'",
+        ),
         (change("question", is_impossible="no"), r"must have true or false as its field"),
         (lacking("id"), r"question 2 must have the field 'id', which is missing\."),
         (lacking("answers"), r"must have the field 'answers', which is missing\."),

@@ -59,7 +59,7 @@ def test_the_command_prints_all_middle_and_high(tmp_path):
         ({**FOUND, "high/7/0": "E"}, "'high/7/0': must be A to D, but is 'E'"),
         ({**FOUND, "high/7/0": ["A"]}, "must be A to D, but is"),
         (json.dumps(FOUND)[:-1] + ', "high/7/0": "A"}', "has 'high/7/0' twice"),
-        ("[]", "must be a JSON object"),
+        ("[]", "must hold a JSON object"),
         ("{", "no readable JSON"),
     ],
 )

@@ -15,6 +15,7 @@ from fairseq_floater.experiments.roberta.cells import Cell, cells_of, paper_cell
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.transformer import roberta as roberta  # registers ours
 
 CONFIGS = ROOT / "configs"
 BASE, TINY = CONFIGS / "roberta_base.yaml", CONFIGS / "roberta_tiny.yaml"
@@ -150,6 +151,22 @@ def test_what_is_trained_in_each_stage():
     )
 
 
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_fairseq_reads_floaters_arguments(size):
+    config = CONFIGS / f"roberta_{size}.yaml"
+    stage, tuned = (
+        parsed(masked_lm(config, "flow", FLOATER)),
+        parsed(finetuning(config, "rte", FLOATER)),
+    )
+    for args in (stage, tuned):
+        assert args.encoder_embed_dim == (1024 if size == "large" else 768)
+        assert (args.position_encoder, args.position_target) == ("floater", "qkv")
+        assert (args.floater_delta, args.floater_start) == (0.01, "bias")
+    assert (stage.floater_train, tuned.floater_train) == ("dynamics", "rest")
+    assert (stage.lr, stage.max_update, stage.warmup_updates) == ([0.001], 900, 54)
+    assert (stage.weight_decay, stage.tokens_per_sample) == (0.0, 512)
+
+
 def test_other_encoders_train_for_the_same_updates():
     ours, other = (masked_lm(BASE, "flow", system) for system in (FLOATER, System("t5")))
     for option in ("--max-update", "--warmup-updates", "--max-tokens", "--update-freq"):
@@ -203,7 +220,7 @@ def changed(old, new):
     ("change", "message"),
     [
         ({"tasks": {"rtf": {}}}, r"`tasks: key` must be one of cola, .*, but is 'rtf' instead"),
-        ({"tasks": {"rte": {"lr": -1}}}, r"`tasks: rte: lr` must be a number above 0, but is -1"),
+        ({"tasks": {"rte": {"lr": -1}}}, r"`tasks: rte: lr` must be a number above 0, at most 1000, but"),
         ({"tasks": {"rte": {"batch": 0}}}, r"`tasks: rte: batch` must be a positive whole number"),
         ({"tasks": {"rte": {"checkpoint": "first"}}}, r"`tasks: rte: checkpoint` must be one of best"),
         ({"tasks": {"rte": 3}}, r"`tasks: rte` must be options, but is 3 instead"),
@@ -272,6 +289,18 @@ def test_a_stage_of_another_encoder_has_its_own_folder(tmp_path):
     folder = "work/tables345/roberta_tiny/mlm-t5-t5-buckets_16"
     assert value(found[-2], "--save-dir") == f"{folder}/checkpoints"
     assert value(found[-1], "--json") == f"{folder}/after.json"
+
+
+def test_a_longer_table_is_its_warm_starts(tmp_path):
+    words = ("pretrain_flow.sh", TINY, "--extend", "tile", "--model-options=--max-positions 240")
+    _, found = commands((*words, "--processes", 0), tmp_path)
+    [start] = [w for w in found if "warm-start" in w]
+    assert value(start, "--extend") == "tile" and value(start, "--max-positions") == "240"
+    assert [value(w, "--max-positions") for w in found if "fairseq_cli.train" in w] == [
+        "128",
+        "240",
+    ]
+    assert value(found[-1], "--json").endswith("/mlm-floater-max-positions_240/after.json")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import yaml
 from fairseq import options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from helpers import VOCABULARY, build, every_case
+from roberta_models import roberta
 
 from fairseq_floater.checkpoints.averaging import AverageReport
 from fairseq_floater.checkpoints.reading import position_parameters
@@ -323,6 +324,26 @@ def test_added_parameters_are_those_of_the_model(encoder, blocks, target, monkey
     found = position_parameters(dict(model.named_parameters()))
     options = {"position_target": target}
     assert added_parameters("floater_transformer_tiny", encoder, blocks, **options) == found
+
+
+@every_case
+def test_added_parameters_are_those_of_a_roberta(encoder, blocks, target, monkeypatch):
+    monkeypatch.setattr(info, "ROBERTA_VOCABULARY", VOCABULARY)
+    model = roberta(encoder, blocks, target, max_positions=512)
+    found = position_parameters(dict(model.named_parameters()))
+    options = {"position_target": target}
+    assert added_parameters("floater_roberta_tiny", encoder, blocks, **options) == found
+
+
+def test_the_papers_flows_of_roberta():
+    """RoBERTa base and large: one h, and p(0) of q, k and v of each block."""
+    for arch, channels, blocks, dynamics in (
+        ("base", 768, 12, 1_182_720),
+        ("large", 1024, 24, 2_101_248),
+    ):
+        counts = added_parameters(f"floater_roberta_{arch}", "floater", "all")
+        starts = sum(n for name, n in counts.items() if name.endswith(".values"))
+        assert (sum(counts.values()) - starts, starts) == (dynamics, 3 * blocks * channels)
 
 
 def test_info_prints_table_1(capsys):

@@ -38,7 +38,9 @@ def test_the_papers_two_stages(data, tmp_path):
     """h alone on masked words, then all but h on sentences, from fairseq's own RoBERTa."""
     plain = ("--arch", "roberta", *robertas.FLAGS, "--max-positions", "24")
     robertas.train_masked(data, tmp_path / "donor", *plain)
-    donor, start = tmp_path / "donor" / "checkpoint_last.pt", tmp_path / "start.pt"
+    donor, start = tmp_path / "model.pt", tmp_path / "start.pt"
+    plain = toys.parameters(tmp_path / "donor" / "checkpoint_last.pt")
+    robertas.save_as_of_2019(donor, plain, 24)  # the form of the published ones
     flow = ("--arch", robertas.TINY, "--floater-delta", "0.01", "--floater-start", "bias")
     told = toys.floater("warm-start", donor, start, *flow, "--data", data / "mlm").stdout
     assert "p(0) starts at the donor's biases" in told and "ignored  0 tensors" in told

@@ -53,7 +53,7 @@ def make_folder(
     Args:
         out_dir: kept as it is where the same parameters and inputs made it.
         parameters: what shapes the data, as JSON has it.
-        inputs: the files that shape the data.
+        inputs: the files that shape the data, each in its place.
         build: fills the folder; returns ``splits`` ({split: {count: number}}), ``warnings`` and more.
         force: replace data of other input.
 
@@ -93,7 +93,7 @@ def make_folder(
 
 def _checksums(paths: Iterable[Path]) -> dict[str, str]:
     """Return the checksum of each file, or one of all where they are many."""
-    found = {str(path): file_hash(path) for path in sorted(paths)}
+    found = {str(path): file_hash(path) for path in paths}
     if len(found) <= _MOST_INPUTS:
         return found
     return {f"{len(found):,} files": hashlib.sha256("".join(found.values()).encode()).hexdigest()}
@@ -105,8 +105,8 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     for name in {**then, **now}:
         if then.get(name) != now.get(name):
             return f"`{name}` ({then.get(name)}, not {now.get(name)})"
-    known = set(old["inputs"].values())
-    for path, checksum in new["inputs"].items():
-        if checksum not in known:
-            return f"{path}"
-    return None if len(old["inputs"]) == len(new["inputs"]) else "number of input files"
+    known = list(old["inputs"].values())
+    if len(known) != len(new["inputs"]):
+        return "number of input files"
+    pairs = zip(known, new["inputs"].items())
+    return next((path for before, (path, checksum) in pairs if before != checksum), None)

@@ -59,7 +59,7 @@ def prepare(
             f"`--max-positions` must be at least {_LEAST_POSITIONS}, but is {max_positions}."
         )
     files = split_files(task, raw_dir)
-    inputs = {path for paths in files.values() for path in paths}
+    inputs = [path for paths in files.values() for path in paths]
     parameters = {"task": task.name, "max_positions": max_positions}
     build = partial(_build, task=task, files=files, vocabulary=vocabulary, limit=max_positions)
     return make_folder(out_dir, parameters, [*inputs, *vocabulary.files], build, force=force)

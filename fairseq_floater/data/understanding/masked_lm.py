@@ -78,8 +78,7 @@ class BpeOptions(NamedTuple):
         """Return the files that these options name."""
         if self.like is not None:
             return Vocabulary.like(self.like).files
-        names = KINDS["gpt2"].names if self.bpe_dir else ()
-        found = [self.bpe_dir / name for name in names] if self.bpe_dir else []
+        found = [self.bpe_dir / name for name in KINDS["gpt2"].names] if self.bpe_dir else []
         return [*found, *(path for path in (self.dictionary, self.model) if path is not None)]
 
 
@@ -104,7 +103,7 @@ def prepare(
         TextDataError: the text or the subwords cannot be used, or other data are in the way.
     """
     options.check()
-    parameters = {"bpe": options.bpe, "vocab": options.vocab}
+    parameters = {"bpe": options.bpe, "vocab": options.vocab, "splits": list(texts)}
     inputs = [*texts.values(), *options.files()]
     for path in inputs:
         if not path.is_file():

@@ -23,6 +23,7 @@ GROUPS = ("middle", "high")
 LETTERS = "ABCD"
 _SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 PUBLISHED = {"train": 87_866, "valid": 4_887, "test": 4_934}
+_OPTION_LENGTH = 128
 # <s> option </s> </s> passage </s>
 _OPTION_ENDS, _PASSAGE_ENDS = 2, 2
 
@@ -43,7 +44,7 @@ def prepare(
     vocabulary: Vocabulary,
     *,
     max_positions: int = 512,
-    max_option_length: int = 128,
+    max_option_length: int | None = None,
     force: bool = False,
 ) -> Prepared:
     """Write ``input0`` (passages), ``input1`` to ``input4`` (question and option) and ``label``.
@@ -59,13 +60,16 @@ def prepare(
         max_positions: tokens that the model takes: an option, a passage and the four symbols around them.
             Passages lose their end, but never their end symbol.
         max_option_length: tokens of an option with its ``<s>`` and ``</s>``; the end is kept in the same
-            way, so that fairseq's option of the same name has nothing to cut.
+            way, so that fairseq's option of the same name has nothing to cut. None: RoBERTa's 128, or
+            half of ``max_positions`` where that is less.
         force: replace data of other input.
 
     Raises:
         UsageError: the lengths leave no room for a passage.
         TextDataError: a file cannot be used, or other data are in the way.
     """
+    if max_option_length is None:
+        max_option_length = min(_OPTION_LENGTH, max_positions // 2)
     if not _OPTION_ENDS < max_option_length <= max_positions - _PASSAGE_ENDS:
         raise UsageError(
             f"`--max-option-length` must be above {_OPTION_ENDS} and leave room for a passage in "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,14 @@ def _field(holder: dict[str, Any], name: str, kind: type, place: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         rule = f"must have {_KINDS[kind]} as its field {name!r}"
         raise SquadError(f"{place} {rule}, but has {shown(value)} instead.")
+    if isinstance(value, str) and _LONE_SURROGATE.search(value):
+        raise SquadError(f"{place} has half a character (a lone surrogate) in its field {name!r}.")
     return value
 
 
 _KINDS = {list: "a list", str: "a text", int: "a whole number", bool: "true or false"}
+# JSON's escapes can write what no UTF-8 text holds.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _require(holds: bool, place: str, rule: str, value: object) -> None:

@@ -51,8 +51,8 @@ def race(verbs: Any) -> None:
     summary = "official files -> data of fairseq's sentence_ranking (--num-classes 4)"
     parser = add_verb(parts, "prepare", example, _prepare_race, summary=summary)
     _add_preparation_options(parser, "holds train, dev and test, each with middle and high")
-    text = "tokens of question and option with the symbols around them (128)"
-    parser.add_argument("--max-option-length", type=positive, default=128, metavar="N", help=text)
+    text = "tokens of question and option with the symbols around them (128, or half of all)"
+    parser.add_argument("--max-option-length", type=positive, metavar="N", help=text)
 
     example = "floater race score predictions.json --references data/race/references.valid.json"
     summary = "answers {question: letter} against references: all, middle, high"
@@ -81,8 +81,9 @@ def _prepare_glue(
     **subwords: Any,
 ) -> Prepared:
     vocabulary = Vocabulary.chosen(**subwords)
-    lengths = {"max_positions": max_positions}
-    return glue_data.prepare(task_name, raw_dir, out_dir, vocabulary, **lengths, force=force)
+    return glue_data.prepare(
+        task_name, raw_dir, out_dir, vocabulary, max_positions=max_positions, force=force
+    )
 
 
 def _prepare_race(
@@ -90,10 +91,16 @@ def _prepare_race(
     out_dir: Path,
     *,
     max_positions: int,
-    max_option_length: int,
+    max_option_length: int | None,
     force: bool,
     **subwords: Any,
 ) -> Prepared:
     vocabulary = Vocabulary.chosen(**subwords)
-    lengths = {"max_positions": max_positions, "max_option_length": max_option_length}
-    return race_data.prepare(raw_dir, out_dir, vocabulary, **lengths, force=force)
+    return race_data.prepare(
+        raw_dir,
+        out_dir,
+        vocabulary,
+        max_positions=max_positions,
+        max_option_length=max_option_length,
+        force=force,
+    )

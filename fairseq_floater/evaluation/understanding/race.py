@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from sklearn.metrics import accuracy_score
 from fairseq_floater.data.understanding.race import GROUPS, LETTERS
 from fairseq_floater.errors import ReportError, shown
 from fairseq_floater.evaluation.understanding.answers import check_ids
+from fairseq_floater.records import read_object
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def score(predictions: Path, references: Path) -> RaceScore:
     Raises:
         ReportError: a question is missing, double or unknown, or an answer is no letter A to D.
     """
-    found, right = _read(predictions), _read(references)
+    found, right = read_object(predictions), read_object(references)
     check_ids(found, right, (predictions, references))
     for name, answer in found.items():
         _check_letter(answer, name, predictions)
@@ -69,21 +68,3 @@ def _accuracy(found: dict[str, Any], right: dict[str, Any], names: list[str]) ->
 def _check_letter(answer: object, name: str, path: Path) -> None:
     if answer not in [*LETTERS]:
         raise ReportError(f"{path}, {shown(name)}: must be A to D, but is {shown(answer)}.")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        [(name, number)] = Counter(name for name, _ in pairs).most_common(1) or [("", 0)]
-        if number > 1:
-            raise ReportError(f"{path} has {shown(name)} twice.")
-        return dict(pairs)
-
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
-    except ReportError:
-        raise
-    except ValueError as error:
-        raise ReportError(f"{path} is no readable JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise ReportError(f"{path} must be a JSON object, a question each.")
-    return found

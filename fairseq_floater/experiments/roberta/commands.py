@@ -50,6 +50,7 @@ def asked_of(
         seed=seed,
         machines=machines_of(args),
         preparation=tuple(word for pair in given for word in pair),
+        extend=getattr(args, "extend", None),  # of single runs alone
     )
 
 
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
             add_model_options(own, "--system", (ROBERTA,), required=True)
         else:
             add_model_options(own, "--encoder", ())
+        own.add_argument("--extend", choices=("tile", "last"))
         add_run_options(own)
     return parser
 

@@ -129,7 +129,8 @@ class FineTuning(Steps):
         ending = "tsv" if family == "glue" else "json"
         words += ["--references", self.data / f"references.{split}.{ending}"]
         if self.kind.version == "2.0":
-            words += ["--na-prob", predictions.with_suffix(".na.json")]
+            # The predictions are answers to everything: whether there is one is left to a threshold.
+            words += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]
         self.command(floater(family, "score", *words, "--json", result))
         if not self.launcher.dry_run:
             found = read_json(result)

@@ -39,6 +39,8 @@ class Asked:
         seed: of fine-tuning; None for the configuration's.
         machines: what to train on.
         preparation: further options of prepare_mlm.sh.
+        extend: where the system's table is longer than the donor's, how `floater warm-start` goes on: tile
+            or last.
     """
 
     experiment: RobertaExperiment
@@ -49,6 +51,7 @@ class Asked:
     seed: int | None = None
     machines: Machines = ONE_CPU
     preparation: tuple[str, ...] = ()
+    extend: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -213,6 +216,7 @@ class FlowStage(Steps):
             return
         words = ["--force", "--json", result]
         words += self.experiment.warm_start(self.asked.system, self.asked.mlm)
+        words += ["--extend", self.asked.extend] if self.asked.extend is not None else []
         self.command(floater("warm-start", donor, self.path / "warm_start.pt", *words))
         self.say("warm start from the donor")
 

@@ -1,0 +1,92 @@
+"""Let each token decide how much of what lies beyond it is forgotten (Forgetting Transformer)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.in_attention import (
+    HIDING_BIAS,
+    AttentionPart,
+    Gate,
+    WithoutTable,
+)
+from fairseq_floater.position_encoders.transforms import At
+
+# Of the gates' bias at the start: sigmoid(5) is 0.993, so that all is remembered at first.
+FIRST_BIAS = 5.0
+
+
+class ForgetPart(AttentionPart):
+    """Hold the gates' projection of one block: H of them, in an encoder H more for keys behind.
+
+    Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S], and the slot among the keys
+    at which each query stands itself, [B or 1, 1, T].
+    """
+
+    needs_between = True
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        self.forget = nn.Linear(spec.dim, spec.heads * (1 if spec.causal else 2))
+        nn.init.constant_(self.forget.bias, FIRST_BIAS)
+        self.gate = Gate(spec)
+
+    def note(self, x: Tensor) -> Tensor:
+        """Return ln sigmoid(w x + b) of each head, float32 [B, H or 2 H, S]."""
+        return F.logsigmoid(self.forget(x).float()).permute(1, 2, 0)
+
+    def between(
+        self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables
+    ) -> Tensor:
+        assert notes is not None
+        distances, own = tables
+        if hidden is not None:
+            # No mask hides a real token from the last query, and only the causal one hides others.
+            notes = notes.masked_fill(hidden[:, :, -1], 0.0)
+        sums = notes.cumsum(-1)  # over all tokens up to each
+        of_queries = sums.gather(-1, own.expand(*sums.shape[:2], -1))
+        passed = of_queries[..., None] - sums[:, :, None]  # [B, H or 2 H, T, S]
+        if not self.spec.causal:
+            before, behind = passed.chunk(2, dim=1)
+            passed = torch.where(distances < 0, -behind, before)
+        # Keys that a causal mask hides have sums above 0; float16 must hold them and the lowest.
+        return self.gate(passed.clamp(HIDING_BIAS, 0.0).to(q.dtype))
+
+
+class ForgetPositions(WithoutTable):
+    """Add to the logits sum of ln f_l over l = j + 1 .. i, f_l = sigmoid(w_h x_l + b_h) of token l.
+
+    ALiBi with slopes that the words decide: a token whose gate is shut hides all that lies beyond it.
+    In an encoder keys behind the query are forgotten by gates of their own, over l = i + 1 .. j. A
+    token's gate needs nothing but the token, so that decoding keeps it beside the key. Any length.
+
+    Parameters: H (C + 1) a block, in an encoder 2 H (C + 1); with ``--position-base keep`` a gate a block.
+    """
+
+    name = "forget"
+    title = "Forgetting Transformer"
+    formula = "logits + sum of ln sigmoid(w_h x_l + b_h) from j + 1 to i"
+    source = "Lin et al. 2025; both directions: x-transformers"
+    inductive = True
+    data_driven = True
+    parameter_efficient = True
+    silent_at_zero = ("gate.weight",)
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return "a gate a token and head"
+
+    def build_block(self, block_index: int) -> ForgetPart:
+        return ForgetPart(block_index, self.spec)
+
+    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        # Padding in front has the first token's number, padding after a token that token's.
+        own = (at.distances >= 0).sum(-1) - 1
+        return [(at.distances[:, None], own[:, None])] * len(blocks)

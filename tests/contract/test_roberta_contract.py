@@ -1,0 +1,119 @@
+"""The contract of every position encoder of the registry in an encoder alone, a RoBERTa's."""
+
+import pytest
+import torch
+from helpers import (
+    CASES,
+    PAD,
+    TOLERANCE,
+    difference,
+    every_case,
+    parts,
+    position_parameters,
+    randomise_positions,
+    sentence,
+    signals,
+    source_batch,
+    tables,
+)
+from roberta_models import logits, roberta, visible
+
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
+
+# Those with a table of their own; with fairseq's sinusoid underneath, `sinusoidal` at the input adds none.
+TABLES = [
+    c for c in CASES if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
+]
+every_table = pytest.mark.parametrize(
+    ("encoder", "blocks", "target"), TABLES, ids=["-".join(c) for c in TABLES]
+)
+
+
+def log_probs(model, tokens):
+    return logits(model, tokens).float().log_softmax(-1)
+
+
+def loss_of(model, tokens):
+    scores = model(tokens)[0].log_softmax(-1)
+    return -scores.gather(2, ((tokens * 7 + 3) % 36 + 4)[..., None])[tokens.ne(PAD)].mean()
+
+
+@every_case
+def test_a_sentence_alone_is_the_sentence_in_a_padded_batch(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    for left in (True, False):
+        batch = source_batch(left)
+        together = log_probs(model, batch)
+        for tokens, row in zip(batch, together):
+            alone = log_probs(model, tokens[tokens.ne(PAD)][None])[0]
+            assert difference(row[tokens.ne(PAD)], alone) <= TOLERANCE
+
+
+@every_case
+def test_the_order_of_tokens_matters_exactly_where_there_are_positions(encoder, blocks, target):
+    model = visible(encoder, blocks, target)
+    tokens = sentence(9)
+    order = torch.tensor([0, 4, 2, 3, 1, 5, 6, 7, 8])
+    change = difference(log_probs(model, tokens)[:, order], log_probs(model, tokens[:, order]))
+    assert change <= TOLERANCE if encoder == "none" else change > 1e-3
+
+
+@every_case
+def test_length(encoder, blocks, target):
+    # RoBERTa's own table, where it stands underneath, has a limit of its own.
+    model = visible(encoder, blocks, target, max_positions=16, position_base="drop")
+    if POSITION_ENCODERS[encoder].inductive:
+        assert model.max_positions() == UNLIMITED_POSITIONS
+        assert log_probs(model, sentence(600)).isfinite().all()
+        return
+    assert model.max_positions() == 16
+    with pytest.raises(ValueError, match="17 tokens.*16 positions.*--max-positions"):
+        log_probs(model, sentence(17))
+    wide = torch.nn.functional.pad(sentence(16), (4, 0), value=PAD)  # padding is no length
+    exact = log_probs(model, sentence(16))
+    assert difference(log_probs(model, wide)[:, 4:], exact) <= TOLERANCE
+
+
+@every_table
+def test_half_precision_computes_in_float32_and_casts_last(encoder, blocks, target):
+    model = visible(encoder, blocks, target).half()
+    exact = roberta(encoder, blocks, target, seed=5).eval()
+    exact.load_state_dict(model.state_dict())  # the rounded parameters, in float32
+    for rounded, table in zip(tables(model, dtype=torch.float16), tables(exact), strict=True):
+        assert torch.equal(rounded, table.half())
+    for _, _, signal in signals(model):
+        assert signal.size == signal.size  # finite: it was looked at
+    assert difference(log_probs(model, source_batch()), log_probs(exact, source_batch())) < 0.2
+
+
+@every_table
+def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
+    model, calls = visible(encoder, blocks, target), []
+    [(stack, name, signal)] = signals(model)
+    compute = signal.compute
+    monkeypatch.setattr(signal, "compute", lambda *args: (calls.append(1), compute(*args))[1])
+    for left in (True, False):
+        log_probs(model, source_batch(left))
+    assert len(calls) == 1 and parts(stack, name)
+
+
+@every_case
+def test_every_parameter_gets_a_gradient(encoder, blocks, target):
+    model = randomise_positions(roberta(encoder, blocks, target)).train()
+    loss_of(model, source_batch()).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+
+
+@every_case
+@pytest.mark.parametrize("options", [{"encoder_layerdrop": 0.5}, {"checkpoint_activations": True}])
+def test_layerdrop_and_activation_checkpointing(encoder, blocks, target, options):
+    model = randomise_positions(roberta(encoder, blocks, target, dropout=0.0, **options)).train()
+    plain = randomise_positions(roberta(encoder, blocks, target, dropout=0.0))
+    plain.load_state_dict(model.state_dict())
+    loss = loss_of(model, source_batch())
+    loss.backward()
+    tokens = source_batch()
+    assert difference(log_probs(model.eval(), tokens), log_probs(plain.eval(), tokens)) == 0
+    assert loss.isfinite()

@@ -1,0 +1,252 @@
+"""The steps of the experiment with RoBERTa, in order and once; killed and gone on with."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from toy import ROOT, environment, run
+
+from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
+from fairseq_floater.experiments.roberta.finetuning import FineTuning
+from fairseq_floater.experiments.roberta.protocol import Asked, FlowStage
+from fairseq_floater.experiments.roberta.stages import RobertaExperiment
+from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.records import ReportError
+
+TINY, BASE = (ROOT / "configs" / f"roberta_{size}.yaml" for size in ("tiny", "base"))
+LOG = "x | INFO | train_inner | epoch 001:     2 / 156 loss=1, num_updates=2, lr=1\n"
+
+
+class FakeLauncher(Launcher):
+    """Make what each command would leave; ``fails`` names the step that fails."""
+
+    def __init__(self, fails=None):
+        super().__init__()
+        self.steps, self.fails, self.said = [], fails, []
+        self.screen.say = self.said.append
+
+    def say(self, text):
+        self.said.append(text)
+
+    def run(self, words, *, name="", log=None, output=None, line=None, locks=()):
+        words = [str(word) for word in words]
+        self.steps.append(step := _step(words))
+        if step == self.fails:
+            raise CommandError(f"{name}: the command failed; see the end of {log}.")
+        if step.startswith("train"):
+            line.read(LOG)
+            Path(words[words.index("--save-dir") + 1]).mkdir(parents=True)
+        elif step == "prepare_mlm.sh":
+            _write(Path(words[2]) / "summary.json", "{}")
+        elif step.endswith("prepare"):
+            _write(Path(words[words.index("--like") - 1]) / "summary.json", "{}")
+        elif step.startswith("predict"):
+            _write(Path(words[6]), "x")
+        if "--json" in words:
+            scores = {"score": 87.5, "f1": 87.5}
+            _write(Path(words[words.index("--json") + 1]), json.dumps(scores))
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _step(words):
+    """``train donor``, ``warm-start``, ``rte prepare``, ``predict valid``, ``squad score``, ..."""
+    if words[0] == "bash":
+        return Path(words[1]).name
+    if words[2] == "fairseq_cli.train":
+        return f"train {Path(words[words.index('--save-dir') + 1]).parent.name}"
+    if words[3] == "predict":
+        return f"predict {words[words.index('--split') + 1]}"
+    return " ".join(words[3:5]) if words[3] in ("glue", "race", "squad") else words[3]
+
+
+def asked(work, encoder="floater", config=TINY, **more):
+    return Asked(RobertaExperiment(config), System(encoder), work, **more)
+
+
+def finetune(work, launcher, encoder="floater", task="rte", **more):
+    FineTuning(asked(work, encoder, **more), task, launcher).run()
+    return launcher.steps
+
+
+TEXT = ["quizzes", "prepare_mlm.sh"]
+FLOW = ["warm-start", "position-loss", "train flow", "position-loss"]
+
+
+def test_the_steps_of_each_system(tmp_path):
+    after = ["train seed-1", "predict valid", "glue score"]
+    first = finetune(tmp_path, FakeLauncher())
+    assert first == [*TEXT, "train donor", *FLOW, "glue prepare", *after]
+    # Donor, flow stage and data are there; the verbs look whether data are what would be made.
+    assert finetune(tmp_path, FakeLauncher(), PLAIN) == [*TEXT, "glue prepare", *after]
+    second = finetune(tmp_path, FakeLauncher(), seed=2)
+    assert second == [*TEXT, "glue prepare", "train seed-2", *after[1:]]
+    other = finetune(tmp_path, FakeLauncher(), "t5", task="race")
+    stage = [*FLOW[:2], "train mlm-t5", FLOW[3]]
+    scores = ["predict test", "race score", "predict valid", "race score"]
+    assert other == [*TEXT, *stage, "race prepare", "train seed-1", *scores]
+
+
+def test_a_second_run_skips_what_is_whole(tmp_path):
+    finetune(tmp_path, FakeLauncher())
+    assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare"]
+    (tmp_path / "roberta_tiny" / "rte-floater" / "seed-1" / "scores.json").unlink()
+    assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare", "glue score"]
+
+
+def test_the_record_says_what_was_run(tmp_path):
+    launcher = FakeLauncher()
+    finetune(tmp_path, launcher)
+    folder = tmp_path / "roberta_tiny"
+    record = RunFolder(folder / "rte-floater" / "seed-1").read()
+    assert record["trained"] and record["state"] == "done"
+    assert record["tokens"] == {"finetune": "32"} and record["updates_an_epoch"] == 156
+    settings = record["settings"]
+    assert (settings["task"], settings["system"], settings["size"]) == ("rte", "floater", "tiny")
+    flow = RunFolder(folder / "flow").read()
+    assert flow["trained"] and flow["state"] == "done" and flow["settings"]["system"] == "floater"
+    assert RunFolder(folder / "donor").read()["trained"]
+    assert any(
+        "32 examples an update (32 x --update-freq 1, 1 CPU process)" in s for s in launcher.said
+    )
+
+
+def test_updates_an_epoch_are_said_beside_the_recipes(tmp_path):
+    donor = tmp_path / "donor.pt"
+    donor.touch()
+    launcher = FakeLauncher()
+    finetune(tmp_path / "w", launcher, PLAIN, config=BASE, donor=donor, raw=tmp_path)
+    assert any("156 updates an epoch; the recipe's: 204" in text for text in launcher.said)
+
+
+def test_a_failure_is_in_the_record_until_the_next_run(tmp_path):
+    with pytest.raises(CommandError):
+        finetune(tmp_path, FakeLauncher(fails="train flow"))
+    folder = RunFolder(tmp_path / "roberta_tiny" / "rte-floater" / "seed-1")
+    assert folder.read()["state"] == "failed"
+    assert "trained" not in RunFolder(tmp_path / "roberta_tiny" / "flow").read()
+    steps = finetune(tmp_path, FakeLauncher())
+    assert steps[2:4] == ["train flow", "position-loss"]
+    assert folder.read()["state"] == "done"
+
+
+def test_a_batch_of_another_size_is_refused(tmp_path):
+    finetune(tmp_path, FakeLauncher())
+    folder = RunFolder(tmp_path / "roberta_tiny" / "rte-floater" / "seed-1")
+    with folder.changing() as record:
+        record["tokens"]["finetune"] = "16"
+    with pytest.raises(ReportError, match="batch was 16 and is 32 now"):
+        finetune(tmp_path, FakeLauncher())
+    with folder.changing() as record:  # the share of a process follows from how many there are
+        record["tokens"]["finetune"] = "32"
+        words = record["arguments"]["finetune"]
+        words[words.index("--batch-size") + 1] = "8"
+    finetune(tmp_path, FakeLauncher())
+
+
+def test_another_run_at_work_is_left_alone(tmp_path):
+    path = tmp_path / "roberta_tiny" / "flow"
+    path.mkdir(parents=True)
+    lock = try_lock(path / ".lock")
+    launcher = FakeLauncher()
+    with pytest.raises(BusyError):
+        FlowStage(asked(tmp_path), launcher).run()
+    assert launcher.steps == []
+    assert launcher.said == [f"Another pretrain_flow.sh is at work on {path}."]
+    os.close(lock)
+
+
+# Donors.
+
+
+def test_a_given_donor_is_remembered(tmp_path):
+    donor, work = tmp_path / "d" / "base.pt", tmp_path / "w"
+    donor.parent.mkdir()
+    donor.write_text("one")
+    steps = finetune(work, FakeLauncher(), PLAIN, config=BASE, donor=donor, raw=tmp_path)
+    assert "train donor" not in steps
+    job = FineTuning(asked(work, PLAIN, config=BASE), "rte", FakeLauncher())
+    assert job.given_donor == donor
+    assert job._text_command()[-2:] == ["--dict", donor.parent / "dict.txt"]
+    other = tmp_path / "other.pt"
+    other.write_text("two")
+    with pytest.raises(ReportError, match="was begun with another donor"):
+        finetune(work, FakeLauncher(), PLAIN, config=BASE, donor=other)
+    with pytest.raises(UserError, match=r"There is no donor .*nothing\.pt"):
+        finetune(tmp_path / "x", FakeLauncher(), config=BASE, donor=tmp_path / "nothing.pt")
+
+
+def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
+    donor = tmp_path / "donor.pt"
+    donor.touch()
+    with pytest.raises(
+        UsageError, match="rte is made of raw files: pass the folder that holds glue/"
+    ):
+        finetune(tmp_path / "w", FakeLauncher(), PLAIN, config=BASE, donor=donor)
+    text = ROOT / "configs" / "roberta_text.yaml"
+    with pytest.raises(
+        UsageError, match="is for your text: pass the folder that holds mlm/train.txt"
+    ):
+        finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli")
+    finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli", raw=tmp_path)
+    assert "mlm-t5" in str(asked(tmp_path, "t5").stage_folder)
+    # Made once, raw files are not needed any more.
+    finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli", seed=2)
+
+
+# The whole in miniature.
+
+
+def miniature(path):
+    """The stand-in's configuration, cut down to seconds, with two tasks."""
+    config = yaml.safe_load(TINY.read_text())
+    config["data"].update({"quizzes": {"scale": 0.02}, "vocab": 120})
+    config["shape"].update({"encoder-layers": 1, "encoder-embed-dim": 16})
+    config["shape"]["encoder-ffn-embed-dim"] = 16
+    config["budget"].update({"max-tokens": 600, "tokens-per-update": 600})
+    saving = {"log-interval": 1, "save-interval-updates": 2, "keep-interval-updates": 1}
+    config["masked-lm"].update(saving)
+    config["finetune"]["all"].update({**saving, "batch": 8, "max-update": 6, "warmup-updates": 1})
+    for stage in ("donor", "flow"):
+        config["budget"][stage].update({"max-update": 6, "warmup-updates": 1})
+    config["tasks"] = {name: config["tasks"][name] for name in ("rte", "squad2")}
+    path.write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.slow
+def test_killed_and_restarted_it_ends_in_the_same_table(tmp_path):
+    """Four cells whole, and again with SIGKILL at random moments: the same numbers to the last digit."""
+    config, tables = tmp_path / "roberta_mini.yaml", {}
+    miniature(config)
+    script = str(ROOT / "scripts" / "tables345.sh")
+    for name, kills in (("whole", 0), ("killed", 8)):
+        work = tmp_path / name
+        command = ["bash", script, "--config", str(config), "--work", str(work)]
+        command += ["--seeds", "1", "--processes", "0"]
+        moments = random.Random(5)
+        for _ in range(kills):
+            process = subprocess.Popen(command, env=environment(), start_new_session=True)
+            try:
+                process.wait(timeout=moments.uniform(3, 40))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        done = run(command, timeout=3000)
+        assert "Table 3" in done.stdout and "Table 5" in done.stdout
+        found = json.loads((work / "tables345.json").read_text())
+        bits = [(s["before"]["all"], s["after"]["all"]) for s in found["masked_lm"]]
+        assert len(bits) == 1
+        tables[name] = found["tables_3_to_5"], bits
+        assert sum(bool(c["seeds"]) for c in tables[name][0]) == 2 + 2 * 4
+        assert run([*command, "--status"]).stdout.splitlines()[-1] == "5 done, 1 trained"
+    assert tables["killed"] == tables["whole"]
