@@ -5,7 +5,7 @@ is remade (--force) only where a release may break checkpoints: CHANGELOG.md, ru
 older release is made by its own code: PYTHONPATH=<its checkout> python tests/make_stored.py CASE.
 
 Those that are there: commit 2c48503, the last one before `--floater-solver auto`, made all but the two of
-`auto`, made after ecf4ed3.
+`auto`, made after ecf4ed3, and the two RoBERTas, made by the first commit that could.
 
 The donor is made by official fairseq 0.12.2, on Python 3.10 or older and without the plugin. The one that is
 there: Python 3.9, and Debian's torch 1.7.1 with PYTORCH_JIT=0 and `torch.div` taught `rounding_mode`.
@@ -56,9 +56,22 @@ CASES = {
             *("xpos", "kerple", "sandwich", "fire", "cope", "forget"),
         )
     },
+    "roberta-floater": (
+        *FLOW,
+        *FIRST_DEFAULT,
+        "--floater-delta",
+        "0.01",
+        "--floater-train",
+        "rest",
+    ),
+    "roberta-t5": ("--position-encoder", "t5"),
     DONOR: (),
 }
 LANGUAGES = ("--source-lang", "en", "--target-lang", "de")
+ROBERTA_SHAPE = (
+    *("--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8", "--encoder-layers", "2"),
+    *("--encoder-attention-heads", "2", "--max-positions", "32"),
+)
 SHAPE = (
     *("--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8", "--encoder-layers", "2"),
     *("--decoder-embed-dim", "8", "--decoder-ffn-embed-dim", "8", "--decoder-layers", "1"),
@@ -66,9 +79,16 @@ SHAPE = (
 )
 TRAINING = (
     *("--optimizer", "adam", "--lr", "0.02", "--max-update", "30", "--max-tokens", "400", "--cpu"),
-    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--seed", "1"),
     *("--no-epoch-checkpoints", "--disable-validation", "--no-save-optimizer-state"),
-    *("--log-format", "simple"),
+    *("--log-format", "simple", "--seed", "1"),
+)
+TRANSLATION = (
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
+    *(*LANGUAGES, *SHAPE),
+)
+MASKED = (
+    *("--task", "masked_lm", "--criterion", "masked_lm", "--tokens-per-sample", "32"),
+    *("--sample-break-mode", "complete", *ROBERTA_SHAPE),
 )
 
 
@@ -109,8 +129,13 @@ def load(path: Path):
 
 @torch.no_grad()
 def outputs(model, task) -> dict:
-    """Log-probabilities of every word at every place of two sentences, and a beam search's best two."""
+    """Log-probabilities of every word at every place of two sentences, and a beam search's best two.
+
+    Of a RoBERTa, which searches nothing, there are no hypotheses.
+    """
     source, target = batch((5, 20), 0, left=True), batch((4, 20), 5, left=False)
+    if not hasattr(model, "decoder"):
+        return {"log_probs": rounded(model(target)[0].log_softmax(-1), target), "hypotheses": []}
     lengths = source.ne(PAD).sum(1)
     previous = torch.cat([torch.full((2, 1), EOS), target[:, :-1]], dim=1)
     scores = model.get_normalized_probs(model(source, lengths, previous), True, None)
@@ -119,9 +144,14 @@ def outputs(model, task) -> dict:
     sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
     found = [h for best in task.inference_step(generator, [model], sample) for h in best]
     return {
-        "log_probs": [[round(x, 7) for x in row] for row in scores[target.ne(PAD)].tolist()],
+        "log_probs": rounded(scores, target),
         "hypotheses": [{"tokens": h["tokens"].tolist(), "score": float(h["score"])} for h in found],
     }
+
+
+def rounded(scores: torch.Tensor, words: torch.Tensor) -> list[list[float]]:
+    """Those at the places of words, not of padding."""
+    return [[round(x, 7) for x in row] for row in scores[words.ne(PAD)].tolist()]
 
 
 def run(folder: Path, tool: str, *words: str) -> None:
@@ -144,11 +174,17 @@ def binarise(folder: Path) -> None:
     STORED.mkdir(exist_ok=True)
     for language in ("en", "de"):
         shutil.copy(folder / "data-bin" / f"dict.{language}.txt", STORED)
+    # The same words for RoBERTas.
+    words = ("--only-source", "--srcdict", "data-bin/dict.en.txt", "--destdir", "masked")
+    run(folder, "preprocess", "--trainpref", "train.en", "--validpref", "train.en", *words)
+    shutil.copy(folder / "masked" / "dict.txt", STORED)
 
 
 def make(case: str, folder: Path) -> dict:
     """Train a case for some updates, store its checkpoint; returns its outputs."""
-    arch, options = "transformer_tiny", []
+    arch, options, data, own = "transformer_tiny", list[str](), "data-bin", TRANSLATION
+    if case.startswith("roberta"):
+        arch, data, own = "roberta", "masked", MASKED
     if case != DONOR:
         arch = f"floater_{arch}"
         # By a relative name: the checkpoint records it.
@@ -156,8 +192,8 @@ def make(case: str, folder: Path) -> dict:
         if not (folder / package.name).exists():
             (folder / package.name).symlink_to(package)
         options = ["--user-dir", package.name]
-    options += ["--arch", arch, *CASES[case], *LANGUAGES, *SHAPE, *TRAINING, "--save-dir", case]
-    run(folder, "train", "data-bin", *options)
+    options += ["--arch", arch, *CASES[case], *own, *TRAINING, "--save-dir", case]
+    run(folder, "train", data, *options)
     checkpoint = folder / case / "checkpoint_last.pt"
     model, task = load(checkpoint)
     found = outputs(model, task)

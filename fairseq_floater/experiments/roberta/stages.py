@@ -131,7 +131,8 @@ class RobertaExperiment:
         words = ["--bins", ",".join(map(str, section.bins))]
         if section.tokens_per_sample is not None:
             words += ["--tokens-per-sample", str(section.tokens_per_sample)]
-        return words
+        mode = self.config.masked_lm.get("sample-break-mode")
+        return words if mode is None else [*words, "--sample-break-mode", str(mode)]
 
     # Fine-tuning.
 
