@@ -63,10 +63,11 @@ class FlowSolver:
     Args:
         options: the encoder's, by ``dest``.
         label: what the flow is for, in messages.
+        clock: the times at which it is read; None: as the options say.
     """
 
-    def __init__(self, options: dict[str, Any], label: str):
-        self.clock = Clock.read(options)
+    def __init__(self, options: dict[str, Any], label: str, clock: Clock | None = None):
+        self.clock = clock or Clock.read(options)
         self.label = label
         self.record = SolveRecord()
         self._options = options

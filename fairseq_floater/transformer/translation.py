@@ -157,7 +157,8 @@ def _refuse_unsupported(args: Any) -> None:
                 f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
                 "has no place for positions."
             )
-    if getattr(args, "cross_self_attention", False) and args.position_target == "attention":
+    inside = args.position_target in ("attention", "relative")
+    if getattr(args, "cross_self_attention", False) and inside:
         raise ValueError(
             "`--cross-self-attention` must be off with `--position-encoder "
             f"{args.position_encoder}`: source and target tokens have no distance from each other."
