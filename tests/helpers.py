@@ -14,6 +14,7 @@ import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.kerple import KerplePositions
+from fairseq_floater.position_encoders.relative_flow import RelativeFlowPositions
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.token_rnn import TokenRecurrence
 
@@ -127,7 +128,8 @@ def randomise_positions(model, seed=1):
             for parameter in module.parameters():
                 of_stack = isinstance(module, PositionEncoder)
                 std = 1.0 if of_stack and parameter.dim() == 1 else 0.5
-                if isinstance(module, PositionSignal) and parameter.dim() > 1:
+                flows = (PositionSignal, RelativeFlowPositions)
+                if isinstance(module, flows) and parameter.dim() > 1:
                     std = 0.03
                 elif isinstance(module, TokenRecurrence):
                     std = 0.125  # above it, twelve steps of such a recurrence amplify rounding

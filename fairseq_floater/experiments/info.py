@@ -15,6 +15,7 @@ from torch import nn
 from fairseq_floater.position_encoders import (
     POSITION_ENCODERS,
     complete,
+    encoder_class,
     encoder_options,
     has_base,
 )
@@ -181,7 +182,7 @@ def _attached(
             blocks=depth,
             vocabulary=ROBERTA_VOCABULARY if alone else VOCABULARY,
         )
-        found.append((stack, attribute, POSITION_ENCODERS[encoder](spec)))
+        found.append((stack, attribute, encoder_class(encoder, args.position_target)(spec)))
     return found
 
 

@@ -64,11 +64,18 @@ class FlowSolver:
         options: the encoder's, by ``dest``.
         label: what the flow is for, in messages.
         tokens_measured: over how many errors are estimated in evaluation.
+        clock: the times at which it is read; None: as the options say.
     """
 
-    def __init__(self, options: dict[str, Any], label: str, tokens_measured: int = TOKENS_MEASURED):
+    def __init__(
+        self,
+        options: dict[str, Any],
+        label: str,
+        tokens_measured: int = TOKENS_MEASURED,
+        clock: Clock | None = None,
+    ):
         self._tokens_measured = tokens_measured
-        self.clock = Clock.read(options)
+        self.clock = clock or Clock.read(options)
         self.label = label
         self.record = SolveRecord()
         self._options = options

@@ -24,6 +24,7 @@ from fairseq_floater.position_encoders.registry import (
     TARGETS,
 )
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
+from fairseq_floater.position_encoders.registry import encoder_class as encoder_class
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, WarpLaw, check_warp
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ SHARED_OPTIONS = (
     Option(
         "--position-target",
         None,
-        "how positions enter: added to a block's input (hidden) or to q, k, v (qkv); "
+        "how positions enter: added to a block's input (hidden) or to q, k, v (qkv), or, of floater, by "
+        "distance inside attention (relative); "
         f"default: qkv for {_names(_QKV)}, hidden for the other signals; {_names(_INSIDE)} act inside "
         f"attention and {_names(_STAGES)} on the stream before a block, and take no target",
         str,
@@ -118,6 +120,7 @@ def complete(args: Any) -> type[PositionEncoder]:
         raise ValueError(
             "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops it."
         )
+    encoder = encoder_class(args.position_encoder, args.position_target)
     encoder.check_options(encoder_options(args), args.position_target)
     check_encoder(args)
     _check_combination(args, encoder)
@@ -151,7 +154,7 @@ def has_base(args: Any) -> bool:
     """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options."""
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
-    encoder = POSITION_ENCODERS[args.position_encoder]
+    encoder = encoder_class(args.position_encoder, args.position_target)
     twice = encoder.is_base and args.position_combine != ADD
     return args.position_base == "keep" or (encoder.keeps_base and not twice)
 
@@ -163,7 +166,8 @@ def distance_warning(args: Any, longest: int) -> str | None:
         args: complete options of the model.
         longest: tokens of the longest training sentence, end symbol included.
     """
-    limit = POSITION_ENCODERS[args.position_encoder].distance_limit(encoder_options(args))
+    encoder = encoder_class(args.position_encoder, args.position_target)
+    limit = encoder.distance_limit(encoder_options(args))
     furthest = (WarpLaw.read(args) or WarpLaw()).furthest(longest)
     if limit is None or limit[1] <= furthest:
         return None

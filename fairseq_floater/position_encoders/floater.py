@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import (
     ADVICE,
-    ENGINES,
-    GRADIENTS,
     TORCHDIFFEQ_SOLVERS,
     BackwardDynamics,
     Clock,
@@ -24,9 +22,10 @@ from fairseq_floater.ode import (
     RescaledModule,
     checked_step_size,
 )
-from fairseq_floater.ode.clock import DEFAULT_BEND, LINEAR
+from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.floater_options import RELATIVE_OPTION, SOLVER_OPTIONS
 from fairseq_floater.position_encoders.floater_training import (
     ALL,
     TRAINING_OPTIONS,
@@ -38,30 +37,6 @@ from fairseq_floater.position_encoders.floater_training import (
 )
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal
-
-SOLVER_OPTIONS = (
-    Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
-    Option(
-        "--floater-time",
-        LINEAR,
-        "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
-        f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it",
-        str,
-    ),
-    Option(
-        "--floater-solver",
-        AUTO,
-        "auto: by device and measured error; "
-        + "; ".join(
-            f"{e.name}: {e.summary}" + (f", step {e.default_step}" if e.default_step else "")
-            for e in ENGINES.values()
-        ),
-        str,
-        (AUTO, *ENGINES),
-    ),
-    Option("--floater-step-size", None, "solver step in units of time", float),
-    Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
-)
 
 # Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
 # the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
@@ -99,7 +74,7 @@ class FloaterPositions(PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
-    targets = ("qkv", "hidden")
+    targets = ("qkv", "hidden", "relative")  # the last is another class, `relative_flow.py`
     acts_on = "q, k, v"
     inductive = True
     data_driven = True
@@ -128,6 +103,7 @@ class FloaterPositions(PositionSignal):
             "solve with gradient when num_updates %% K == 0, reuse the table in between",
             int,
         ),
+        RELATIVE_OPTION,
         *TRAINING_OPTIONS,
     )
 
@@ -149,6 +125,11 @@ class FloaterPositions(PositionSignal):
                 f"but is {options['floater_update_interval']} instead."
             )
         check_training(options, target)
+        if options["floater_relative"] is not None and target != "relative":
+            raise ValueError(
+                "`--floater-relative` must come with `--position-target relative`, but that is "
+                f"{target} instead."
+            )
         solver, gradient = options["floater_solver"], options["floater_gradient"]
         if solver == AUTO and gradient == "adjoint":
             raise ValueError(

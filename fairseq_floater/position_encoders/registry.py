@@ -47,19 +47,18 @@ ENCODERS = {
     "complex": Entry("complex.ComplexOrderEmbedding", "stage"),
     "none": Entry("none.NoPositions", "hidden"),
 }
+#: an encoder's class under another target, where that makes it another kind
+VARIANTS = {("floater", "relative"): "relative_flow.RelativeFlowPositions"}
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 BLOCKS = ("all", "input")
-TARGETS = ("qkv", "hidden", "attention", "stage")
+TARGETS = ("qkv", "hidden", "attention", "stage", "relative")
 
 
 class _Classes(Mapping[str, "type[PositionEncoder]"]):
     """Map names to the encoders' classes, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> type[PositionEncoder]:
-        file, _, class_name = ENCODERS[name].path.partition(".")
-        module = import_module(f"fairseq_floater.position_encoders.{file}")
-        encoder: type[PositionEncoder] = getattr(module, class_name)
-        return encoder
+        return _imported(ENCODERS[name].path)
 
     def __iter__(self) -> Iterator[str]:
         return iter(ENCODERS)
@@ -69,3 +68,16 @@ class _Classes(Mapping[str, "type[PositionEncoder]"]):
 
 
 POSITION_ENCODERS = _Classes()
+
+
+def _imported(path: str) -> type[PositionEncoder]:
+    file, _, class_name = path.partition(".")
+    module = import_module(f"fairseq_floater.position_encoders.{file}")
+    encoder: type[PositionEncoder] = getattr(module, class_name)
+    return encoder
+
+
+def encoder_class(name: str, target: str) -> type[PositionEncoder]:
+    """Return the class of encoder ``name`` for ``--position-target`` ``target``."""
+    variant = VARIANTS.get((name, target))
+    return POSITION_ENCODERS[name] if variant is None else _imported(variant)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +44,7 @@ class PositionSignal(PositionEncoder):
     identity and zero, which is the sum. Parameters of ``concat``: 2 C^2 + C a stack.
     """
 
-    targets = (HIDDEN, QKV)
+    targets: ClassVar[tuple[str, ...]] = (HIDDEN, QKV)
     combines = True
 
     def __init__(self, spec: EncoderSpec):

@@ -19,8 +19,8 @@ from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import (
-    POSITION_ENCODERS,
     distance_warning,
+    encoder_class,
     encoder_options,
 )
 from fairseq_floater.records import markdown_table
@@ -169,11 +169,13 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     if not isinstance(model, FloaterTransformerModel):
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
         return PLAIN, f"{PLAIN} Transformer, {kind} positions", ""
-    encoder, target = POSITION_ENCODERS[args.position_encoder], args.position_target
+    target = args.position_target
+    encoder = encoder_class(args.position_encoder, target)
     options = encoder_options(args)
-    place = "inside attention" if target == "attention" else f"target {target}"
+    place = "inside attention" if target in ("attention", "relative") else f"target {target}"
     words = f"{encoder.title}, {place}, blocks {args.position_blocks}"
-    words += f", delta {options['floater_delta']}" if "floater_delta" in options else ""
+    has_delta = "floater_delta" in options and target != "relative"
+    words += f", delta {options['floater_delta']}" if has_delta else ""
     return encoder.name, words, encoder.describe(options, target)
 
 

@@ -18,7 +18,7 @@ from fairseq.modules import LearnedPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options, has_base
+from fairseq_floater.position_encoders import encoder_class, encoder_options, has_base
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
@@ -63,7 +63,6 @@ def attach_encoder(
     layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
-    encoder_class = POSITION_ENCODERS[cfg.position_encoder]
     spec = EncoderSpec(
         streams=streams,
         combine=cfg.position_combine,
@@ -82,7 +81,7 @@ def attach_encoder(
         fills_length=stack.fills_length,
     )
     with torch.random.fork_rng(devices=[]):
-        encoder = encoder_class(spec)
+        encoder = encoder_class(cfg.position_encoder, cfg.position_target)(spec)
         for index, block in zip(indices, blocks):
             part = encoder.build_block(index) if encoder.receives(index) else None
             if isinstance(part, AttentionPart):
@@ -106,9 +105,10 @@ def _kept_indices(layers_to_keep: str) -> list[int]:
     return sorted(int(i) for i in layers_to_keep.split(","))
 
 
-def _log(statistics: dict[str, Any]) -> None:
-    """Log as fairseq does: means over the signals and updates, but the sum of the fallbacks."""
-    for name, value in statistics.items():
+def _log_statistics(encoder: PositionEncoder) -> None:
+    """Log as fairseq does: means over the encoders and updates, but the sum of the fallbacks."""
+    statistics = encoder.statistics()  # taken in evaluation too, and dropped
+    for name, value in statistics.items() if encoder.training else ():
         log = metrics.log_scalar_sum if name == "fallbacks" else metrics.log_scalar
         log(f"flow_{name}", value, priority=1500, round=8)
 
@@ -234,12 +234,11 @@ def prepare(
         bias = encoder.logit_bias(at, parts, dtype)
         tables = {id(b): t for b, t in zip(owners, encoder.prepare(at, parts, dtype))}
         added = encoder.input_rows(at, parts, dtype)
+        _log_statistics(encoder)
         return PreparedAttention(tables, bias, {id(owners[n]): r for n, r in added.items()})
     # One backward pass joins what flows into all blocks' rows.
     rows = encoder(at.num_rows, parts, dtype, at.rows_per_token, at.rows_before).unbind(2)
-    statistics = encoder.statistics()  # taken in evaluation too, and dropped
-    if encoder.training:
-        _log(statistics)
+    _log_statistics(encoder)
     by_block = {id(block): table for block, table in zip(owners, rows)}
     return PreparedSignal(encoder, at.queries.T.contiguous(), by_block)
 

@@ -6,9 +6,9 @@ from argparse import Namespace
 
 from torch import nn
 
-from fairseq_floater.ode import PositionDynamics
+from fairseq_floater.ode import RescaledModule
 from fairseq_floater.position_encoders import encoder_options
-from fairseq_floater.position_encoders.floater import FloaterPositions, InitialValues
+from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.floater_training import trains_transformer
 
 
@@ -23,7 +23,7 @@ def restrict_training(model: nn.Module, args: Namespace) -> None:
     flow = {
         id(parameter)
         for module in model.modules()
-        if isinstance(module, (PositionDynamics, InitialValues))
+        if isinstance(module, RescaledModule)
         for parameter in module.parameters()
     }
     for parameter in model.parameters():

@@ -65,7 +65,8 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
 
 def _refuse_unsupported(args: Any) -> None:
     """Refuse what positions of two stacks cannot go with, with the reason."""
-    if getattr(args, "cross_self_attention", False) and args.position_target == "attention":
+    inside = args.position_target in ("attention", "relative")
+    if getattr(args, "cross_self_attention", False) and inside:
         raise ValueError(
             "`--cross-self-attention` must be off with `--position-encoder "
             f"{args.position_encoder}`: source and target tokens have no distance from each other."

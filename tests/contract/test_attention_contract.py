@@ -24,7 +24,7 @@ from helpers import (
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Tokens
 
-INSIDE = [c for c in CASES if c[2] == "attention"]
+INSIDE = [c for c in CASES if c[2] in ("attention", "relative")]
 every_inside = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), INSIDE, ids=["-".join(c) for c in INSIDE]
 )
@@ -126,6 +126,9 @@ def test_the_fused_attention_is_taken_where_no_hook_needs_the_weights(
 
 @every_inside
 def test_another_target_is_refused(encoder, blocks, target):
+    if target == "relative":
+        assert "hidden" in POSITION_ENCODERS[encoder].targets
+        return
     with pytest.raises(ValueError, match=f"`--position-target` must be attention .*{encoder}"):
         build(encoder, blocks, "hidden")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import build, randomise_positions, raw_log_probs
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_options
+from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class, encoder_options
 
 CONTINUOUS = [name for name, cls in POSITION_ENCODERS.items() if cls.continuous]
 CASES = [(name, target) for name in CONTINUOUS for target in POSITION_ENCODERS[name].targets]
@@ -24,7 +24,7 @@ def model_of(encoder, target="hidden", blocks="all", **options):
 
 def takes(encoder, target, options):
     """What of ``options`` the encoder can take."""
-    cls = POSITION_ENCODERS[encoder]
+    cls = encoder_class(encoder, target)
     own = encoder_options(build(encoder, target=target).cfg)
     if cls.is_relative(own):
         options = {k: v for k, v in options.items() if k != "position_shift"}

@@ -1,0 +1,189 @@
+"""FLOATER over distances, beside Shaw's vectors and T5's biases filled from a solve of its own."""
+
+import pytest
+import torch
+from helpers import (
+    PAD,
+    build,
+    difference,
+    parts,
+    plain,
+    signals,
+    source_batch,
+    target_batch,
+    visible,
+)
+from helpers import log_probs as log_probs_of
+from one_attention import (
+    attended,
+    heads_of,
+    logits,
+    logits_differ_by,
+    stack_of,
+    stream,
+    written_out,
+)
+
+from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.ode import solve
+
+LENGTH = 13
+FORMS = ("keys", "values", "bias")
+every_side = pytest.mark.parametrize("side", ["encoder", "decoder"])
+
+
+def relative(form="keys", build=visible, **options):
+    return build("floater", "all", "relative", floater_relative=form, **options)
+
+
+def stack(side, form, **options):
+    of_both = {f"{s}_attention_heads": 4 for s in ("encoder", "decoder")}
+    fine = {"floater_solver": "rk4", "floater_step_size": 0.02}
+    return getattr(relative(form, **of_both, **fine, **options), side)
+
+
+@torch.no_grad()
+def flow(stack, count=LENGTH):
+    """r of the first block at tau = ln(1 + d): [N, S, sides, W], by torchdiffeq in float64."""
+    tau = torch.log1p(torch.arange(count, dtype=torch.float64))
+    r0 = stack.layers[0].positions.start.initial().double()
+    dynamics = stack.positions.dynamics.double()
+    rows = solve(lambda t, r: dynamics(t, r), r0, tau, solver="rk4", step_size=0.01).float()
+    dynamics.float()
+    stack.positions.forget()
+    return rows
+
+
+@every_side
+@pytest.mark.parametrize("form", ["keys", "values"])
+def test_it_is_shaw_with_a_table_read_off_the_flow(side, form):
+    own = stack(side, form)
+    rows = flow(own)
+    shaw = stack_of(
+        side, "shaw", shaw_clip=LENGTH - 1, shaw_values="on" if form == "values" else "off"
+    )
+    shaw.load_state_dict(
+        {
+            k: v
+            for k, v in own.state_dict().items()
+            if ".positions" not in k and "positions." not in k
+        },
+        strict=False,
+    )
+    # Row k - d belongs to distance d: keys before the query first, then those behind it.
+    before, *behind = rows.unbind(2)
+    table = torch.cat([before.flip(0), *(side_rows[1:] for side_rows in behind)])
+    part = shaw.layers[0].positions
+    with torch.no_grad():
+        part.key_vectors.copy_(table[:, 0])
+        if form == "values":
+            part.value_vectors.copy_(table[:, 1])
+    shaw.positions.forget()
+    x = stream()
+    with torch.no_grad():
+        assert logits_differ_by(own, logits(own, x), logits(shaw, x)) <= 1e-3 * float(
+            table.abs().max()
+        )
+        assert difference(attended(own, x)[0], attended(shaw, x)[0]) <= 1e-5
+        assert (
+            difference(table[:LENGTH], table[LENGTH - 1 :] if side == "encoder" else 0 * table)
+            > 0.1
+        )
+
+
+@every_side
+def test_a_bias_is_added_to_the_logits_of_each_head(side):
+    own = stack(side, "bias")
+    rows, x = flow(own)[:, 0], stream()  # [N, sides, H]
+    distances = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+    side_of = (distances < 0).long() if side == "encoder" else 0 * distances
+    bias = rows[distances.abs(), side_of].permute(2, 0, 1)
+    with torch.no_grad():
+        scores, read = written_out(own, *heads_of(own, x), bias)
+        assert logits_differ_by(own, logits(own, x), scores) <= 1e-5 * max(
+            1.0, float(bias.abs().max())
+        )
+        assert difference(attended(own, x)[0], read) <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_start_of_zero_is_the_transformer_and_learns(form):
+    donor = plain(encoder_layers=2, decoder_layers=2)
+    model = relative(form, build, position_base="keep", floater_init_scale=0.0, dropout=0.0)
+    model.load_state_dict(donor.state_dict(), strict=False)
+    batch = source_batch(), target_batch()
+    real = batch[1].ne(PAD)
+    ours, theirs = (log_probs_of(m.eval(), *batch)[real] for m in (model, donor))
+    assert difference(ours, theirs) <= 5e-6
+    output = model.train()(batch[0], batch[0].ne(PAD).sum(1), batch[1])[0]
+    output.square().sum().backward()
+    for stack_, name, encoder in signals(model):
+        for part in parts(stack_, name):
+            assert part.start.values.grad.abs().max() > 0
+        assert encoder.dynamics.weight2.grad.abs().max() > 0
+
+
+def test_a_warm_start_silences_what_is_not_zero():
+    for form in FORMS:
+        model = relative(form, position_base="keep")
+        donor = log_probs_of(
+            build("none", position_base="keep").eval(), source_batch(), target_batch()
+        )
+        for stack_, name, encoder in signals(model):
+            blocks = [b for b in stack_.layers if getattr(b, name) is not None]
+            note = encoder.adopt_donor(
+                parts(stack_, name), [b.self_attn for b in blocks], lambda n: torch.zeros(n, 64)
+            )
+            assert note.startswith(
+                "zero at the start: dynamics.weight2, dynamics.bias2, start.values"
+            )
+        assert difference(log_probs_of(model, source_batch(), target_batch()), donor) <= 5e-6
+
+
+@pytest.mark.parametrize(
+    ("form", "count"),
+    [
+        ("keys", 2 * 2 * 64 * 66 + 6 * (2 + 1) * 64),
+        ("values", 2 * 2 * 64 * 66 + 2 * 6 * (2 + 1) * 64),
+        ("bias", 2 * 2 * 8 * 10 + 6 * (2 + 1) * 8),
+    ],
+)
+def test_the_parameters_are_those_of_the_docstring(form, count):
+    options = {"position_target": "relative", "floater_relative": form}
+    found = added_parameters("floater_transformer", "floater", "all", **options)
+    assert sum(found.values()) == count
+
+
+def test_log_time_brings_far_distances_near():
+    own = stack("encoder", "keys")
+    table = own.positions.compute(4 * LENGTH + 1, parts(own, "positions"))
+    assert (
+        difference(table[: LENGTH + 1], own.positions.compute(LENGTH + 1, parts(own, "positions")))
+        <= 1e-6
+    )
+    assert float(table[-1].norm()) < 10 * float(table[LENGTH].norm())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"floater_delta": 0.2}, r"`--floater-delta` must be 0\.1 with --position-target relative"),
+        (
+            {"floater_time": "log"},
+            "`--floater-time` must be linear with --position-target relative",
+        ),
+        ({"floater_update_interval": 2}, "`--floater-update-interval` must be 1 with"),
+        ({"floater_step_size": -1.0}, "`step_size` must be positive"),
+        ({"position_shift": "500"}, "change nothing"),
+        ({"cross_self_attention": True}, "`--cross-self-attention` must be off"),
+        ({"attention_kind": "linear"}, "`--attention-kind` must be softmax"),
+    ],
+)
+def test_what_it_cannot_go_with_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        relative(build=build, **options)
+
+
+def test_its_form_is_refused_elsewhere():
+    with pytest.raises(ValueError, match="`--floater-relative` must come with"):
+        build("floater", target="qkv", floater_relative="bias")
