@@ -21,6 +21,7 @@ from one_attention import (
     logits_differ_by,
     stack_of,
     stream,
+    tokens,
     written_out,
 )
 
@@ -43,10 +44,10 @@ def stack(side, form, **options):
 
 
 @torch.no_grad()
-def flow(stack, count=LENGTH):
-    """r of the first block at tau = ln(1 + d): [N, S, sides, W], by torchdiffeq in float64."""
+def flow(stack, count=LENGTH, block=0):
+    """r of a block at tau = ln(1 + d): [N, S, sides, W], by torchdiffeq in float64."""
     tau = torch.log1p(torch.arange(count, dtype=torch.float64))
-    r0 = stack.layers[0].positions.start.initial().double()
+    r0 = stack.layers[block].positions.start.initial().double()
     dynamics = stack.positions.dynamics.double()
     rows = solve(lambda t, r: dynamics(t, r), r0, tau, solver="rk4", step_size=0.01).float()
     dynamics.float()
@@ -104,6 +105,16 @@ def test_a_bias_is_added_to_the_logits_of_each_head(side):
             1.0, float(bias.abs().max())
         )
         assert difference(attended(own, x)[0], read) <= 1e-5
+
+
+def test_each_block_has_biases_of_its_own():
+    own = stack("encoder", "bias")
+    with torch.no_grad():
+        tables = own.positions.prepare(tokens().at(True), parts(own, "positions"), torch.float32)
+    for block, (_, biases) in enumerate(tables):
+        expected = flow(own, block=block)[:, 0].flatten(0, 1)
+        assert difference(biases, expected) <= 1e-5 * max(1.0, float(expected.abs().max()))
+    assert difference(tables[0][1], tables[1][1]) > 0.1
 
 
 @pytest.mark.parametrize("form", FORMS)
