@@ -39,7 +39,7 @@ class FloaterEncoder(TransformerEncoderBase):
     def __init__(
         self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, return_fc: bool = False
     ):
-        super().__init__(with_base(cfg), dictionary, embed_tokens, return_fc)
+        super().__init__(with_base(cfg, "source"), dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
         self.stretch_range = stretch_range(cfg.position_stretch)
         streams = HIDDEN_STREAMS if cfg.position_target == HIDDEN else SELF_STREAMS

@@ -18,6 +18,7 @@ from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.attention_kind import describe_attention, ignored_dropout
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.sides import describe_sides
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
@@ -74,10 +75,11 @@ class FloaterTransformerModel(TransformerModel):
         _refuse_unsupported(args)
         details = encoder.describe(position_encoders.encoder_options(args), args.position_target)
         logger.info(
-            "position encoder: %s, blocks: %s, target: %s%s%s%s",
+            "position encoder: %s, blocks: %s, target: %s%s%s%s%s",
             args.position_encoder,
             args.position_blocks,
             args.position_target,
+            describe_sides(args),
             "" if args.position_combine == ADD else f", combined by {args.position_combine}",
             f" ({details})" if details else "",
             describe_attention(args),
@@ -86,8 +88,10 @@ class FloaterTransformerModel(TransformerModel):
         if dropout_warning:
             logger.warning(dropout_warning)
         model: FloaterTransformerModel = super().build_model(args, task)
-        if model.encoder.embed_tokens is model.decoder.embed_tokens:
-            model.decoder.positions.share_words(model.encoder.positions)
+        source, target = model.encoder.positions, model.decoder.positions
+        one_dictionary = model.encoder.embed_tokens is model.decoder.embed_tokens
+        if one_dictionary and type(source) is type(target):
+            target.share_words(source)
         model.not_to_train = _lr_scale_fault(args)
         return model
 
