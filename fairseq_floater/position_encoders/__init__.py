@@ -24,6 +24,7 @@ from fairseq_floater.position_encoders.registry import (
     TARGETS,
 )
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
+from fairseq_floater.position_encoders.sides import POSITION_SIDES, check_sides, has_positions
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
@@ -49,6 +50,7 @@ SHARED_OPTIONS = (
         tuple(ENCODERS),
     ),
     Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
+    POSITION_SIDES,
     Option(
         "--position-target",
         None,
@@ -125,6 +127,7 @@ def complete(args: Any) -> type[PositionEncoder]:
         )
     encoder.check_options(encoder_options(args), args.position_target)
     check_encoder(args)
+    check_sides(args, encoder)
     _check_combination(args, encoder)
     _check_stretch(args, encoder)
     check_attention_kind(args, encoder, POSITION_ENCODERS)
@@ -160,8 +163,15 @@ def _check_stretch(args: Any, encoder: type[PositionEncoder]) -> None:
         )
 
 
-def has_base(args: Any) -> bool:
-    """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options."""
+def has_base(args: Any, side: str | None = None) -> bool:
+    """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options.
+
+    Args:
+        args: the model's options, complete.
+        side: source or target; None: either.
+    """
+    if side is not None and not has_positions(args, side):
+        return False
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     encoder = POSITION_ENCODERS[args.position_encoder]

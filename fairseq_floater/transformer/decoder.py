@@ -14,7 +14,7 @@ import torch
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.in_attention import ATTENTION
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
     HIDDEN,
@@ -159,7 +159,7 @@ class FloaterDecoder(TransformerDecoderBase):
 
     def _refuse_alignment(self, full_context: bool, aligns: bool) -> None:
         """Raise ValueError where alignment needs what the attentions do not have."""
-        if full_context and self.cfg.position_target == ATTENTION:
+        if full_context and isinstance(self.positions, AttentionPositions):
             raise ValueError(
                 "full_context_alignment must be off with --position-encoder "
                 f"{self.positions.name}: in a decoder it knows no distance to a later token."
