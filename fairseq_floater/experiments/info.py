@@ -21,6 +21,7 @@ from fairseq_floater.position_encoders import (
 )
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
+from fairseq_floater.position_encoders.sides import has_positions
 from fairseq_floater.position_encoders.signal import (
     CROSS_QUERY_STREAMS,
     HIDDEN_STREAMS,
@@ -167,15 +168,18 @@ def _attached(
         places = [("encoder.sentence_encoder", "positions", places[0][2])]
     found = []
     for stack, attribute, streams in places:
+        side = "target" if (stack, attribute) == ("decoder", "positions") else "source"
+        if not has_positions(args, side):
+            continue
         spec = EncoderSpec(
             dim=channels,
             streams=streams,
             every_block=blocks == "all",
             target=args.position_target,
-            side="target" if (stack, attribute) == ("decoder", "positions") else "source",
+            side=side,
             max_positions=ROBERTA_MAX_POSITIONS if alone else MAX_POSITIONS,
             padding_idx=1,
-            base_at_input=has_base(args),
+            base_at_input=has_base(args, "source" if stack == "encoder" else "target"),
             combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,

@@ -26,6 +26,7 @@ from fairseq_floater.position_encoders.registry import (
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
 from fairseq_floater.position_encoders.registry import encoder_class as encoder_class
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, WarpLaw, check_warp
+from fairseq_floater.position_encoders.sides import POSITION_SIDES, check_sides, has_positions
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
@@ -51,6 +52,7 @@ SHARED_OPTIONS = (
         tuple(ENCODERS),
     ),
     Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
+    POSITION_SIDES,
     Option(
         "--position-target",
         None,
@@ -123,6 +125,7 @@ def complete(args: Any) -> type[PositionEncoder]:
     encoder = encoder_class(args.position_encoder, args.position_target)
     encoder.check_options(encoder_options(args), args.position_target)
     check_encoder(args)
+    check_sides(args, encoder)
     _check_combination(args, encoder)
     check_warp(args, encoder, encoder_options(args), POSITION_ENCODERS)
     _check_warp_has_no_base(args)
@@ -150,8 +153,15 @@ def _check_warp_has_no_base(args: Any) -> None:
         )
 
 
-def has_base(args: Any) -> bool:
-    """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options."""
+def has_base(args: Any, side: str | None = None) -> bool:
+    """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options.
+
+    Args:
+        args: the model's options, complete.
+        side: source or target; None: either.
+    """
+    if side is not None and not has_positions(args, side):
+        return False
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     encoder = encoder_class(args.position_encoder, args.position_target)

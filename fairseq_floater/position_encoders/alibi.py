@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import BIAS_DIRECTION, DistanceBias, directed
+from fairseq_floater.position_encoders.options import Option
+
+LEARNED = "learned"
 
 
 def slopes(heads: int) -> list[float]:
@@ -21,10 +25,15 @@ def slopes(heads: int) -> list[float]:
 
 
 class AlibiPositions(DistanceBias):
-    """Add -m_h |d| to the logits; head h has its slope m_h. Nothing is learned; any length.
+    """Add -m_h |d| to the logits; head h has its slope m_h. Any length.
+
+    Slopes are fixed, or with ``--alibi-slopes learned`` start there and may become anything, below 0 too,
+    where far keys weigh more; with ``--position-base keep`` a warm start then sets them to 0.
 
     In an encoder |d| alone is blind to direction: a reversed sentence would get the reversed
     encoding. ``--bias-direction`` says what breaks the tie.
+
+    Parameters: none; ``--alibi-slopes learned``: H a stack.
     """
 
     name = "alibi"
@@ -33,12 +42,31 @@ class AlibiPositions(DistanceBias):
     source = "Press et al. 2022; both directions: this project"
     data_driven = False
     parameter_efficient = True
-    options = (BIAS_DIRECTION,)
+    silent_at_zero = ("slopes",)
+    options = (
+        BIAS_DIRECTION,
+        Option(
+            "--alibi-slopes",
+            "fixed",
+            "slopes of the heads: those of the paper, or learned from there on",
+            str,
+            ("fixed", LEARNED),
+        ),
+    )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"direction {options['bias_direction']}"
+        return f"direction {options['bias_direction']}, slopes {options['alibi_slopes']}"
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.slopes: nn.Parameter | None = None
+        if spec.options["alibi_slopes"] == LEARNED:
+            self.slopes = nn.Parameter(torch.tensor(slopes(spec.heads)))
 
     def biases(self, distances: Tensor) -> Tensor:
-        m = torch.tensor(slopes(self.spec.heads), device=distances.device)
+        if self.slopes is None:
+            m = torch.tensor(slopes(self.spec.heads), device=distances.device)
+        else:
+            m = self.slopes.float()
         return directed(lambda length: -length[:, None] * m, distances, self.spec)

@@ -14,6 +14,7 @@ from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.attention_kind import describe_attention, ignored_dropout
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.sides import describe_sides
 from fairseq_floater.position_encoders.warp_law import describe_warp
 from fairseq_floater.transformer.training_scope import restrict_training
 
@@ -42,10 +43,11 @@ def completed(args: Any) -> argparse.Namespace:
     options = position_encoders.encoder_options(args)
     details = encoder.describe(options, args.position_target)
     logger.info(
-        "position encoder: %s, blocks: %s, target: %s%s%s%s%s",
+        "position encoder: %s, blocks: %s, target: %s%s%s%s%s%s",
         args.position_encoder,
         args.position_blocks,
         args.position_target,
+        describe_sides(args),
         "" if args.position_combine == ADD else f", combined by {args.position_combine}",
         f" ({details})" if details else "",
         describe_attention(args),

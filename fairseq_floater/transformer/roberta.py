@@ -52,7 +52,7 @@ class FloaterSentenceEncoder(FloaterEncoder):
 
     def take_positions(self) -> None:
         """Put what the options ask for in the place of RoBERTa's table, and attach the encoder."""
-        cfg = with_base(self.cfg)
+        cfg = with_base(self.cfg, "source")
         if cfg.no_token_positional_embeddings:
             self.embed_positions = None
         elif not cfg.encoder.learned_pos:
@@ -129,6 +129,11 @@ def _refuse_unsupported(args: argparse.Namespace) -> None:
                 f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's maps, "
                 "and positions that it was trained with would no longer fit them."
             )
+    if args.position_sides == "target":
+        raise ValueError(
+            "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
+            "alone has source tokens only."
+        )
     if args.linear_cross:
         raise ValueError(
             "`--linear-cross` must be off with a RoBERTa: an encoder alone has no cross-attention."

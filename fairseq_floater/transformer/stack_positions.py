@@ -8,6 +8,7 @@ Letters: N rows of the table, S streams, C channels, H heads, B sentences, T tok
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -23,6 +24,9 @@ from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.none import NoPositions
+from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.sides import has_positions
 from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
@@ -63,9 +67,10 @@ def attach_encoder(
     layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
+    is_there = has_positions(cfg, side)
     spec = EncoderSpec(
         streams=streams,
-        combine=cfg.position_combine,
+        combine=cfg.position_combine if is_there else ADD,
         heads=shape.attention_heads,
         blocks=len(blocks),
         dim=shape.embed_dim,
@@ -81,7 +86,8 @@ def attach_encoder(
         fills_length=stack.fills_length,
     )
     with torch.random.fork_rng(devices=[]):
-        encoder = encoder_class(cfg.position_encoder, cfg.position_target)(spec)
+        name = cfg.position_encoder if is_there else NoPositions.name
+        encoder = encoder_class(name, cfg.position_target)(spec)
         for index, block in zip(indices, blocks):
             part = encoder.build_block(index) if encoder.receives(index) else None
             if isinstance(part, AttentionPart):
@@ -243,9 +249,10 @@ def prepare(
     return PreparedSignal(encoder, at.queries.T.contiguous(), by_block)
 
 
-def with_base(cfg: Any) -> Any:
-    """Switch fairseq's sinusoid off in ``cfg`` where positions replace it."""
-    cfg.no_token_positional_embeddings = not has_base(cfg)
+def with_base(cfg: Any, side: str) -> Any:
+    """Return ``cfg`` with fairseq's sinusoid switched off where positions replace it or ``side`` has none."""
+    cfg = copy.copy(cfg)  # both stacks are built from one
+    cfg.no_token_positional_embeddings = not has_base(cfg, side)
     return cfg
 
 

@@ -47,19 +47,21 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         args = completed(args)
         _refuse_unsupported(args)
         model: FloaterTransformerModel = super().build_model(args, task)
-        if model.encoder.embed_tokens is model.decoder.embed_tokens:
-            model.decoder.positions.share_words(model.encoder.positions)
+        source, target = model.encoder.positions, model.decoder.positions
+        one_dictionary = model.encoder.embed_tokens is model.decoder.embed_tokens
+        if one_dictionary and type(source) is type(target):
+            target.share_words(source)
         model.obey(args)
         return model
 
     @classmethod
     def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: nn.Embedding) -> FloaterEncoder:
-        cfg = with_base(TransformerConfig.from_namespace(args))
+        cfg = with_base(TransformerConfig.from_namespace(args), "source")
         return FloaterEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> FloaterDecoder:
-        cfg = with_base(TransformerConfig.from_namespace(args))
+        cfg = with_base(TransformerConfig.from_namespace(args), "target")
         return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
 
 

@@ -113,6 +113,25 @@ def test_with_the_base_kept_the_start_is_the_donors_function(tmp_path, donor, en
     assert bool(names) == any("zero at the start" in note for note in report.notes)
 
 
+def test_learned_slopes_start_as_the_donors_function_and_leave_it(tmp_path, donor):
+    options = [
+        "--position-encoder",
+        "alibi",
+        "--alibi-slopes",
+        "learned",
+        "--position-base",
+        "keep",
+    ]
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
+    assert report.difference <= ROUNDING
+    assert difference(loaded(tmp_path / "out.pt"), loaded(donor)) <= 1e-6
+    model = loaded(tmp_path / "out.pt")
+    helpers.loss_of(model.train()).backward()
+    found = helpers.position_parameters(model)
+    assert len(found) == 2
+    assert all(not p.any() and p.grad.any() for p in found)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -2,7 +2,20 @@
 
 import pytest
 import torch
-from helpers import build, difference, sentence, visible
+from helpers import (
+    PAD,
+    TOLERANCE,
+    build,
+    difference,
+    log_probs,
+    loss_of,
+    position_parameters,
+    sentence,
+    source_batch,
+    stepwise_log_probs,
+    target_batch,
+    visible,
+)
 from one_attention import (
     LENGTH,
     SIDES,
@@ -168,9 +181,63 @@ def test_heads_see_one_side_each_and_themselves():
 
 def test_nothing_is_learned():
     assert not added_parameters("floater_transformer", "alibi", "all")
-    assert POSITION_ENCODERS["alibi"].describe({"bias_direction": "heads"}, "attention") == (
-        "direction heads"
+    options = {"bias_direction": "heads", "alibi_slopes": "fixed"}
+    said = POSITION_ENCODERS["alibi"].describe(options, "attention")
+    assert said == "direction heads, slopes fixed"
+
+
+@pytest.mark.parametrize("side", SIDES)
+@every_direction
+@torch.no_grad()
+def test_learned_slopes_take_the_place_of_the_fixed_ones(side, direction):
+    stack, x = stack_of(side, "alibi", alibi_slopes="learned", bias_direction=direction), stream()
+    m = stack.positions.slopes
+    places = torch.arange(LENGTH)
+    behind = places[:, None] < places
+    expected = -m[:, None, None] * (places[:, None] - places).abs()
+    if side == "encoder" and direction == "offset":
+        expected = expected + 0.5 * m[:, None, None] * behind
+    if side == "encoder" and direction == "heads":
+        odd = (torch.arange(4) % 2 == 1)[:, None, None]
+        expected = expected.masked_fill(torch.where(odd, behind.T, behind), HIDING_BIAS)
+    output = written_out(stack, *heads_of(stack, x), expected)[1]
+    found = [attended(stack, x)[0], attended(stack, x, need_weights=True)[0]]
+    if side == "decoder":
+        found.append(step_by_step(stack, x)[0])
+    assert all(difference(one, output) <= 1e-5 for one in found)
+
+
+def test_learned_slopes_start_as_the_fixed_ones_and_are_trained():
+    learned, fixed = (
+        build("alibi", target="attention", alibi_slopes=kind, dropout=0.0)
+        for kind in ("learned", "fixed")
     )
+    fixed.load_state_dict(learned.state_dict(), strict=False)
+    batch = source_batch(), target_batch()
+    one, other = (log_probs(model.eval(), *batch) for model in (learned, fixed))
+    assert difference(one, other) == 0
+    assert not position_parameters(fixed)
+    loss_of(learned.train(), *batch).backward()
+    for stack in (learned.encoder, learned.decoder):
+        assert torch.equal(stack.positions.slopes.detach(), torch.tensor(slopes(2)))
+        assert stack.positions.slopes.grad.ne(0).all()
+    added = added_parameters("floater_transformer", "alibi", "all", alibi_slopes="learned")
+    assert added == {f"{side}.positions.slopes": 8 for side in SIDES}
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_decoding_is_forcing_with_learned_slopes(left):
+    model = visible("alibi", target="attention", alibi_slopes="learned")
+    batch = source_batch(left), target_batch()
+    real = batch[1].ne(PAD)
+    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
+    assert difference(full[real], steps[real]) <= TOLERANCE
+
+
+def test_other_slopes_are_refused():
+    words = "`--alibi-slopes` must be one of fixed, learned, but is 'none' instead"
+    with pytest.raises(ValueError, match=words):
+        build("alibi", target="attention", alibi_slopes="none")
 
 
 def test_another_direction_is_refused():

@@ -35,7 +35,7 @@ RACE = {"train": 1_200, "dev": 120, "test": 120}
 SQUAD = {"train": 1_200, "dev": 120}
 # Words of a list: of the donor's text, of MNLI's mismatched pairs, of RACE's levels, of SQuAD.
 MLM_SPAN = (3, 5)
-MISMATCHED_SPAN = (8, 9)
+MISMATCHED_SPAN = (7, 7)
 RACE_SPANS = {"middle": (5, 6), "high": (7, 9)}
 SQUAD_SPAN = (5, 8)
 SQUAD_QUESTIONS = 4
