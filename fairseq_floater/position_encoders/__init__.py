@@ -25,8 +25,8 @@ from fairseq_floater.position_encoders.registry import (
 )
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
 from fairseq_floater.position_encoders.registry import encoder_class as encoder_class
-from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, WarpLaw, check_warp
 from fairseq_floater.position_encoders.sides import POSITION_SIDES, check_sides, has_positions
+from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, WarpLaw, check_warp
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder

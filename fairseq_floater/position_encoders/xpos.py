@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,13 +64,13 @@ class XposPositions(RopePositions):
     def build_block(self, block_index: int) -> XposPart:
         return XposPart(block_index, self.spec)
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        turns = super().compute_between(num_rows, rows_per_token, blocks)
+    def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
+        turns = super()._angles(first, end, rows_per_token)
         if not self.spec.causal:
             return turns
         width = 2 * self.pairs
         channels = torch.arange(0, width, 2, dtype=torch.float64, device=turns.device)
         fading = ((channels + GAMMA * width) / ((1 + GAMMA) * width)).log()
-        places = torch.arange(num_rows, dtype=torch.float64, device=turns.device) / rows_per_token
+        places = torch.arange(first, end, dtype=torch.float64, device=turns.device) / rows_per_token
         exponents = places[:, None, None] / self.spec.options["xpos_scale_base"] * fading
         return torch.cat([turns * exponents.exp(), turns * (-exponents).exp()], dim=1).float()
