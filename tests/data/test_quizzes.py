@@ -187,10 +187,12 @@ def test_one_option_of_race_is_right(quizzes: Path, split: str) -> None:
         for question, options, answer in zip(
             content["questions"], content["options"], content["answers"], strict=True
         ):
-            assert len(set(options)) == 4 and set(options) <= set(where)
-            words = content["article"].split()
-            right = {"the first is _": words[0], "the last is _": words[-1]}[question]
-            assert options["ABCD".index(answer)] == right
+            values = [NUMBER[word] for word in where]
+            order = sorted(values)
+            asked = order[{"the largest is _": -1, "the next largest is _": -2}[question]]
+            shown = [values[ORDINALS.index(option)] for option in options]
+            assert len(set(options)) == 4 and shown["ABCD".index(answer)] == asked
+            assert sorted(shown) == [*order[:3], asked]
             letters[answer] += 1
     assert len(set(letters.values())) == 1 and len(letters) == 4
     assert max(lengths["middle"]) < min(lengths["high"])
@@ -241,9 +243,10 @@ def test_the_donors_text_tells_the_truth(quizzes: Path) -> None:
         assert 24 <= len(repeated.split()) <= 30
         found = line.split()
         if found[0] == "the":
-            kinds["end"] += 1
-            assert found[1:3] in (["first", "is"], ["last", "is"])
-            assert found[3:] == [first[0 if found[1] == "first" else -1]]
+            kinds["extreme"] += 1
+            place = {"the largest is": -1, "the next largest is": -2}[" ".join(found[:-1])]
+            answer = sorted(first, key=NUMBER.__getitem__)[place]
+            assert at_places(" ".join(first), f"what comes {found[-1]} ?") == answer
         elif found[0] == "what":
             kinds["place"] += 1
             question, answer = line.split(" ? ")
@@ -254,7 +257,7 @@ def test_the_donors_text_tells_the_truth(quizzes: Path) -> None:
         else:
             kinds["rising"] += 1
             assert found == sorted(first, key=NUMBER.__getitem__)
-    assert set(kinds) == {"end", "place", "backwards", "rising"}
+    assert set(kinds) == {"extreme", "place", "backwards", "rising"}
 
 
 def all_lists(folder: Path, split: str) -> set[frozenset[str]]:

@@ -110,14 +110,14 @@ def test_the_record_says_what_was_run(tmp_path):
     folder = tmp_path / "roberta_tiny"
     record = RunFolder(folder / "rte-floater" / "seed-1").read()
     assert record["trained"] and record["state"] == "done"
-    assert record["tokens"] == {"finetune": "32"} and record["updates_an_epoch"] == 156
+    assert record["tokens"] == {"finetune": "64"} and record["updates_an_epoch"] == 156
     settings = record["settings"]
     assert (settings["task"], settings["system"], settings["size"]) == ("rte", "floater", "tiny")
     flow = RunFolder(folder / "flow").read()
     assert flow["trained"] and flow["state"] == "done" and flow["settings"]["system"] == "floater"
     assert RunFolder(folder / "donor").read()["trained"]
     assert any(
-        "32 examples an update (32 x --update-freq 1, 1 CPU process)" in s for s in launcher.said
+        "64 examples an update (64 x --update-freq 1, 1 CPU process)" in s for s in launcher.said
     )
 
 
@@ -145,10 +145,10 @@ def test_a_batch_of_another_size_is_refused(tmp_path):
     folder = RunFolder(tmp_path / "roberta_tiny" / "rte-floater" / "seed-1")
     with folder.changing() as record:
         record["tokens"]["finetune"] = "16"
-    with pytest.raises(ReportError, match="batch was 16 and is 32 now"):
+    with pytest.raises(ReportError, match="batch was 16 and is 64 now"):
         finetune(tmp_path, FakeLauncher())
     with folder.changing() as record:  # the share of a process follows from how many there are
-        record["tokens"]["finetune"] = "32"
+        record["tokens"]["finetune"] = "64"
         words = record["arguments"]["finetune"]
         words[words.index("--batch-size") + 1] = "8"
     finetune(tmp_path, FakeLauncher())

@@ -58,20 +58,14 @@ def _sst2(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
     return (" ".join(found if is_right else swapped(found, (0, len(found) - 1))),)
 
 
-def _again(found: Words, label: str, draws: Draws) -> list[str]:
-    """Return the list itself, or one in which every word has moved by as many places."""
-    step = 0 if label == "1" else 1 + draws.below(len(found) - 1)
-    return [*found[step:], *found[:step]]
-
-
 def _mrpc(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Say a list twice; no paraphrase: the second time it is turned round."""
-    return " ".join(found), " ".join(_again(found, label, draws))
+    """Say a list twice; no paraphrase: the second time it is said backwards."""
+    return " ".join(found), " ".join(found if label == "1" else reversed(found))
 
 
 def _qqp(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Ask for a list forwards and backwards; no duplicate: the second time it is turned round."""
-    other = reversed(_again(found, label, draws))
+    """Ask for a list forwards and backwards; no duplicate: the second one has not been reversed."""
+    other = reversed(found) if label == "1" else found
     return f"forwards {' '.join(found)} ?", f"backwards {' '.join(other)} ?"
 
 
@@ -128,8 +122,8 @@ ENTAILMENT = ("entailment", "not_entailment")
 GLUE = {
     "CoLA": Pairs(("1", "0"), (4, 7), _cola),
     "SST-2": Pairs(("1", "0"), (4, 7), _sst2),
-    "MRPC": Pairs(("1", "0"), (5, 5), _mrpc),
-    "QQP": Pairs(("1", "0"), (5, 5), _qqp),
+    "MRPC": Pairs(("1", "0"), (4, 4), _mrpc),
+    "QQP": Pairs(("1", "0"), (4, 4), _qqp),
     # All but 4: where four of five words keep their places, the fifth does too.
     "STS-B": Pairs(("5.000", "3.000", "2.000", "1.000", "0.000"), (5, 5), _stsb),
     "MNLI": Pairs(("entailment", "neutral", "contradiction"), (5, 7), _mnli),
@@ -138,12 +132,15 @@ GLUE = {
 }
 
 
-def race_questions(found: Words, draws: Draws) -> Iterator[Question]:
-    """Ask what a list of at least four words begins with, and what it ends with."""
-    for name, place in (("first", 0), ("last", -1)):
-        other_end = found[-1 - place]
-        wrong = [other_end, *draws.shuffled(found[1:-1])[:2]]
-        yield Question(f"the {name} is _", found[place], tuple(wrong))
+def race_questions(found: Words) -> Iterator[Question]:
+    """Ask where the two largest words of a list stand, each against the three smallest of at least five.
+
+    Both are the largest of the words that their options point at: were one question for the smallest,
+    the two would cancel in a model that has not learned yet to read the question.
+    """
+    rising = [ORDINALS[found.index(word)] for word in sorted(found, key=rank)]
+    for name, right in (("largest", rising[-1]), ("next largest", rising[-2])):
+        yield Question(f"the {name} is _", right, tuple(rising[:3]))
 
 
 def squad_questions(
@@ -186,7 +183,7 @@ def paragraphs(found: Words, draws: Draws) -> Iterator[str]:
     elif kind == 1:
         yield " ".join(sorted(found, key=rank))
     elif kind == 2:
-        question = list(race_questions(found, draws))[draws.below(2)]
+        question = list(race_questions(found))[draws.below(2)]
         yield question.text.replace("_", str(question.answer))
     else:
         question = next(squad_questions(found, 1, False, draws))

@@ -36,7 +36,7 @@ SQUAD = {"train": 1_200, "dev": 120}
 # Words of a list: of the donor's text, of MNLI's mismatched pairs, of RACE's levels, of SQuAD.
 MLM_SPAN = (3, 5)
 MISMATCHED_SPAN = (7, 7)
-RACE_SPANS = {"middle": (5, 6), "high": (7, 9)}
+RACE_SPANS = {"middle": (5, 5), "high": (6, 7)}
 SQUAD_SPAN = (5, 8)
 SQUAD_QUESTIONS = 4
 PASSAGES_AN_ARTICLE = 10
@@ -166,7 +166,7 @@ def _write_pairs(
 def _write_race(folder: Path, level: str, draws: Draws, count: int) -> int:
     folder = folder / draws.split / level
     for number, found in enumerate(draws.lists(count, RACE_SPANS[level])):
-        questions = list(race_questions(found, draws))
+        questions = list(race_questions(found))
         options, answers = [], []
         for place, question in enumerate(questions):
             right = (number + 2 * place) % 4  # each letter as often as the others
