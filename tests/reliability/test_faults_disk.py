@@ -193,7 +193,7 @@ def whole_protocol(inputs, tmp_path_factory):
         (functools.partial(full_in_training, checkpoints=0.5), FULL),
         (functools.partial(full_in_training, checkpoints=1.5), "Failed to copy|" + FULL),
         (locked_in_training, "Operation not permitted"),
-        (functools.partial(lost_in_training, below="ro"), READ_ONLY),
+        (functools.partial(lost_in_training, below="ro"), READ_ONLY + "|No such file"),
         (functools.partial(lost_in_training, below="rw"), "was its disk lost"),
     ],
     ids=[
