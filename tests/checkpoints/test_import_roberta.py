@@ -4,7 +4,6 @@ import importlib.util
 import json
 import shutil
 import sys
-import tarfile
 import types
 from argparse import Namespace
 from pathlib import Path
@@ -33,8 +32,7 @@ def difference(a, b):
 @pytest.fixture()
 def stored(tmp_path):
     """A RoBERTa as transformers saved it, and logits that transformers computed."""
-    with tarfile.open(hugging_face.STORED) as tar:
-        tar.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(hugging_face.STORED, tmp_path)
     return tmp_path / "hugging_face"
 
 
