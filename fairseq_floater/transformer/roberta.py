@@ -71,11 +71,11 @@ class FloaterRobertaEncoder(RobertaEncoder):
         self, args: argparse.Namespace, dictionary: Any, embed_tokens: nn.Embedding
     ) -> FloaterSentenceEncoder:
         cfg = TransformerConfig.from_namespace(args)
-        learned = cfg.encoder.learned_pos
+        asked = cfg.no_token_positional_embeddings, cfg.encoder.learned_pos
         cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = False, True
         encoder = FloaterSentenceEncoder(cfg, dictionary, embed_tokens)
         encoder.apply(init_bert_params)
-        cfg.encoder.learned_pos = learned
+        cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = asked
         return encoder
 
     def max_positions(self) -> int:
@@ -97,6 +97,11 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         super().add_args(parser)
         add_layer_norm_eps(parser, FAIRSEQ_EPS)
+        parser.add_argument(  # an option of fairseq's Transformer, but not of its RoBERTa
+            "--no-token-positional-embeddings",
+            action="store_true",
+            help="without RoBERTa's learned table underneath",
+        )
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterRobertaModel:

@@ -120,3 +120,16 @@ def test_hydras_options_build_the_same_model():
 def test_what_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         roberta(**options)
+
+
+def test_the_table_goes_where_it_is_not_wanted():
+    """By fairseq's own flag, on a command line, and by ours."""
+    parser = argparse.ArgumentParser()
+    FloaterRobertaModel.add_args(parser)
+    args = parser.parse_args(["--no-token-positional-embeddings"])
+    assert args.no_token_positional_embeddings
+    for options in ({"no_token_positional_embeddings": True}, {"position_base": "drop"}):
+        encoder = roberta("floater", **options).encoder
+        assert encoder.sentence_encoder.embed_positions is None
+        assert encoder.max_positions() > 10_000
+    assert roberta("floater").encoder.sentence_encoder.embed_positions is not None
