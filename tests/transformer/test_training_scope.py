@@ -186,3 +186,26 @@ def test_evaluation_measures_the_flow_over_all_of_a_robertas_tokens(monkeypatch)
         with torch.no_grad():
             build("roberta", max_positions=positions).eval()(source_batch())
     assert lengths == [256, 512]
+
+
+def test_h_alone_lowers_the_masked_lm_loss():
+    """On other sentences than it is trained on: what stands where is the same in all of them."""
+    model = robertas.roberta(
+        "floater", target="qkv", floater_train="dynamics", dropout=0.0, attention_dropout=0.0
+    )
+    words = torch.arange(4, 20)  # a word for each place; the masked ones are read off the position
+
+    def loss(seed):
+        tokens = words.repeat(16, 1)
+        masked = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+        found, _ = model(tokens.masked_fill(masked, 3), masked_tokens=masked)
+        return torch.nn.functional.cross_entropy(found, tokens[masked])
+
+    before = float(loss(0).detach())
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    for seed in range(1, 31):
+        model.set_num_updates(seed)
+        optimizer.zero_grad()
+        loss(seed).backward()
+        optimizer.step()
+    assert float(loss(0).detach()) < before - 0.1
