@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import re
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,22 +25,22 @@ _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(ABC):
     """A number of a table; subclasses say which run answers to it."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Return the name by which it is chosen."""
-        raise NotImplementedError
 
     @property
     def shared(self) -> str:
         """Return the name of what several cells start from, such as a donor; empty for a number."""
         return ""
 
+    @abstractmethod
     def folder(self, work: Path, seed: int) -> Path:
         """Return where its run lies; that of a shared one is the same for every seed."""
-        raise NotImplementedError
 
 
 C = TypeVar("C", bound=Cell)
@@ -118,7 +119,7 @@ def status_text(lines: Iterator[tuple[str, Progress]]) -> str:
 # Runs.
 
 
-class TableRunner(Generic[C]):
+class TableRunner(ABC, Generic[C]):
     """Cells and seeds of a table, one after the other: :meth:`run`; subclasses say what a cell's run is.
 
     Args:
@@ -137,9 +138,9 @@ class TableRunner(Generic[C]):
         self.failed: list[str] = []
         self.busy: list[str] = []
 
+    @abstractmethod
     def job(self, cell: C, seed: int) -> Job:
         """Return the run of a cell."""
-        raise NotImplementedError
 
     def status(self, cells: Sequence[C]) -> str:
         """Return how far each cell is under each seed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ def floater(*words: Any) -> list[Any]:
     return python("fairseq_floater", *words)
 
 
-class Job:
+class Job(ABC):
     """A run in its folder; its subclasses have the steps.
 
     Args:
@@ -48,9 +49,9 @@ class Job:
         self.locks: list[int] = []
         self._own: tuple[Path, int] | None = None  # the run's lock and its descriptor
 
+    @abstractmethod
     def steps(self) -> None:
         """Run every step, or in a dry run print it."""
-        raise NotImplementedError
 
     def run(self) -> None:
         """Run every step under the run's lock, and record how it ended.

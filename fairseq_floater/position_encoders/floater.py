@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from fairseq_floater.ode import (
     BackwardDynamics,
     Clock,
     PositionDynamics,
-    RescaledModule,
     checked_step_size,
 )
 from fairseq_floater.ode.clock import LINEAR
@@ -35,6 +34,7 @@ from fairseq_floater.position_encoders.floater_training import (
     trains_dynamics,
     trains_start,
 )
+from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal
 
@@ -44,7 +44,7 @@ QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
 
 
-class InitialValues(RescaledModule):
+class InitialValues(StartValues):
     """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
@@ -56,13 +56,8 @@ class InitialValues(RescaledModule):
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         self.values = nn.Parameter(values / self.lr_scale)
 
-    def initial(self) -> Tensor:
-        """Return p(0) [S, C] in at least float32."""
-        dtype = torch.promote_types(self.values.dtype, torch.float32)
-        return self.values.to(dtype) * self.lr_scale
 
-
-class FloaterPositions(PositionSignal):
+class FloaterPositions(FlowPositions, PositionSignal):
     """Follow one dynamics, shared by blocks and streams, from the p(0) of each.
 
     Shapes: table [N, S, L, C]. Unit of time: one token is ``--floater-delta``. Past the trained
@@ -178,7 +173,6 @@ class FloaterPositions(PositionSignal):
         measured = max(TOKENS_MEASURED, spec.max_positions * spec.fills_length)
         self.solver = FlowSolver(options, label, measured)
         self.update_interval: int = options["floater_update_interval"]
-        self.num_updates = 0
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))
 
@@ -215,9 +209,6 @@ class FloaterPositions(PositionSignal):
         training = self.training and trained
         return self.solver.engine(self.dynamics, p0, training, self.num_updates, num_tokens)
 
-    def statistics(self) -> dict[str, Any]:
-        return self.solver.statistics()
-
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
         """Solve with a gradient at every K-th update; in between reuse the table, with gradients of zero."""
         solve_now = self.num_updates % self.update_interval == 0
@@ -232,21 +223,9 @@ class FloaterPositions(PositionSignal):
         parameters = [*self.dynamics.parameters(), *(block.values for block in blocks)]
         return _ZeroGradient.apply(self._last_solve.table(times), *parameters)
 
-    def set_num_updates(self, num_updates: int) -> None:
-        """Take the number of updates so far, from fairseq's trainer before each."""
-        self.num_updates = num_updates
-
-    def train(self, mode: bool = True) -> Self:
-        # fairseq calls train() before every update, so only a change counts. After validation the
-        # flow is solved at once, as in a run resumed from the checkpoint saved there.
-        if mode != self.training:
-            self.forget()
-        return super().train(mode)
-
     def forget(self) -> None:
         super().forget()
         self._last_solve = None
-        self.solver.forget()
 
     def times(self, num_rows: int, rows_per_token: int = 1) -> Tensor:
         """Return the times of token positions 0, 1/r, 2/r, ...: [N] float64 on the CPU."""

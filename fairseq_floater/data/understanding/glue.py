@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
     binarise,
-    check_dictionary,
+    binarise_inputs,
     write_lines,
 )
 from fairseq_floater.data.understanding.folder import Prepared, make_folder
@@ -99,14 +99,7 @@ def _write_inputs(
     ]
     for sentences in zip(*encoded):
         counts["shortened"] += shorten(sentences, limit)
-    for number, lines in enumerate(encoded):
-        text = work / "text" / f"{split}.input{number}"
-        write_lines(text, lines)
-        found = binarise(text, vocabulary.dictionary, work / f"input{number}" / split)
-        check_dictionary(found, vocabulary.dictionary, f"{split}, input {number}")
-        counts["subwords"] += found.words
-        counts["unknown"] += found.unknown
-    return counts
+    return counts | binarise_inputs(work, split, encoded, vocabulary)
 
 
 def _encoded(subwords: Subwords, lines: tuple[str, ...]) -> list[list[str]]:

@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.understanding.binarise import (
-    Vocabulary,
-    binarise,
-    check_dictionary,
-    write_lines,
-)
+from fairseq_floater.data.understanding.binarise import Vocabulary, binarise_inputs
 from fairseq_floater.data.understanding.folder import Prepared, make_folder
 from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.files import write_text
@@ -182,14 +177,7 @@ def _write(
     for passage, *beside in zip(passages, *options):
         room = max_positions - _OPTION_ENDS - _PASSAGE_ENDS - max(map(len, beside))
         counts["cut_passages"] += _cut(passage, room)
-    for number, lines in enumerate([passages, *options]):
-        text = work / "text" / f"{split}.input{number}"
-        write_lines(text, lines)
-        found = binarise(text, vocabulary.dictionary, work / f"input{number}" / split)
-        check_dictionary(found, vocabulary.dictionary, f"{split}, input {number}")
-        counts["subwords"] += found.words
-        counts["unknown"] += found.unknown
-    return counts
+    return counts | binarise_inputs(work, split, [passages, *options], vocabulary)
 
 
 def _cut(line: list[str], length: int) -> bool:

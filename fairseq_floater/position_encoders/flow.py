@@ -1,0 +1,52 @@
+"""Share what every encoder that follows a learned flow does: start values, the solver's state, its log."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.ode import RescaledModule
+from fairseq_floater.ode.flow_solver import FlowSolver
+from fairseq_floater.position_encoders.base import PositionEncoder
+
+
+class StartValues(RescaledModule):
+    """Hold where the trajectories of one block start, divided by ``--floater-lr-scale``."""
+
+    values: nn.Parameter
+
+    def initial(self) -> Tensor:
+        """Return the start in at least float32, in the shape of ``values``."""
+        dtype = torch.promote_types(self.values.dtype, torch.float32)
+        return self.values.to(dtype) * self.lr_scale
+
+
+class FlowPositions(PositionEncoder):
+    """Keep the solver of a flow, which knows the number of updates and forgets with the encoder.
+
+    Subclasses set ``solver`` and compute their rows with it.
+    """
+
+    solver: FlowSolver
+    num_updates = 0
+
+    def statistics(self) -> dict[str, Any]:
+        return self.solver.statistics()
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take the number of updates so far, from fairseq's trainer before each."""
+        self.num_updates = num_updates
+
+    def train(self, mode: bool = True) -> Self:
+        # fairseq calls train() before every update, so only a change counts. After validation the
+        # flow is solved, and its error measured, at once, as in a run resumed from the checkpoint
+        # saved there.
+        if mode != self.training:
+            self.forget()
+        return super().train(mode)
+
+    def forget(self) -> None:
+        super().forget()
+        self.solver.forget()
