@@ -14,7 +14,7 @@ import fairseq_floater  # noqa: F401  registers the architectures
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.kerple import KerplePositions
-from fairseq_floater.position_encoders.relative_flow import RelativeFlowPositions
+from fairseq_floater.position_encoders.relative_flow import DistanceFlow
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.token_rnn import TokenRecurrence
 
@@ -128,7 +128,7 @@ def randomise_positions(model, seed=1):
             for parameter in module.parameters():
                 of_stack = isinstance(module, PositionEncoder)
                 std = 1.0 if of_stack and parameter.dim() == 1 else 0.5
-                flows = (PositionSignal, RelativeFlowPositions)
+                flows = (PositionSignal, DistanceFlow)
                 if isinstance(module, flows) and parameter.dim() > 1:
                     std = 0.03
                 elif isinstance(module, TokenRecurrence):

@@ -24,7 +24,11 @@ from fairseq_floater.ode import (
 from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.floater_options import RELATIVE_OPTION, SOLVER_OPTIONS
+from fairseq_floater.position_encoders.floater_options import (
+    RELATIVE_OPTION,
+    SOLVER_OPTIONS,
+    check_relative_option,
+)
 from fairseq_floater.position_encoders.floater_training import (
     ALL,
     TRAINING_OPTIONS,
@@ -120,11 +124,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
                 f"but is {options['floater_update_interval']} instead."
             )
         check_training(options, target)
-        if options["floater_relative"] is not None and target != "relative":
-            raise ValueError(
-                "`--floater-relative` must come with `--position-target relative`, but that is "
-                f"{target} instead."
-            )
+        check_relative_option(options, target)
         solver, gradient = options["floater_solver"], options["floater_gradient"]
         if solver == AUTO and gradient == "adjoint":
             raise ValueError(

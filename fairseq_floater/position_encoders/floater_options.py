@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fairseq_floater.ode import ENGINES, GRADIENTS
 from fairseq_floater.ode.clock import DEFAULT_BEND, LINEAR
 from fairseq_floater.ode.flow_solver import AUTO
@@ -38,3 +40,12 @@ RELATIVE_OPTION = Option(
     str,
     ("keys", "values", "bias"),
 )
+
+
+def check_relative_option(options: dict[str, Any], target: str) -> None:
+    """Raise ValueError where ``--floater-relative`` is given for a flow that is not over distances."""
+    if options["floater_relative"] is not None and target != "relative":
+        raise ValueError(
+            "`--floater-relative` must come with `--position-target relative`, but that is "
+            f"{target} instead."
+        )

@@ -48,7 +48,10 @@ ENCODERS = {
     "none": Entry("none.NoPositions", "hidden"),
 }
 #: an encoder's class under another target, where that makes it another kind
-VARIANTS = {("floater", "relative"): "relative_flow.RelativeFlowPositions"}
+VARIANTS = {
+    ("floater", "relative"): "relative_flow.RelativeFlowPositions",
+    ("rotation_flow", "relative"): "relative_rotation.RelativeRotationPositions",
+}
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 BLOCKS = ("all", "input")
 TARGETS = ("qkv", "hidden", "attention", "stage", "relative")

@@ -9,11 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.floater_options import (
+    RELATIVE_OPTION,
+    check_relative_option,
+)
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
 DELTA = 0.1
+# Largest initial frequency, radians a token.
+FREQUENCY = 0.3
+
+
+def _largest(options: dict[str, Any]) -> float:
+    frequency: float | None = options["rotation_frequency"]
+    return FREQUENCY if frequency is None else frequency
 
 
 class RotationFlowPositions(PositionSignal):
@@ -36,26 +47,38 @@ class RotationFlowPositions(PositionSignal):
     data_driven = True
     parameter_efficient = True
     continuous = True
+    targets = (
+        *PositionSignal.targets,
+        "relative",
+    )  # the last is another class, `relative_rotation.py`
     options = (
-        Option("--rotation-frequency", 0.3, "largest initial frequency, radians a token", float),
+        Option(
+            "--rotation-frequency",
+            None,
+            f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative 3 "
+            "radians a unit of ln(1 + distance)",
+            float,
+        ),
+        RELATIVE_OPTION,
     )
 
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:
         frequency = options["rotation_frequency"]
-        if not 0 < frequency < float("inf"):
+        if frequency is not None and not 0 < frequency < float("inf"):
             raise ValueError(
                 f"`--rotation-frequency` must be positive, but is {frequency} instead."
             )
+        check_relative_option(options, target)
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"frequencies up to {options['rotation_frequency']} radians a token at the start"
+        return f"frequencies up to {_largest(options)} radians a token at the start"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         # For entries of deviation s the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
-        largest = spec.options["rotation_frequency"] / DELTA
+        largest = _largest(spec.options) / DELTA
         std = largest / (2 * (2 * spec.dim) ** 0.5)
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
 

@@ -1,4 +1,4 @@
-"""FLOATER over distances, beside Shaw's vectors and T5's biases filled from a solve of its own."""
+"""Flows over distances, beside Shaw's vectors and T5's biases filled from a solve of their own."""
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from fairseq_floater.ode import solve
 
 LENGTH = 13
 FORMS = ("keys", "values", "bias")
+EVERY_HEAD = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 every_side = pytest.mark.parametrize("side", ["encoder", "decoder"])
 
 
@@ -38,9 +39,8 @@ def relative(form="keys", build=visible, **options):
 
 
 def stack(side, form, **options):
-    of_both = {f"{s}_attention_heads": 4 for s in ("encoder", "decoder")}
     fine = {"floater_solver": "rk4", "floater_step_size": 0.02}
-    return getattr(relative(form, **of_both, **fine, **options), side)
+    return getattr(relative(form, **EVERY_HEAD, **fine, **options), side)
 
 
 @torch.no_grad()
@@ -89,6 +89,39 @@ def test_it_is_shaw_with_a_table_read_off_the_flow(side, form):
         assert (
             difference(table[:LENGTH], table[LENGTH - 1 :] if side == "encoder" else 0 * table)
             > 0.1
+        )
+
+
+@every_side
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rotation_is_the_exponential_of_a_skew_matrix(side, form):
+    model = visible("rotation_flow", "all", "relative", floater_relative=form, **EVERY_HEAD)
+    own = getattr(model, side)
+    w = own.positions.frequencies.detach().double()
+    planes = torch.block_diag(*(f * torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double() for f in w))
+    tau = torch.log1p(torch.arange(LENGTH, dtype=torch.float64))
+    turns = torch.matrix_exp(tau[:, None, None] * planes)
+    table = own.positions.compute(LENGTH, parts(own, "positions"))  # [N, sides, L, S, W]
+    for block, layer in enumerate(own.layers):
+        r0 = layer.positions.start.initial().detach().double()  # [S, sides, W]
+        expected = torch.einsum("sdw,nwv->ndsv", r0, turns)
+        assert difference(table[:, :, block], expected.float()) <= 1e-5
+    norms = table.norm(dim=-1)
+    assert difference(norms, norms[:1].expand_as(norms)) <= 1e-4
+    with torch.no_grad():  # and it is what attention receives
+        tables = own.positions.prepare(tokens().at(True), parts(own, "positions"), torch.float32)
+        assert difference(tables[0][1], table[:, :, 0, 0].flatten(0, 1)) <= 1e-6
+
+
+def test_a_rotation_needs_an_even_number_of_biases():
+    with pytest.raises(ValueError, match="turns pairs of channels, but has 3"):
+        build(
+            "rotation_flow",
+            target="relative",
+            floater_relative="bias",
+            encoder_attention_heads=3,
+            encoder_embed_dim=48,
+            decoder_embed_dim=48,
         )
 
 
@@ -152,16 +185,18 @@ def test_a_warm_start_silences_what_is_not_zero():
 
 
 @pytest.mark.parametrize(
-    ("form", "count"),
+    ("encoder", "form", "count"),
     [
-        ("keys", 2 * 2 * 64 * 66 + 6 * (2 + 1) * 64),
-        ("values", 2 * 2 * 64 * 66 + 2 * 6 * (2 + 1) * 64),
-        ("bias", 2 * 2 * 8 * 10 + 6 * (2 + 1) * 8),
+        ("floater", "keys", 2 * 2 * 64 * 66 + 6 * (2 + 1) * 64),
+        ("floater", "values", 2 * 2 * 64 * 66 + 2 * 6 * (2 + 1) * 64),
+        ("floater", "bias", 2 * 2 * 8 * 10 + 6 * (2 + 1) * 8),
+        ("rotation_flow", "values", 2 * 32 + 2 * 6 * (2 + 1) * 64),
+        ("rotation_flow", "bias", 2 * 4 + 6 * (2 + 1) * 8),
     ],
 )
-def test_the_parameters_are_those_of_the_docstring(form, count):
+def test_the_parameters_are_those_of_the_docstring(encoder, form, count):
     options = {"position_target": "relative", "floater_relative": form}
-    found = added_parameters("floater_transformer", "floater", "all", **options)
+    found = added_parameters("floater_transformer", encoder, "all", **options)
     assert sum(found.values()) == count
 
 
@@ -195,6 +230,7 @@ def test_what_it_cannot_go_with_is_refused(options, words):
         relative(build=build, **options)
 
 
-def test_its_form_is_refused_elsewhere():
+@pytest.mark.parametrize("encoder", ["floater", "rotation_flow"])
+def test_its_form_is_refused_elsewhere(encoder):
     with pytest.raises(ValueError, match="`--floater-relative` must come with"):
-        build("floater", target="qkv", floater_relative="bias")
+        build(encoder, target="qkv", floater_relative="bias")
