@@ -105,12 +105,14 @@ class FlowSolver:
         Args:
             dynamics: the flow.
             p0: [..., C].
-            training: whether errors of the gradient count and are logged.
+            training: whether the model is trained; errors of the gradient count and are logged,
+                unless the flow is frozen, which is measured once, as in evaluation.
             num_updates: so far; decides when to measure again.
             num_tokens: of the longest sentence of the batch; matters in training only.
         """
         self._num_updates = num_updates
         due = False
+        training &= p0.requires_grad or any(p.requires_grad for p in dynamics.parameters())
         if training:
             longest = max(self._longest, 1 << (num_tokens - 1).bit_length())
             period = _period(num_updates)

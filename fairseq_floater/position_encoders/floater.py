@@ -204,10 +204,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(self.clock.place(float(times[-1]))) + 1
-        # A frozen flow is solved once, as in evaluation.
-        trained = p0.requires_grad or any(p.requires_grad for p in self.dynamics.parameters())
-        training = self.training and trained
-        return self.solver.engine(self.dynamics, p0, training, self.num_updates, num_tokens)
+        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
 
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
         """Solve with a gradient at every K-th update; in between reuse the table, with gradients of zero."""
