@@ -27,6 +27,7 @@ from one_attention import (
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.ode import solve
+from fairseq_floater.position_encoders.transforms import At
 
 LENGTH = 13
 FORMS = ("keys", "values", "bias")
@@ -150,6 +151,32 @@ def test_each_block_has_biases_of_its_own():
     assert difference(tables[0][1], tables[1][1]) > 0.1
 
 
+@every_side
+@pytest.mark.parametrize("form", FORMS)
+def test_a_moved_distance_goes_to_the_nearest_whole_one(side, form):
+    own = stack(side, form)
+    places = 3 * torch.arange(LENGTH)[None]
+    at = At(places, places, 3 * LENGTH, rows_per_token=4)
+    with torch.no_grad():
+        rows, *tables = own.positions.prepare(at, parts(own, "positions"), torch.float32)[0]
+    distances = (places[0, :, None] - places[0]).div(4).round().long()
+    side_of = (distances < 0).long() if side == "encoder" else 0 * distances
+    seen = torch.ones(LENGTH, LENGTH).tril().bool() if side == "decoder" else distances < LENGTH
+    for stream_, table in enumerate(tables):
+        expected = flow(own)[:, stream_][distances.abs(), side_of]
+        found = table[rows.reshape(LENGTH, LENGTH)]
+        assert difference(found[seen], expected[seen]) <= 1e-5 * max(
+            1.0, float(expected.abs().max())
+        )
+
+
+@pytest.mark.parametrize("encoder", ["floater", "rotation_flow"])
+def test_starts_are_drawn_small(encoder):
+    model = build(encoder, target="relative", floater_relative="values")
+    starts = [layer.positions.start.values for layer in model.encoder.layers]
+    assert 0.05 < float(torch.stack(list(starts)).std()) < 0.2
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_start_of_zero_is_the_transformer_and_learns(form):
     donor = plain(encoder_layers=2, decoder_layers=2)
@@ -208,6 +235,16 @@ def test_log_time_brings_far_distances_near():
         <= 1e-6
     )
     assert float(table[-1].norm()) < 10 * float(table[LENGTH].norm())
+
+
+@pytest.mark.parametrize(
+    ("scope", "h", "start", "rest"),
+    [("dynamics", True, False, False), ("rest", False, True, True), ("flow", True, True, False)],
+)
+def test_the_scope_of_training_knows_its_parts(scope, h, start, rest):
+    for name, parameter in relative(build=build, floater_train=scope).named_parameters():
+        expected = h if ".dynamics." in name else start if ".start." in name else rest
+        assert parameter.requires_grad == expected, name
 
 
 @pytest.mark.parametrize(
