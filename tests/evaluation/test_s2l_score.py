@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.metrics import sentence_counts
+from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import S2LError, SplitOptions
 from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
@@ -244,7 +246,7 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
     text = report.format_text()
     assert re.search(r"^\| rank by loss \| \[8, 12\) .* \| all \|$", text, re.MULTILINE)
     assert re.search(r"^\| bad \| 4 \(", text, re.MULTILINE)
-    assert "corrected (Holm) for the 3 comparisons of a bin" in text
+    assert "corrected (Holm) for the number of comparisons of a bin, 3;" in text
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
@@ -351,6 +353,25 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     one = found["bins"]["all"]["systems"]["floater-all-qkv"]
     assert (one["bleu"]["low"], one["bleu"]["high"], one["chrf"]) == (30.1, 39.9, 56.7)
     assert (one["cut_off"], one["loss_against_baseline"]["p_value"]) == (0.021, 0.0123)
+
+
+def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
+    """Bars of more than nine systems cannot be told apart: the figure grows with the systems instead."""
+
+    def drawn(systems, has_loss=True):
+        labels = {f"s{number}": f"system {number}" for number in range(systems)}
+        report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
+        report.sentences = report.mean_length = {"all": 10}
+        report.scores["all"] = {}
+        for number, name in enumerate(labels):
+            measure = Measure(number, (number - 1, number + 1), [number, number + 0.5], None)
+            loss = measure if has_loss else None
+            report.scores["all"][name] = BinScore(measure, loss, 50.0, 1.0, None)
+        plot_s2l(report, tmp_path / "f.png")
+        return struct.unpack(">II", (tmp_path / "f.png").read_bytes()[16:24])  # width and height
+
+    (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
+    assert forty > twelve and forty > two and width == same
 
 
 def spoilt(folder, tmp_path, change):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.evaluation.s2l.statistics import LEVEL
-from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.version import __version__
 
 
@@ -205,8 +203,8 @@ class S2LScores:
         notes = []
         if self.baseline:
             notes.append(
-                f"p is of resampled sentences{seeds}, corrected (Holm) for the {len(self.labels) - 1} "
-                "comparisons of a bin; the JSON has all p."
+                f"p is of resampled sentences{seeds}, corrected (Holm) for the number of comparisons of a "
+                f"bin, {len(self.labels) - 1}; the JSON has all p."
             )
         if any(found.rank for found in every):
             notes.append(
@@ -236,29 +234,3 @@ class S2LScores:
             notes.append(f"cut_off in the JSON: hypotheses that reached the limit of {limit}.")
         notes.append(f"BLEU: {self.signature}")
         return notes + [f"Warning: {warning}" for warning in self.warnings]
-
-
-def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw BLEU, and below it the teacher-forced loss where there is one, by bin of source length.
-
-    Bars are means over seeds with the bootstrap interval of the mean, dots are seeds. The ending of
-    ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, chooses the format.
-    """
-    panels = (
-        {"BLEU": "bleu", "loss, bits per token": "loss"} if report.has_loss else {"BLEU": "bleu"}
-    )
-    groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
-    with new_figure(path, len(panels), len(report.labels) * len(groups)) as (figure, panel_axes):
-        for axes, (title, attribute) in zip(panel_axes, panels.items()):
-            bars = {
-                (groups[name], report.labels[system]): Bar(
-                    measure.value, measure.interval, measure.per_seed
-                )
-                for name, by_system in report.scores.items()
-                for system, found in by_system.items()
-                if (measure := getattr(found, attribute)) is not None
-            }
-            grouped_bars(axes, list(groups.values()), list(report.labels.values()), bars)
-            axes.set_ylabel(title)
-        panel_axes[-1].set_xlabel(f"{report.length}\n{report.signature}", fontsize=8)
-        legend(figure, panel_axes[0])
