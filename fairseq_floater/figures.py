@@ -42,14 +42,15 @@ def checked_format(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def new_figure(
-    path: str | os.PathLike[str], panels: int, bars: int
+    path: str | os.PathLike[str], panels: int, bars: int = 0, rows: int = 0
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Make a figure of panels above each other, and write it to ``path`` at the end, whole or not at all.
+    """Make a figure of panels, and write it to ``path`` at the end, whole or not at all.
 
     Args:
         path: png, svg or pdf by its ending.
         panels: their number.
-        bars: the most bars of a panel, which decide the width.
+        bars: the most bars of a panel, which decide the width; panels are above each other.
+        rows: lines of text that panels beside each other share at their left, which decide the height.
 
     Yields:
         The figure and the axes of its panels.
@@ -62,10 +63,12 @@ def new_figure(
     from matplotlib import pyplot
 
     width = min(max(7.0, 0.4 * bars), 14.0)
-    figure, grid = pyplot.subplots(panels, 1, figsize=(width, 1.2 + 3.4 * panels), squeeze=False)
+    size = (3.5 + 1.6 * panels, 1.0 + 0.24 * rows) if rows else (width, 1.2 + 3.4 * panels)
+    shape = (1, panels) if rows else (panels, 1)
+    figure, grid = pyplot.subplots(*shape, figsize=size, squeeze=False, sharey=bool(rows))
     figure.set_layout_engine("constrained")
     try:
-        yield figure, [row[0] for row in grid]
+        yield figure, list(grid.flat)
         write_whole(path, lambda temporary: figure.savefig(temporary, dpi=160, format=suffix))
     finally:
         pyplot.close(figure)
@@ -103,6 +106,31 @@ def grouped_bars(
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.grid(True, linewidth=0.4, color="#cccccc")
+    axes.set_axisbelow(True)
+
+
+def rows_of_bars(axes: Any, rows: Sequence[str], bars: dict[str, Bar]) -> None:
+    """Draw a panel with one line for each row, the first at the top: a dot, its interval, its seeds.
+
+    Args:
+        axes: the panel.
+        rows: the names, shown at the left.
+        bars: by row.
+    """
+    for y, name in enumerate(rows):
+        if name not in bars:
+            continue
+        bar = bars[name]
+        if bar.interval is not None:
+            axes.plot(bar.interval, [y, y], color="#777777", linewidth=1.2)
+        if len(bar.seeds) > 1:
+            dots = {"s": 9, "facecolors": "white", "edgecolors": "black", "linewidths": 0.6}
+            axes.scatter(bar.seeds, [y] * len(bar.seeds), zorder=3, **dots)
+        axes.scatter([bar.value], [y], s=16, color=COLOURS[0], zorder=4)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, linewidth=0.4, color="#cccccc")
     axes.set_axisbelow(True)
 
 

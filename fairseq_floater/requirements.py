@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
+from pathlib import Path
 
 from fairseq_floater.errors import UserError
 
@@ -97,6 +98,14 @@ def check_fairseq() -> None:
             f"fairseq_floater needs {NEEDED}, but found {fairseq_found()}, which cannot be imported "
             f"by Python {platform.python_version()}: {reason}."
         ) from error
+
+
+def cpu_name() -> str:
+    """Return the processor's name for people, or its kind where the system tells no more."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def versions() -> dict[str, str]:

@@ -11,8 +11,10 @@
 #   --work DIR      where everything goes (default: work/<name of CONFIG>)
 #   --processes N   GPUs for one training (default: all of this machine; 0 is the CPU)
 #   --jobs N        trainings side by side (default: 1 on GPUs, the number of cores, at most 4, on the CPU)
+#   --status        what is done, running, failed, broken off, not begun, and the time left
 #   --dry-run       print every command, run none
+# It is compare.sh with the systems that CONFIG lists, and takes all of that script's options.
 # example: bash scripts/s2l.sh configs/numbers_s2l.yaml
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-enter fairseq_floater.experiments.short_to_long "$@"
+enter fairseq_floater.experiments.compare "$@"

@@ -56,7 +56,7 @@ TOOLS = {
             "protocol.sh",
             (*_PROTOCOL, "--work", "out/work"),
             copied=_COPIED,
-            varies=("average.json",),
+            varies=("average.json", "run.json"),
             writing="checkpoint*",
         ),
         Tool(
@@ -71,7 +71,7 @@ TOOLS = {
                 "2",
             ),
             copied=_COPIED,
-            varies=("average.json", "s2l.svg"),
+            varies=("average.json", "run.json", "s2l.svg"),
             writing="checkpoint*",
         ),
     )

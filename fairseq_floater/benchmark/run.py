@@ -8,7 +8,6 @@ import platform
 import sys
 import tempfile
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from fairseq_floater.benchmark.contestants import contestants
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.errors import UsageError
-from fairseq_floater.requirements import versions
+from fairseq_floater.requirements import cpu_name, versions
 
 
 def run_benchmark(settings: Settings) -> BenchmarkResult:
@@ -74,11 +73,3 @@ def _machine(settings: Settings) -> dict[str, Any]:
         "system": platform.system(),
         "versions": versions(),
     }
-
-
-def cpu_name() -> str:
-    """Return the processor's name for people, or its kind where the system tells no more."""
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())

@@ -1,4 +1,4 @@
-"""Run the cells of a table one after the other, choose them by name, and say how far each is."""
+"""Run the cells of a table, choose them by name, and say how far each is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -97,21 +98,28 @@ def _last_update(folder: Path) -> str:
     log = folder / "train.log"
     if not log.exists():
         return "no training yet"
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _LOG_END))
-        end = file.read().decode("utf-8", errors="replace")
+    end = end_of(log)
     age = max(0.0, time.time() - log.stat().st_mtime)
     found = re.findall(r"epoch (\d+).*?num_updates[=\s]+(\d+)", end)
     where = f"epoch {int(found[-1][0])}, update {int(found[-1][1]):,}" if found else "no update yet"
     return f"{where}, {age / 60:.0f} min ago"
 
 
-def status_text(lines: Iterator[tuple[str, Progress]]) -> str:
+def end_of(log: Path) -> str:
+    """Return what a training has written last."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END))
+        return file.read().decode("utf-8", errors="replace")
+
+
+def status_text(lines: Iterable[tuple[str, Progress]]) -> str:
     """List runs, one a line: name, state, and where it is; then how many are in each state."""
-    texts, counts = [], Counter[str]()
-    for name, (state, detail) in lines:
+    found, counts = list(lines), Counter[str]()
+    width = max((len(name) for name, _ in found), default=0)
+    texts = []
+    for name, (state, detail) in found:
         counts[state] += 1
-        texts.append(f"{name:<38} {state:<11} {detail}".rstrip())
+        texts.append(f"{name:<{width}} {state:<11} {detail}".rstrip())
     total = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     return "\n".join([*texts, "", total])
 
@@ -120,7 +128,7 @@ def status_text(lines: Iterator[tuple[str, Progress]]) -> str:
 
 
 class TableRunner(ABC, Generic[C]):
-    """Cells and seeds of a table, one after the other: :meth:`run`; subclasses say what a cell's run is.
+    """Cells and seeds of a table: :meth:`run`; subclasses say what a cell's run is.
 
     Args:
         args: the command line.
@@ -128,6 +136,7 @@ class TableRunner(ABC, Generic[C]):
     """
 
     script: str
+    jobs = 1  # cells side by side
     table: str  # the file's name without its ending
     options: tuple[str, ...] = ()  # of `floater table`
     scores: tuple[str, ...]  # patterns below --work
@@ -141,6 +150,9 @@ class TableRunner(ABC, Generic[C]):
     @abstractmethod
     def job(self, cell: C, seed: int) -> Job:
         """Return the run of a cell."""
+
+    def prepare(self) -> None:
+        """Make what all cells need and no cell makes; nothing by default."""
 
     def status(self, cells: Sequence[C]) -> str:
         """Return how far each cell is under each seed."""
@@ -163,19 +175,20 @@ class TableRunner(ABC, Generic[C]):
         """
         if not self.args.dry_run:
             self.launcher.environment |= use_gpus(self.machines)
-        self.launcher.screen.systems = len(cells) * len(self.args.seeds)
-        for seed in self.args.seeds:
-            for cell in cells:
-                self._run_cell(cell, seed)
+        self.prepare()
+        runs = [(cell, seed) for seed in self.args.seeds for cell in cells]
+        self.launcher.screen.systems = len(runs)
+        with ThreadPoolExecutor(1 if self.args.dry_run else self.jobs) as pool:
+            list(pool.map(self._run_cell, *zip(*runs)))
         if self.busy:
             self.launcher.say(f"Left to others that are at work on them: {', '.join(self.busy)}")
+        self.print_table()
         if self.failed:
             names = ", ".join(self.failed)
             raise UserError(f"Failed: {names} (bash scripts/{self.script} --status says why).")
-        if not self.args.dry_run:
-            self.print_table()
 
     def _run_cell(self, cell: C, seed: int) -> None:
+        self.launcher.check_stopped()
         if self.args.dry_run:
             print(f"# {cell.name}", flush=True)
         self.launcher.say(f"== {cell.name}, seed {seed}")
@@ -183,10 +196,10 @@ class TableRunner(ABC, Generic[C]):
             self.job(cell, seed).run()
         except BusyError:
             self.launcher.screen.systems -= 1
-            self.busy.append(cell.name)
+            self.busy.append(f"{cell.name} seed {seed}")
         except (UserError, OSError) as error:
             self.launcher.say(f"{cell.name}: {sentence(error)}")
-            self.failed.append(cell.name)
+            self.failed.append(f"{cell.name} seed {seed}")
 
     def table_command(self) -> list[str | Path]:
         """Return the command that prints the table beside the paper's numbers."""
@@ -196,10 +209,13 @@ class TableRunner(ABC, Generic[C]):
     def print_table(self) -> None:
         """Print the table of what is done, and keep it."""
         work = self.args.work
+        table, places = work / f"{self.table}.md", {"log": work / f"{self.table}.log"}
+        if self.args.dry_run:
+            self.launcher.run(self.table_command(), output=table)
+            return
         if not any(path for pattern in self.scores for path in work.glob(pattern)):
             self.launcher.say("Nothing is scored yet: no table.")
             return
-        table, places = work / f"{self.table}.md", {"log": work / f"{self.table}.log"}
         command = self.table_command()
         write_whole(table, lambda part: self.launcher.run(command, output=part, **places))
         print(table.read_text(encoding="utf-8"), end="")
@@ -234,7 +250,7 @@ def act(
     if args.status:
         print(table.status([*([] if args.only else shared), *cells]))
     elif args.table:
-        launcher.run(table.table_command(), name="table")
+        table.print_table()
     else:
         with launcher.signals():
             table.run(cells)

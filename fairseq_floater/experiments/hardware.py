@@ -64,6 +64,14 @@ class Machines:
         """Return whether torchrun starts the processes."""
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
+    def words(self) -> list[str]:
+        """Return the options of the scripts that :func:`machines_from_args` reads, those of nodes too."""
+        found = ["--processes", str(self.processes)]
+        if self.nodes > 1:
+            found += ["--nodes", str(self.nodes), "--launch", self.launch]
+            found += ["--rendezvous", self.rendezvous]
+        return [*found, *(["--cpu"] * self.cpu), *(["--no-fp16"] * (not self.fp16))]
+
     def training_options(self) -> list[str]:
         """Return fairseq-train's options of this hardware, without the rank."""
         options = ["--cpu"] if self.on_cpu else []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +14,7 @@ from typing import Any
 
 from fairseq_floater.errors import UserError, one_line, sentence
 from fairseq_floater.experiments.launch import BusyError, Launcher
-from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.run_folder import RunFolder, origin, try_lock
 from fairseq_floater.files import USER_DIR
 
 SCRIPTS = USER_DIR.parent / "scripts"
@@ -48,6 +50,7 @@ class Job(ABC):
         self.log = path / "steps.log"
         self.locks: list[int] = []
         self._own: tuple[Path, int] | None = None  # the run's lock and its descriptor
+        self._has_worked = False
 
     @abstractmethod
     def steps(self) -> None:
@@ -65,9 +68,24 @@ class Job(ABC):
             self.steps()
             return
         with self.at_work(), self.launcher.screen.system(self.title, self.path):
-            self.steps()
+            with self._session():
+                self.steps()
             with self.folder.changing() as record:
                 record["state"] = "done"
+
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """Record where, when and by what commands were run, unless everything was whole already."""
+        begun, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+        session: dict[str, Any] = {"begun": begun.isoformat(timespec="seconds"), **origin()}
+        self._has_worked = False
+        try:
+            yield
+        finally:
+            if self._has_worked:
+                session["seconds"] = round(time.monotonic() - clock, 1)
+                with suppress(OSError, UserError), self.folder.changing() as record:
+                    record.setdefault("sessions", []).append(session)
 
     def within(self, other: Job) -> None:
         """Hold the locks of another run, as a part of which this one's steps are run."""
@@ -79,6 +97,7 @@ class Job(ABC):
 
     def command(self, words: list[Any], **places: Any) -> None:
         places = {"name": self.title, "log": self.log, **places}
+        self._has_worked = True
         self.launcher.run(words, locks=self.locks, **places)
 
     @contextmanager

@@ -132,7 +132,8 @@ class Launcher:
         """
         command = [_word(word) for word in words]
         if self.dry_run:
-            print(shlex.join(command), flush=True)
+            into = "" if output is None else f" > {shlex.quote(_word(output))}"
+            print(shlex.join(command) + into, flush=True)
             return
         self.check_stopped()
         begin = 0

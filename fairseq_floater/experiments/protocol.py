@@ -6,6 +6,7 @@ whole checkpoint. Everything of a run lies in its folder, with the record of it 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,24 @@ class Protocol(Job):
             donor=None if self.asked.donor is None else str(self.asked.donor),
         )
 
+    def own_command(self) -> str:
+        """Return the command that makes this run alone; with another ``--work``, once more."""
+        asked = self.asked
+        settings = ("OMP_NUM_THREADS", "FLOATER_PYTHON")
+        found = [f"{k}={v}" for k in settings if (v := self.launcher.environment.get(k))]
+        words = ["env", *found, "bash", SCRIPTS / "protocol.sh", asked.experiment.path.absolute()]
+        for name in ("work", "data", "donor", "raw"):
+            if (place := getattr(asked, name)) is not None:
+                words += [f"--{name}", place.absolute()]
+        words += [] if asked.seed is None else ["--seed", asked.seed]
+        words += [*asked.machines.words(), *asked.preparation, *(["--losses"] * asked.losses)]
+        return shlex.join(map(str, [*words, *asked.system.words()]))
+
     def steps(self) -> None:
         """Run every step that is not whole yet."""
+        if not self.launcher.dry_run:
+            with self.folder.changing() as record:
+                record["command"] = self.own_command()
         with self.alone(self.asked.work / ".data.lock"):
             self._prepare_data()
         warning = untrained_distances(self.experiment, self.asked.system, self.data / "bin")
@@ -207,7 +224,9 @@ class Protocol(Job):
         command = python("fairseq_cli.generate", *words, "--path", self.path / "average.pt")
         command.append("--gen-subset")
         if self.launcher.dry_run:
-            self.command([*command, test])
+            # The numbers that prepare_text.sh gives to all that it finds.
+            number = sorted(self.experiment.config.data.tests).index(test)
+            self.command([*command, f"test{number or ''}"], output=result)
             return
         self.folder.check_same(stage, words)
         if result.is_file():

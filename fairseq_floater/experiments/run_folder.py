@@ -1,9 +1,11 @@
 """Keep the record of a run, ``run.json`` in its folder, and the locks beside it; say what may go on there.
 
 The record holds the settings, the arguments and size of an update of each stage begun, the number of
-processes that trained last, whether the training is whole (``trained``), and how the run ended
-(``state``: done or failed, with the ``reason``). Runs of an earlier layout, with ``*.args`` and marker
-files instead, are read as well: their record is written with the next change.
+processes that trained last, whether the training is whole (``trained``), how the run ended
+(``state``: done or failed, with the ``reason``), the ``command`` that makes this run alone, and the
+``sessions`` in which it was made: when, how long, where and by which versions. Runs of an earlier
+layout, with ``*.args`` and marker files instead, are read as well: their record is written with the
+next change.
 """
 
 from __future__ import annotations
@@ -11,19 +13,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import shown
-from fairseq_floater.files import write_text
+from fairseq_floater.files import USER_DIR, write_text
 from fairseq_floater.records import ReportError, read_json
+from fairseq_floater.requirements import cpu_name, versions
 
 RECORD = "run.json"
-# Options that follow from how many GPUs there are.
+# Options that follow from the machine and its GPUs.
 _OF_THE_MACHINE = {
+    "--user-dir",  # where the checkout lies
     *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
     *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
     *("--distributed-no-spawn", "--find-unused-parameters"),
@@ -226,6 +233,20 @@ def _value(arguments: dict[str, str], name: str) -> str:
 
 
 # Other records that a run reads and writes.
+
+
+@cache
+def origin() -> dict[str, Any]:
+    """Return the machine, the commit and the versions that results are made by, as this process began."""
+    command = ["git", "-C", str(USER_DIR), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        words = [*command, "--exclude", "*"]
+        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None  # no checkout, or no git
+    cores = len(os.sched_getaffinity(0))
+    machine = {"host": platform.node(), "processor": cpu_name(), "cores": cores}
+    return {**machine, "commit": commit, "versions": versions()}
 
 
 def write_validation(log: Path, output: Path) -> dict[str, Any]:

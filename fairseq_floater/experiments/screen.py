@@ -9,13 +9,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
 
-_UPDATE = re.compile(
+# Groups: epoch, updates of an epoch, loss, updates so far.
+UPDATE = re.compile(
     r"train_inner \| epoch (\d+): +\d+ / (\d+) (?:.*?\b)??loss=([^,\s]+),.*?num_updates=(\d+)"
 )
 _VALID = re.compile(r"epoch (\d+) \| valid on 'valid' subset \| loss (\S+)")
@@ -30,15 +31,25 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def total_updates(arguments: Sequence[str], an_epoch: int) -> int | None:
+    """Return how many updates a training takes by fairseq-train's arguments; None without a limit."""
+    epochs, updates = (
+        int(arguments[arguments.index(option) + 1]) if option in arguments else 0
+        for option in ("--max-epoch", "--max-update")
+    )
+    return min((n for n in (updates, epochs * an_epoch) if n), default=None)
+
+
 class Screen:
     """Messages on stderr, and how many of several systems are done.
 
     Args:
         systems: how many systems are to be run.
+        left: says in words how much time is left for all of them.
     """
 
-    def __init__(self, systems: int = 1):
-        self.systems = systems
+    def __init__(self, systems: int = 1, left: Callable[[], str] = str):
+        self.systems, self.left = systems, left
         self.live = sys.stderr.isatty()
         self._lock = threading.Lock()
         self._begun = self._done = 0
@@ -62,6 +73,7 @@ class Screen:
         with self._lock:
             self._done += 1
             rest = f"; {self._done} of {self.systems} systems" if self.systems > 1 else ""
+        rest += f", {left}" if (left := self.left()) else ""
         took = duration(time.monotonic() - begun)
         self.say(f"{name}: done in {took}; everything is in {place}{rest}")
 
@@ -83,16 +95,13 @@ class TrainingLine:
     ):
         self._screen, self._name, self._expected = screen, name, expected
         self.updates_an_epoch: int | None = None
-        self._epochs, self._updates = (
-            int(arguments[arguments.index(option) + 1]) if option in arguments else 0
-            for option in ("--max-epoch", "--max-update")
-        )
+        self._arguments = arguments
         self._first: tuple[float, int] | None = None
         self._bar: tqdm | None = None
 
     def read(self, line: str) -> None:
         """Take one line of the log."""
-        if found := _UPDATE.search(line):
+        if found := UPDATE.search(line):
             self._show(int(found[1]), int(found[2]), found[3], int(found[4]))
         elif found := _VALID.search(line):
             self._screen.say(f"{self._name}: epoch {int(found[1])}, validation loss {found[2]}")
@@ -106,8 +115,8 @@ class TrainingLine:
             text = f"{an_epoch:,} updates an epoch; the recipe's: {self._expected:,.0f}"
             self._screen.say(f"{self._name}: {text}")
             self._expected = None
-        limits = [n for n in (self._updates, self._epochs * an_epoch) if n]
-        total = max(min(limits), done) if limits else None
+        total = total_updates(self._arguments, an_epoch)
+        total = None if total is None else max(total, done)
         now = time.monotonic()
         self._first = self._first or (now, done)
         begun, before = self._first

@@ -96,14 +96,25 @@ class System:
             parts.append("input only" if self.blocks == "input" else "all blocks")
         if self.resolved_target != DEFAULT_TARGETS[self.encoder]:
             parts.append(str(self.resolved_target))
-        # Underneath what is no signal nothing stands, whatever `--no-base` says.
-        is_signal = DEFAULT_TARGETS[self.encoder] in ("qkv", "hidden")
-        is_base = (self.encoder, self.blocks) == ("sinusoidal", "input")
-        if self.base == self.scratch and is_signal and not is_base:
+        if self.base == self.scratch and self.joins_base:
             parts.append("with base" if self.base else "no base")
         parts += [] if self.scratch else ["warm"]
         words = re.sub(r"--position-stretch[ =]\S+", "--stretched", " ".join(self.options))
         return ", ".join([*parts, *re.split(r"\s*--", words)[1:]])
+
+    @property
+    def joins_base(self) -> bool:
+        """Return whether its rows may stand beside fairseq's own: a signal's, if they are no others."""
+        is_base = (self.encoder, self.blocks) == ("sinusoidal", "input")
+        return self.resolved_target in ("qkv", "hidden") and not is_base
+
+    def words(self) -> list[str]:
+        """Return the options that scripts/protocol.sh takes for it; :func:`system_from_words` reads them."""
+        found = ["--encoder", self.encoder]
+        found += [] if self.blocks == "all" else ["--blocks", self.blocks]
+        found += [] if self.target is None else ["--target", self.target]
+        found += ["--no-base"] * (not self.base) + ["--scratch"] * self.scratch
+        return [*found, "--", *self.options] if self.options else found
 
     def model_options(self) -> list[str]:
         """Return fairseq-train's options of the position encoder."""

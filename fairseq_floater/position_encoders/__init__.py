@@ -169,19 +169,28 @@ def has_base(args: Any, side: str | None = None) -> bool:
     return args.position_base == "keep" or (encoder.keeps_base and not twice)
 
 
-def distance_warning(args: Any, longest: int) -> str | None:
-    """Return a sentence where the encoder tells apart distances that training does not have, else None.
+def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:
+    """Return what tells apart distances that training does not have; None where nothing does.
 
     Args:
         args: complete options of the model.
         longest: tokens of the longest training sentence, end symbol included.
+
+    Returns:
+        The option, its value, and the largest value that training reaches.
     """
     encoder = encoder_class(args.position_encoder, args.position_target)
     limit = encoder.distance_limit(encoder_options(args))
     furthest = (WarpLaw.read(args) or WarpLaw()).furthest(longest)
-    if limit is None or limit[1] <= furthest:
+    return None if limit is None or limit[1] <= furthest else (*limit, furthest)
+
+
+def distance_warning(args: Any, longest: int) -> str | None:
+    """Return a sentence about :func:`trained_limit`, whose arguments it takes; None without one."""
+    limit = trained_limit(args, longest)
+    if limit is None:
         return None
-    option, value = limit
+    option, value, furthest = limit
     return (
         f"`{option}` is {value}, but training has no distance above {furthest} (sentences of up to "
         f"{longest} tokens); longer ones will meet what was never trained. Pass `{option} {furthest}` "

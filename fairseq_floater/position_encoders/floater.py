@@ -25,6 +25,7 @@ from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
+    RELATIVE_FORMS,
     RELATIVE_OPTION,
     SOLVER_OPTIONS,
     check_relative_option,
@@ -104,6 +105,10 @@ class FloaterPositions(FlowPositions, PositionSignal):
         ),
         RELATIVE_OPTION,
         *TRAINING_OPTIONS,
+    )
+    forms = (
+        *("--target hidden", "--target hidden -- --floater-time log", "--target qkv"),
+        *RELATIVE_FORMS,
     )
 
     @classmethod

@@ -40,6 +40,12 @@ RELATIVE_OPTION = Option(
     str,
     ("keys", "values", "bias"),
 )
+# What a comparison of all encoders runs of a flow over distances.
+RELATIVE_FORMS = (
+    "--target relative",
+    "--target relative -- --floater-relative values",
+    "--target relative -- --floater-relative bias",
+)
 
 
 def check_relative_option(options: dict[str, Any], target: str) -> None:

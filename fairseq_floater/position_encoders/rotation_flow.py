@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
+    RELATIVE_FORMS,
     RELATIVE_OPTION,
     check_relative_option,
 )
@@ -61,6 +62,7 @@ class RotationFlowPositions(PositionSignal):
         ),
         RELATIVE_OPTION,
     )
+    forms = ("", *RELATIVE_FORMS)
 
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:

@@ -95,6 +95,7 @@ class SinusoidalPositions(PositionSignal):
     data_driven = False
     parameter_efficient = True
     is_base = True
+    forms = ("--blocks input", "")  # fairseq's Transformer, and the control of the other signals
     continuous = True
 
     def receives(self, block_index: int) -> bool:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,18 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.metrics import sentence_counts
+from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import S2LError, SplitOptions
-from fairseq_floater.evaluation.s2l.score import bootstrap_scores, paired_p_value, score
+from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.evaluation.s2l.statistics import (
+    bootstrap_scores,
+    holm,
+    over_seeds,
+    paired_p_value,
+    places,
+)
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
 
@@ -168,7 +177,8 @@ def test_the_bootstrap_resamples_sentences():
     values = np.random.default_rng(1).normal(10, 3, (400, 1))
 
     def resampled(*runs):
-        return bootstrap_scores(runs, lambda sums: float(sums[0]) / 400, 2000, seed=5)
+        per_run = bootstrap_scores(runs, lambda sums: float(sums[0]) / 400, 2000, seed=5)
+        return per_run.mean(axis=0)
 
     means = resampled(values)
     assert abs(means.mean() - values.mean()) < 0.02
@@ -177,6 +187,66 @@ def test_the_bootstrap_resamples_sentences():
     assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
     assert np.array_equal(means, resampled(values))
     assert resampled(values, 3 * values) == pytest.approx(2 * means)
+
+
+def test_holm_multiplies_the_smallest_p_most_and_keeps_their_order():
+    assert holm([]) == []
+    assert holm([0.04]) == [0.04]
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6, 0.5]) == [1, 1, 1]
+
+
+def test_the_bootstrap_over_seeds_has_their_spread():
+    """The standard error of a mean over R runs is their standard deviation / sqrt(R)."""
+    runs = np.array([1.0, 2.0, 6.0])
+    resampled = over_seeds(np.tile(runs[:, None], 20_000), seed=1)
+    assert resampled.mean() == pytest.approx(3, abs=0.05)
+    assert resampled.std() == pytest.approx(runs.std(ddof=1) / np.sqrt(3), rel=0.03)
+    assert over_seeds(runs[None], seed=1) is None
+
+
+def test_places_are_those_that_chance_leaves():
+    generator = np.random.default_rng(2)
+    values = [
+        3.0,
+        1.0,
+        1.1,
+        9.0,
+    ]  # standard errors of 0.2 each: the second and third are not told apart
+    resampled = [value + generator.normal(0, 0.2, 1000) for value in values]
+    assert places(values, resampled) == [(3, 3), (1, 2), (1, 2), (4, 4)]
+    assert places([1.0, 1.0], [resampled[1]] * 2) == [(1, 2), (1, 2)]
+    assert places([5.0], resampled[:1]) == [(1, 1)]
+
+
+def test_systems_that_do_not_differ_are_rarely_told_apart():
+    """Of 100 bins with ten equal systems, about five tell any pair apart; without a correction nearly all."""
+    generator, wrong = np.random.default_rng(4), 0
+    for _ in range(100):
+        values = generator.normal(0, 1, 10)
+        resampled = values[:, None] + generator.normal(0, 1, (10, 300))
+        wrong += any(found != (1, 10) for found in places(values, list(resampled)))
+    assert wrong <= 12
+
+
+def test_p_values_are_corrected_and_losses_ranked(folder, systems):
+    bad, good = systems
+    same, twin = (SystemFiles(name, good.hypotheses, good.losses) for name in ("same", "twin"))
+    report = score(folder, [good, bad, same, twin], baseline="same", bootstrap=300)
+    found = report.to_json_dict()["bins"]["all"]["systems"]
+    gain = found["bad"]["bleu_against_baseline"]
+    assert gain["p_value"] == pytest.approx(1 / 301) and gain["p_value_holm"] == 3 * gain["p_value"]
+    # Two seeds, one of which is twice as far: over seeds as well, the difference may be chance.
+    assert gain["p_seeds"] >= gain["p_value"] and gain["p_seeds_holm"] >= gain["p_seeds"]
+    assert found["same"]["bleu_against_baseline"]["p_value_holm"] is None
+    ranks = {name: one["rank_by_loss"] for name, one in found.items()}
+    placed = {name: rank["place"] for name, rank in ranks.items()}
+    assert placed == {"good": 1, "bad": 4, "same": 1, "twin": 1}
+    assert all(1 <= rank["best"] <= rank["place"] <= rank["worst"] <= 4 for rank in ranks.values())
+    text = report.format_text()
+    assert re.search(r"^\| rank by loss \| \[8, 12\) .* \| all \|$", text, re.MULTILINE)
+    assert re.search(r"^\| bad \| 4 \(", text, re.MULTILINE)
+    assert "corrected (Holm) for the number of comparisons of a bin, 3;" in text
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
@@ -283,6 +353,25 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     one = found["bins"]["all"]["systems"]["floater-all-qkv"]
     assert (one["bleu"]["low"], one["bleu"]["high"], one["chrf"]) == (30.1, 39.9, 56.7)
     assert (one["cut_off"], one["loss_against_baseline"]["p_value"]) == (0.021, 0.0123)
+
+
+def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
+    """Bars of more than nine systems cannot be told apart: the figure grows with the systems instead."""
+
+    def drawn(systems, has_loss=True):
+        labels = {f"s{number}": f"system {number}" for number in range(systems)}
+        report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
+        report.sentences = report.mean_length = {"all": 10}
+        report.scores["all"] = {}
+        for number, name in enumerate(labels):
+            measure = Measure(number, (number - 1, number + 1), [number, number + 0.5], None)
+            loss = measure if has_loss else None
+            report.scores["all"][name] = BinScore(measure, loss, 50.0, 1.0, None)
+        plot_s2l(report, tmp_path / "f.png")
+        return struct.unpack(">II", (tmp_path / "f.png").read_bytes()[16:24])  # width and height
+
+    (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
+    assert forty > twelve and forty > two and width == same
 
 
 def spoilt(folder, tmp_path, change):

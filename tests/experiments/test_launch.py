@@ -200,14 +200,14 @@ def test_progress_is_one_live_line_on_a_terminal(monkeypatch):
 
 
 def test_of_several_systems_it_says_which_one_and_how_many_are_done(capsys):
-    screen = Screen(systems=3)
+    screen = Screen(systems=3, left=lambda: "about 2.0 h left in all")
     with screen.system("a", Path("w/a")):
         pass
     with pytest.raises(UserError), screen.system("b", Path("w/b")):
         raise UserError("failed")
     said = capsys.readouterr().err
     assert "a: system 1 of 3" in said and "b: system 2 of 3" in said
-    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems\n" in said
+    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems, about 2.0 h left in all\n" in said
     assert "b: done" not in said
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.cli import add_metric_options
+from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.score import score
-from fairseq_floater.evaluation.s2l.score_report import S2LScores, plot_s2l
+from fairseq_floater.evaluation.s2l.score_report import S2LScores
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.evaluation.s2l.systems import SystemFiles

@@ -12,6 +12,7 @@ differences are paired (Koehn, 2004).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,21 @@ from fairseq_floater.evaluation.metrics import (
     sentence_counts,
 )
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
+from fairseq_floater.evaluation.s2l.score_report import (
+    BinScore,
+    Comparison,
+    Measure,
+    Rank,
+    S2LScores,
+)
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
+from fairseq_floater.evaluation.s2l.statistics import (
+    bootstrap_scores,
+    holm,
+    over_seeds,
+    paired_p_value,
+    places,
+)
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -45,9 +59,6 @@ FEW_SENTENCES = 100
 EARLY_STOP = 0.9
 # The largest a and b of fairseq's rule for the longest output.
 LARGEST_LIMIT = 1_000_000
-# How many resamples to weigh at once, and how many weights to hold for them.
-_CHUNK = 100
-_MOST_WEIGHTS = 1 << 22
 
 
 def score(
@@ -170,11 +181,9 @@ class _TestSet:
         scores = report.scores[name] = {
             system: self._score(system, index, report) for system in self.runs
         }
-        if base := scores.get(report.baseline or ""):
-            for found in scores.values():
-                found.bleu_gain = _comparison(found.bleu, base.bleu)
-                if found.loss is not None and base.loss is not None:
-                    found.loss_gain = _comparison(found.loss, base.loss)
+        if report.baseline in scores:
+            _compare(scores, report.baseline)
+        _rank(scores)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
@@ -228,54 +237,50 @@ def _bits_per_token(sums: Array) -> float:
 def _measure(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Measure:
     """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
     per_seed = [score(counts.sum(0)) for counts in runs]
-    resampled = bootstrap_scores(runs, score, resamples, seed)
-    interval = None
+    per_run = bootstrap_scores(runs, score, resamples, seed)
+    resampled, interval = per_run.mean(axis=0), None
     if resamples:
         low, high = np.percentile(resampled, [2.5, 97.5])
         interval = float(low), float(high)
-    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled)
+    with_seeds = over_seeds(per_run, seed)
+    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled, with_seeds)
 
 
-def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Array:
-    """Score resamples of N sentences, the same ones whenever N and the seed are the same.
-
-    Args:
-        runs: counts [N, K] of each run (seed) of a system.
-        score: turns counts summed over sentences [K] into a score.
-        resamples: how many; 0 for none.
-        seed: of the resampling.
-
-    Returns:
-        [resamples]: the scores, averaged over the runs.
-    """
-    sentences = len(runs[0])
-    generator = np.random.default_rng(seed)
-    shares = np.full(sentences, 1 / sentences)
-    found = [np.empty(0)]
-    chunk = max(1, min(_CHUNK, _MOST_WEIGHTS // sentences))
-    for start in range(0, resamples, chunk):
-        size = min(chunk, resamples - start)
-        # Draw N times with replacement: a weight says how often a sentence is drawn.
-        weights = generator.multinomial(sentences, shares, size=size)
-        per_run = [[score(sums) for sums in weights @ counts] for counts in runs]
-        found.append(np.mean(per_run, axis=0))
-    return np.concatenate(found)
+def _compare(scores: Mapping[str, BinScore], baseline: str) -> None:
+    """Compare the systems of a bin with its baseline, p-values corrected for their number."""
+    for attribute in ("bleu", "loss"):
+        base = getattr(scores[baseline], attribute)
+        measures = {name: getattr(found, attribute) for name, found in scores.items()}
+        found = {
+            name: _comparison(measure, base)
+            for name, measure in measures.items()
+            if measure is not None and base is not None
+        }
+        # The baseline is compared with itself for the record, which is no comparison.
+        others = [name for name in found if name != baseline]
+        for kind in ("p_value", "p_seeds"):
+            known = [name for name in others if getattr(found[name], kind) is not None]
+            corrected = holm([getattr(found[name], kind) for name in known])
+            for name, p_value in zip(known, corrected):
+                found[name] = replace(found[name], **{f"{kind}_holm": p_value})
+        for name, comparison in found.items():
+            setattr(scores[name], f"{attribute}_gain", comparison)
 
 
 def _comparison(ours: Measure, base: Measure) -> Comparison:
-    difference = ours.value - base.value
-    return Comparison(difference, paired_p_value(difference, ours.resampled - base.resampled))
+    difference, p_seeds = ours.value - base.value, None
+    p_value = paired_p_value(difference, ours.resampled - base.resampled)
+    if ours.with_seeds is not None and base.with_seeds is not None:
+        p_seeds = paired_p_value(difference, ours.with_seeds - base.with_seeds)
+    return Comparison(difference, p_value, p_seeds=p_seeds)
 
 
-def paired_p_value(difference: float, resampled: Array) -> float | None:
-    """Return the chance of a difference as large, either way, if there were none.
-
-    It is 1 for a system against itself. ``resampled`` are the differences on the same resamples; their
-    spread around their own mean stands for chance, on both sides of it. sacreBLEU's paired bootstrap
-    takes the differences without their signs and counts one side: its p-values are a half to a third
-    of these.
-    """
-    if not len(resampled):
-        return None
-    by_chance = np.abs(resampled - resampled.mean())
-    return float((np.sum(by_chance >= abs(difference)) + 1) / (len(resampled) + 1))
+def _rank(scores: Mapping[str, BinScore]) -> None:
+    """Give the systems of a bin their ranks by loss."""
+    losses = {name: found.loss for name, found in scores.items() if found.loss is not None}
+    resampled = [m.resampled if m.with_seeds is None else m.with_seeds for m in losses.values()]
+    if not resampled or not len(resampled[0]):
+        return
+    values = [measure.value for measure in losses.values()]
+    for name, value, (best, worst) in zip(losses, values, places(values, resampled)):
+        scores[name].rank = Rank(1 + sum(other < value for other in values), best, worst)

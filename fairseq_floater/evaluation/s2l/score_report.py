@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fairseq_floater.evaluation.metrics import Array
-from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
+from fairseq_floater.evaluation.s2l.statistics import LEVEL
 from fairseq_floater.version import __version__
 
 
@@ -20,6 +19,7 @@ class Measure:
     interval: tuple[float, float] | None
     per_seed: list[float]
     resampled: Array = field(repr=False)
+    with_seeds: Array | None = field(default=None, repr=False)  # resampled over seeds as well
 
     @property
     def spread(self) -> float | None:
@@ -40,15 +40,41 @@ class Measure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A score minus the baseline's, and the p-value of the paired bootstrap (None without one)."""
+    """A score minus the baseline's, and p-values of the paired bootstrap (None without one).
+
+    Attributes:
+        difference: of the means over seeds.
+        p_value: over sentences.
+        p_value_holm: corrected for the number of systems that a bin compares with the baseline.
+        p_seeds: over sentences and training seeds; None where a side has one seed.
+        p_seeds_holm: corrected likewise.
+    """
 
     difference: float
     p_value: float | None
+    p_value_holm: float | None = None
+    p_seeds: float | None = None
+    p_seeds_holm: float | None = None
 
     def format(self, digits: int) -> str:
-        """Return the difference, with its p-value where there is one."""
-        p_value = "" if self.p_value is None else f" ({self.p_value:.3f})"
-        return f"{self.difference:+.{digits}f}{p_value}"
+        """Return the difference, with the strictest p-value that there is."""
+        kinds = (self.p_seeds_holm, self.p_value_holm, self.p_value)
+        p_value = next((p for p in kinds if p is not None), None)
+        shown = "" if p_value is None else f" ({p_value:.3f})"
+        return f"{self.difference:+.{digits}f}{shown}"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A place by loss, and the best and the worst that it may be as far as chance tells."""
+
+    place: int
+    best: int
+    worst: int
+
+    def __str__(self) -> str:
+        """Return ``3 (2-5)``."""
+        return f"{self.place} ({self.best}-{self.worst})"
 
 
 @dataclass
@@ -62,6 +88,7 @@ class BinScore:
     cut_off: float | None
     bleu_gain: Comparison | None = None
     loss_gain: Comparison | None = None
+    rank: Rank | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return every score as plain JSON values."""
@@ -73,6 +100,7 @@ class BinScore:
             "loss_bits_per_token": self.loss and self.loss.to_json_dict(),
             "bleu_against_baseline": self.bleu_gain and asdict(self.bleu_gain),
             "loss_against_baseline": self.loss_gain and asdict(self.loss_gain),
+            "rank_by_loss": self.rank and asdict(self.rank),
         }
 
 
@@ -139,7 +167,23 @@ class S2LScores:
             for cells in (rows[0], ["-" * width for width in widths], *rows[1:]):
                 lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} |")
             lines.append("")
-        return "\n".join([*lines, *self._notes()])
+        return "\n".join([*lines, *self._ranks(), *self._notes()])
+
+    def _ranks(self) -> list[str]:
+        """Return one table of all bins, the system that is best past the trained length first."""
+        *_, last = self.scores
+        order = sorted(
+            (found.rank.place, system)
+            for system, found in self.scores[last].items()
+            if found.rank is not None
+        )
+        if len(order) < 2:
+            return []
+        rows = [["rank by loss", *self.scores], ["---"] * (1 + len(self.scores))]
+        for _, system in order:
+            ranks = (found.get(system) for found in self.scores.values())
+            rows.append([self.labels[system], *(str((f and f.rank) or "-") for f in ranks)])
+        return [*(f"| {' | '.join(row)} |" for row in rows), ""]
 
     def _cells(self, system: str, found: BinScore) -> list[str]:
         cells = [self.labels[system]]
@@ -152,6 +196,23 @@ class S2LScores:
                 cells.append(gain.format(digits) if gain else "-")
         return [*cells, f"{found.length_ratio:.2f}"]
 
+    def _significance(self) -> list[str]:
+        """Say what p-values and ranks are corrected for."""
+        every = [found for by_system in self.scores.values() for found in by_system.values()]
+        seeds = " and of training seeds" if any(f.loss and f.loss.spread for f in every) else ""
+        notes = []
+        if self.baseline:
+            notes.append(
+                f"p is of resampled sentences{seeds}, corrected (Holm) for the number of comparisons of a "
+                f"bin, {len(self.labels) - 1}; the JSON has all p."
+            )
+        if any(found.rank for found in every):
+            notes.append(
+                f"rank: 1 is the lowest loss; in brackets, the places that it may have at {LEVEL:.0%} over "
+                f"all pairs of a bin, by the same resamples of sentences{seeds}."
+            )
+        return notes
+
     def _notes(self) -> list[str]:
         every = [found for by_system in self.scores.values() for found in by_system.values()]
         seeds = max(len(found.bleu.per_seed) for found in every)
@@ -162,6 +223,7 @@ class S2LScores:
             notes.append(f"against: the difference from {self.labels[self.baseline]}.")
         if self.resamples:
             notes += [
+                *self._significance(),
                 f"p, and the 95 % intervals in the JSON: {self.resamples} bootstrap resamples of sentences, "
                 f"seed {self.seed}, the same for every system; with several seeds, of their mean.",
                 "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
@@ -172,29 +234,3 @@ class S2LScores:
             notes.append(f"cut_off in the JSON: hypotheses that reached the limit of {limit}.")
         notes.append(f"BLEU: {self.signature}")
         return notes + [f"Warning: {warning}" for warning in self.warnings]
-
-
-def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw BLEU, and below it the teacher-forced loss where there is one, by bin of source length.
-
-    Bars are means over seeds with the bootstrap interval of the mean, dots are seeds. The ending of
-    ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, chooses the format.
-    """
-    panels = (
-        {"BLEU": "bleu", "loss, bits per token": "loss"} if report.has_loss else {"BLEU": "bleu"}
-    )
-    groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
-    with new_figure(path, len(panels), len(report.labels) * len(groups)) as (figure, panel_axes):
-        for axes, (title, attribute) in zip(panel_axes, panels.items()):
-            bars = {
-                (groups[name], report.labels[system]): Bar(
-                    measure.value, measure.interval, measure.per_seed
-                )
-                for name, by_system in report.scores.items()
-                for system, found in by_system.items()
-                if (measure := getattr(found, attribute)) is not None
-            }
-            grouped_bars(axes, list(groups.values()), list(report.labels.values()), bars)
-            axes.set_ylabel(title)
-        panel_axes[-1].set_xlabel(f"{report.length}\n{report.signature}", fontsize=8)
-        legend(figure, panel_axes[0])

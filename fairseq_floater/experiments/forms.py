@@ -1,0 +1,109 @@
+"""List the systems of a comparison: registered encoders in the forms they declare, each also stretched.
+
+An encoder's class says what is worth comparing of it (``forms``) and whether training may move its
+positions, so a new encoder is compared without a word here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.config import ListedSystem
+from fairseq_floater.experiments.system import PLAIN, System, system_from_words
+from fairseq_floater.position_encoders.registry import ENCODERS, POSITION_ENCODERS
+from fairseq_floater.position_encoders.warp_law import Stretching
+
+ALL = "all"
+
+
+def forms_of(encoders: str, *, scratch: bool, longest: int) -> list[ListedSystem]:
+    """Return the systems of encoders that are named with commas, or of all.
+
+    From random parameters nothing stands underneath a signal, so that it alone says where a token is;
+    from a donor fairseq's sinusoid stays, as in the paper. Distances that training does not have share
+    what the longest one learns (`--t5-max-distance`, ...): no parameter keeps its initial value.
+
+    Args:
+        encoders: ``all``, or registered names.
+        scratch: train from random parameters, else from the donor.
+        longest: tokens of the longest training source, end symbol included.
+
+    Raises:
+        UsageError: a name that is none.
+    """
+    names = list(ENCODERS) if encoders == ALL else encoders.split(",")
+    found = []
+    for name in names:
+        if name not in ENCODERS:
+            known = ", ".join((ALL, *ENCODERS))
+            raise UsageError(
+                f"`--encoders` must be names with commas of {known}, but has {name!r} instead."
+            )
+        for form in POSITION_ENCODERS[name].forms:
+            system = replace(system_from_words(f"--encoder {name} {form}"), scratch=scratch)
+            system = replace(system, base=not (scratch and system.joins_base))
+            found.append(listed(_limited(system, longest)))
+    return found
+
+
+def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[ListedSystem]:
+    """Return the systems, and after each that takes it the same under ``--position-stretch``.
+
+    Raises:
+        UsageError: a range that is none.
+    """
+    try:
+        Stretching.read(stretch)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    known, found = {system.run.name for system in systems}, []
+    for system in systems:
+        found.append(system)
+        if system.run.encoder == PLAIN or "--position-stretch" in system.run.options:
+            continue
+        options = (*system.run.options, "--position-stretch", stretch)
+        twin = listed(replace(system.run, options=options))
+        if twin.run.name not in known and is_accepted(twin.run):
+            found.append(twin)
+    return found
+
+
+def listed(system: System) -> ListedSystem:
+    """Return a system as a configuration lists it."""
+    return ListedSystem(system, shlex.join(system.words()), system.label)
+
+
+def is_accepted(system: System) -> bool:
+    """Return whether the encoder takes the system's options together; brings torch."""
+    try:
+        _complete(system)
+    except (argparse.ArgumentError, ValueError):
+        return False
+    return True
+
+
+def _complete(system: System) -> argparse.Namespace:
+    """Return the options of the model; raises ValueError where they exclude each other."""
+    from fairseq_floater.position_encoders import add_args, complete
+
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    add_args(parser)
+    parser.add_argument("--no-token-positional-embeddings", action="store_true")
+    args = parser.parse_args(system.model_options())
+    complete(args)
+    return args
+
+
+def _limited(system: System, longest: int) -> System:
+    from fairseq_floater.position_encoders import trained_limit
+
+    limit = trained_limit(_complete(system), longest)
+    if limit is None:
+        return system
+    option, _, furthest = limit
+    near = replace(system, options=(*system.options, option, str(furthest)))
+    return near if is_accepted(near) else system

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Compare position encoders: the same data, updates and seeds for all, scores by length with intervals and ranks.
+#
+# usage: bash scripts/compare.sh CONFIG [--encoders NAMES] [--seeds 1,2,3] [--jobs N] [options]
+#
+# Splits the text by source length (section `s2l` of CONFIG: threshold, edges), trains each system on the short part,
+# translates, and scores the trained lengths and each bin of longer ones. Takes days if need be, on any number of
+# machines with a shared folder: runs that are whole are skipped, runs that another process is at work on are left to
+# it, a killed one goes on where it was. The table is of the runs that are whole.
+#   --encoders NAMES    all, or names with commas (rope,t5,floater): each in the forms that its class names, beside the
+#                   configuration's baseline (default: the systems that CONFIG lists)
+#   --start WHICH   of --encoders: scratch (default: random parameters, nothing underneath a signal) or donor (warm)
+#   --stretch LOW:HIGH  each system that takes it also under --position-stretch LOW:HIGH
+#   --seeds 1,2,3   each system under each seed: means, spreads (default: the configuration's seed)
+#   --jobs N        trainings side by side (default: 1 on GPUs, the number of cores, at most 4, on the CPU)
+#   --only SYSTEMS  comma-separated names or patterns: 'rope-*,*-stretch_*'; the table has the others all the same
+#   --list          print the names of the systems, one a line, and do nothing
+#   --status        what is done, running, failed, broken off, not begun, and the time left
+#   --table         score what is whole
+#   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
+#   --work DIR      where everything goes (default: work/<name of CONFIG>)
+#   --donor DIR     one donor for all seeds, trained there if it is not (default: one for each seed)
+#   --processes N, --cpu, --no-fp16, --nodes N, --launch COMMAND, --rendezvous HOST:PORT    of protocol.sh
+#   --dry-run       print every command, run none
+# examples:
+#   bash scripts/compare.sh configs/numbers_s2l.yaml --encoders all --stretch 0.5:2.5 --seeds 1,2,3
+#   bash scripts/compare.sh configs/numbers_s2l.yaml --encoders rope,t5,floater --status
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+enter fairseq_floater.experiments.compare "$@"

@@ -1,0 +1,232 @@
+"""scripts/compare.sh: the systems it makes of the registry, what it leaves to others, the time left."""
+
+import os
+import shlex
+from functools import partial
+
+import pytest
+from fairseq import options
+from test_protocol import FakeLauncher
+from toy import ROOT
+
+from fairseq_floater.cli import main
+from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.experiments.cells import act, select
+from fairseq_floater.experiments.compare import Cell, LengthComparison, _parser, systems_of
+from fairseq_floater.experiments.forms import forms_of, with_stretched
+from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import system_from_words
+from fairseq_floater.experiments.time_left import seconds_left
+from fairseq_floater.position_encoders.registry import ENCODERS, POSITION_ENCODERS
+
+CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
+STRETCH = "0.5:2.5"
+SINUSOID, ROPE, T5 = (
+    "sinusoidal-input-hidden-scratch",
+    "rope-all-attention-scratch",
+    "t5-all-attention-scratch-t5-max-distance_23",
+)
+
+
+# Systems.
+
+
+def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
+    forms = forms_of("all", scratch=True, longest=24)
+    assert {system.run.encoder for system in forms} == set(ENCODERS)
+    experiment = Experiment(CONFIG)
+    for system in forms:
+        words = experiment.arguments("scratch", system.run, work=str(tmp_path))
+        args = options.parse_args_and_arch(options.get_training_parser(), words)
+        assert args.position_encoder == system.run.encoder
+
+
+@pytest.mark.parametrize("start", ["scratch", "donor"])
+def test_forms_have_names_labels_and_options_of_their_own(start):
+    forms = with_stretched(forms_of("all", scratch=start == "scratch", longest=24), STRETCH)
+    for distinct in ("name", "label"):
+        assert len({getattr(system.run, distinct) for system in forms}) == len(forms)
+    for system in forms:
+        assert system_from_words(system.options) == system.run
+        assert system.run.scratch == (start == "scratch")
+
+
+def test_forms_differ_in_nothing_but_the_encoder():
+    forms = {system.run.name: system.run for system in forms_of("all", scratch=True, longest=24)}
+    # Fairseq's own Transformer keeps its sinusoid; underneath other signals nothing stands.
+    assert {name for name, run in forms.items() if run.joins_base and run.base} == set()
+    assert forms[SINUSOID].base and not forms["sinusoidal-all-hidden-scratch-nobase"].base
+    targets = [run.resolved_target for run in forms.values() if run.encoder == "floater"]
+    assert set(targets) == {"hidden", "qkv", "relative"}
+    # No vector for a distance that training does not have.
+    assert T5 in forms and "shaw-all-attention-scratch" in forms
+
+
+def test_a_stretched_twin_follows_each_system_that_takes_it():
+    forms = forms_of("all", scratch=True, longest=24)
+    stretched = {s.run.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
+    assert stretched == {name for name, cls in POSITION_ENCODERS.items() if cls.continuous}
+    # A system that is listed already, and one whose base would stay in place, get no twin.
+    listed = Experiment(CONFIG).s2l.listed()
+    names = [system.run.name for system in with_stretched(listed, STRETCH)]
+    assert len(set(names)) == len(names)
+    assert f"{SINUSOID}-position-stretch_0.5_2.5" not in names
+    for wrong in ("2", "0:1"):
+        with pytest.raises(UsageError, match="`--position-stretch` must be LOW:HIGH"):
+            with_stretched(listed, wrong)
+    with pytest.raises(UsageError, match="`--encoders` must be names .* but has 'fourier' instead"):
+        forms_of("rope,fourier", scratch=True, longest=24)
+
+
+def test_the_baseline_is_always_compared():
+    chosen = partial(systems_of, Experiment(CONFIG), start="scratch", stretch=None)
+    assert [s.run.name for s in chosen(encoders="t5,rope")] == [SINUSOID, T5, ROPE]
+    names = [s.run.name for s in chosen(encoders="sinusoidal")]
+    assert names == [SINUSOID, "sinusoidal-all-hidden-scratch-nobase"]
+    assert chosen(encoders=None) == Experiment(CONFIG).s2l.listed()
+
+
+# Runs.
+
+
+class Laboratory(FakeLauncher):
+    """Make what the commands of a comparison would leave."""
+
+    def run(self, words, *, output=None, **places):
+        super().run(words, output=output, **places)
+        words = [str(word) for word in words]
+        if self.steps[-1] == "prepare_text.sh":
+            data = places["log"].parent / "data"
+            (data / "bin").mkdir(exist_ok=True)
+            (data / "summary.json").write_text("{}")
+            (data / "tests.json").write_text('{"test": "test", "test_short": "test1"}')
+        elif "split" in words:
+            split = places["log"].parent / "split"
+            split.mkdir(exist_ok=True)
+            (split / "split.json").write_text('{"kept": {"train": {"longest_source": 23}}}')
+        elif self.steps[-1] == "s2l":
+            self.scored = words
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Run a comparison of the sinusoid, T5 and RoPE; return its launcher."""
+
+    def run(*words, launcher=None):
+        launcher = launcher or Laboratory()
+        more = ("--work", str(tmp_path / "w"), "--processes", "0", "--jobs", "1")
+        args = _parser().parse_args([str(CONFIG), *more, *words])
+        args.seeds, experiment = args.seeds or [1], Experiment(CONFIG)
+        systems = systems_of(experiment, encoders="t5,rope", start=args.start, stretch=None)
+        every = [Cell(system) for system in systems]
+        runner = LengthComparison(args, launcher, experiment, every)
+        chosen = select(every, args.only)
+        if args.status:
+            return runner.status(chosen)
+        runner.run(chosen)
+        return launcher
+
+    return run
+
+
+def scored(launcher):
+    """The systems and seeds that the table is of."""
+    words = launcher.scored
+    files = [words[i + 1] for i, word in enumerate(words) if word == "--hypotheses"]
+    return [(file.split("=")[0], int(file.split("/seed-")[1][0])) for file in files]
+
+
+def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare, tmp_path, capsys):
+    launcher = compare("--seeds", "1,2")
+    trained = [step for step in launcher.steps if step.startswith("train")]
+    assert trained == [f"train {name}" for _ in "12" for name in (SINUSOID, T5, ROPE)]
+    assert launcher.steps[:3] == ["numbers", "s2l", "prepare_text.sh"]
+    assert scored(launcher) == [(name, seed) for name in (SINUSOID, T5, ROPE) for seed in (1, 2)]
+    assert launcher.scored[launcher.scored.index("--baseline") + 1] == SINUSOID
+    assert "Longest training source: 23 tokens" in capsys.readouterr().out
+    assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare_text.sh", "s2l"]
+
+
+def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
+    busy = tmp_path / "w" / "seed-1" / SINUSOID
+    busy.mkdir(parents=True)
+    lock = try_lock(busy / ".lock")
+    launcher = Laboratory(fails=f"train {T5}")
+    with pytest.raises(
+        UserError, match=rf"Failed: {T5} seed 1 \(bash scripts/compare.sh .* --status"
+    ):
+        compare(launcher=launcher)
+    assert scored(launcher) == [(ROPE, 1)]
+    assert "--baseline" not in launcher.scored
+    assert f"Left to others that are at work on them: {SINUSOID} seed 1" in capsys.readouterr().err
+    status = compare("--status").splitlines()
+    assert [line.split()[3] for line in status[:3]] == ["running", "failed", "done"]
+    assert status[4] == "1 done, 1 failed, 1 running"
+    os.close(lock)
+
+
+def test_the_table_has_what_was_not_chosen_too(compare, tmp_path):
+    compare("--only", "rope-*")
+    launcher = compare("--only", "t5-*")
+    assert [step for step in launcher.steps if step.startswith("train")] == [f"train {T5}"]
+    assert scored(launcher) == [(T5, 1), (ROPE, 1)]
+
+
+def test_nothing_whole_is_no_table(compare, capsys):
+    with pytest.raises(UserError):
+        compare("--only", "t5-*", launcher=Laboratory(fails=f"train {T5}"))
+    assert "No run is whole yet: no table." in capsys.readouterr().err
+
+
+def test_a_run_records_the_command_that_makes_it_alone(compare, tmp_path, capsys):
+    compare("--only", "t5-*")
+    record = RunFolder(tmp_path / "w" / "seed-1" / T5).read()
+    (session,) = record["sessions"]
+    assert {"begun", "seconds", "host", "processor", "cores", "commit", "versions"} == set(session)
+    words = shlex.split(record["command"])
+    place = words.index("bash") + 2
+    assert words[0] == "env" and words[place - 1] == str(ROOT / "scripts" / "protocol.sh")
+    own, model = words[place : words.index("--")], words[words.index("--") + 1 :]
+    capsys.readouterr()
+    assert main(["run", *own, f"--model-options={' '.join(model)}", "--dry-run"]) == 0
+    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    (training,) = (line for line in lines if "fairseq_cli.train" in line)
+    assert training[3:] == record["arguments"]["scratch"]
+    into = [line[-1] for line in lines if line[-2] == ">"]
+    names = ("losses.test", "generate.test", "losses.test_short", "generate.test_short")
+    assert into == [str(tmp_path / "w" / "seed-1" / T5 / f"{name}.txt") for name in names]
+
+
+# Time left.
+
+
+def test_the_time_left_is_that_of_runs_that_are_done(tmp_path):
+    folders = {name: [tmp_path / name / str(seed) for seed in (1, 2)] for name in "ab"}
+    assert seconds_left(folders) is None
+
+    def change(name, seed, **entries):
+        folder = tmp_path / name / str(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        with RunFolder(folder).changing() as record:
+            record |= entries
+        return folder
+
+    change("a", 1, state="done", sessions=[{"seconds": 60}, {"seconds": 40}])
+    assert seconds_left(folders) == 300
+    change("b", 1, state="done", sessions=[{"seconds": 20}])
+    assert seconds_left(folders) == 100 + 20
+    # 20 of 3 x 10 updates: a third is left.
+    folder = change("a", 2, arguments={"scratch": ["bin", "--max-epoch", "3"]}, state="failed")
+    line = "x | INFO | train_inner | epoch 002:  10 / 10 loss=1, num_updates=20, lr=1\n"
+    (folder / "train.log").write_text(line)
+    assert seconds_left(folders) == pytest.approx(100 / 3 + 20)
+    change("a", 2, trained=True)
+    assert seconds_left(folders) == 20
+
+
+def test_the_names_of_systems_are_listed(capsys):
+    args = _parser().parse_args([str(CONFIG), "--list"])
+    cells = [Cell(s) for s in Experiment(CONFIG).s2l.listed()]
+    act(LengthComparison, args, cells, ())
+    assert capsys.readouterr().out.splitlines() == [cell.name for cell in cells]
