@@ -251,18 +251,18 @@ def systems_of(
     """
     section = experiment.s2l
     found = section.listed()
-    # These bring torch, which takes seconds.
+    if encoders is None and stretch is None:
+        return found
+    # It brings torch, which takes seconds.
+    from fairseq_floater.experiments.forms import forms_of, with_stretched, within_training
+
     if encoders is not None:
-        from fairseq_floater.experiments.forms import forms_of
-
         found = [system for system in found if system.run.name == section.baseline]
-        forms = forms_of(encoders, scratch=start == "scratch", longest=section.threshold)
-        found += [system for system in forms if system.run.name != section.baseline]
+        forms = forms_of(encoders, scratch=start == "scratch")
+        found += [form for form in forms if form.run.name != section.baseline]
     if stretch is not None:
-        from fairseq_floater.experiments.forms import with_stretched
-
         found = with_stretched(found, stretch)
-    return found
+    return found if encoders is None else within_training(found, section)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.config import ListedSystem
+from fairseq_floater.experiments.config import ListedSystem, ShortToLong
 from fairseq_floater.experiments.system import PLAIN, System, system_from_words
 from fairseq_floater.position_encoders.registry import ENCODERS, POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
@@ -20,17 +20,15 @@ from fairseq_floater.position_encoders.warp_law import Stretching
 ALL = "all"
 
 
-def forms_of(encoders: str, *, scratch: bool, longest: int) -> list[ListedSystem]:
+def forms_of(encoders: str, *, scratch: bool) -> list[ListedSystem]:
     """Return the systems of encoders that are named with commas, or of all.
 
     From random parameters nothing stands underneath a signal, so that it alone says where a token is;
-    from a donor fairseq's sinusoid stays, as in the paper. Distances that training does not have share
-    what the longest one learns (`--t5-max-distance`, ...): no parameter keeps its initial value.
+    from a donor fairseq's sinusoid stays, as in the paper.
 
     Args:
         encoders: ``all``, or registered names.
         scratch: train from random parameters, else from the donor.
-        longest: tokens of the longest training source, end symbol included.
 
     Raises:
         UsageError: a name that is none.
@@ -45,8 +43,7 @@ def forms_of(encoders: str, *, scratch: bool, longest: int) -> list[ListedSystem
             )
         for form in POSITION_ENCODERS[name].forms:
             system = replace(system_from_words(f"--encoder {name} {form}"), scratch=scratch)
-            system = replace(system, base=not (scratch and system.joins_base))
-            found.append(listed(_limited(system, longest)))
+            found.append(listed(replace(system, base=not (scratch and system.joins_base))))
     return found
 
 
@@ -70,6 +67,29 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
         if twin.run.name not in known and is_accepted(twin.run):
             found.append(twin)
     return found
+
+
+def within_training(systems: Sequence[ListedSystem], section: ShortToLong) -> list[ListedSystem]:
+    """Let distances that training does not have share what the longest one learns (`--t5-max-distance`, ...).
+
+    So no parameter keeps its initial value. Stretched training has longer distances; the baseline stays
+    as the configuration has it.
+    """
+    return [
+        system if system.run.name == section.baseline else _within(system, section.threshold)
+        for system in systems
+    ]
+
+
+def _within(system: ListedSystem, longest: int) -> ListedSystem:
+    from fairseq_floater.position_encoders import trained_limit
+
+    limit = trained_limit(_complete(system.run), longest)
+    if limit is None:
+        return system
+    option, _, furthest = limit
+    near = replace(system.run, options=(*system.run.options, option, str(furthest)))
+    return listed(near) if is_accepted(near) else system
 
 
 def listed(system: System) -> ListedSystem:
@@ -96,14 +116,3 @@ def _complete(system: System) -> argparse.Namespace:
     args = parser.parse_args(system.model_options())
     complete(args)
     return args
-
-
-def _limited(system: System, longest: int) -> System:
-    from fairseq_floater.position_encoders import trained_limit
-
-    limit = trained_limit(_complete(system), longest)
-    if limit is None:
-        return system
-    option, _, furthest = limit
-    near = replace(system, options=(*system.options, option, str(furthest)))
-    return near if is_accepted(near) else system

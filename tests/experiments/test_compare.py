@@ -33,7 +33,7 @@ SINUSOID, ROPE, T5 = (
 
 
 def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
-    forms = forms_of("all", scratch=True, longest=24)
+    forms = forms_of("all", scratch=True)
     assert {system.run.encoder for system in forms} == set(ENCODERS)
     experiment = Experiment(CONFIG)
     for system in forms:
@@ -44,7 +44,7 @@ def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
 
 @pytest.mark.parametrize("start", ["scratch", "donor"])
 def test_forms_have_names_labels_and_options_of_their_own(start):
-    forms = with_stretched(forms_of("all", scratch=start == "scratch", longest=24), STRETCH)
+    forms = with_stretched(forms_of("all", scratch=start == "scratch"), STRETCH)
     for distinct in ("name", "label"):
         assert len({getattr(system.run, distinct) for system in forms}) == len(forms)
     for system in forms:
@@ -53,18 +53,27 @@ def test_forms_have_names_labels_and_options_of_their_own(start):
 
 
 def test_forms_differ_in_nothing_but_the_encoder():
-    forms = {system.run.name: system.run for system in forms_of("all", scratch=True, longest=24)}
+    forms = {system.run.name: system.run for system in forms_of("all", scratch=True)}
     # Fairseq's own Transformer keeps its sinusoid; underneath other signals nothing stands.
     assert {name for name, run in forms.items() if run.joins_base and run.base} == set()
     assert forms[SINUSOID].base and not forms["sinusoidal-all-hidden-scratch-nobase"].base
     targets = [run.resolved_target for run in forms.values() if run.encoder == "floater"]
     assert set(targets) == {"hidden", "qkv", "relative"}
-    # No vector for a distance that training does not have.
-    assert T5 in forms and "shaw-all-attention-scratch" in forms
+
+
+def test_no_vector_is_for_a_distance_that_training_does_not_have():
+    chosen = systems_of(Experiment(CONFIG), encoders="t5,shaw", start="scratch", stretch=STRETCH)
+    near = {s.run.name for s in chosen}
+    assert {T5, "shaw-all-attention-scratch"} < near
+    # Stretched by 2.5 training has distances of 2.5 * 23.
+    assert (
+        f"t5-all-attention-scratch-position-stretch_{STRETCH.replace(':', '_')}-t5-max-distance_57"
+        in near
+    )
 
 
 def test_a_stretched_twin_follows_each_system_that_takes_it():
-    forms = forms_of("all", scratch=True, longest=24)
+    forms = forms_of("all", scratch=True)
     stretched = {s.run.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
     assert stretched == {name for name, cls in POSITION_ENCODERS.items() if cls.continuous}
     # A system that is listed already, and one whose base would stay in place, get no twin.
@@ -76,7 +85,7 @@ def test_a_stretched_twin_follows_each_system_that_takes_it():
         with pytest.raises(UsageError, match="`--position-stretch` must be LOW:HIGH"):
             with_stretched(listed, wrong)
     with pytest.raises(UsageError, match="`--encoders` must be names .* but has 'fourier' instead"):
-        forms_of("rope,fourier", scratch=True, longest=24)
+        forms_of("rope,fourier", scratch=True)
 
 
 def test_the_baseline_is_always_compared():
