@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UsageError, exit_code
+from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import (
     TableRunner,
@@ -34,8 +34,9 @@ from fairseq_floater.experiments.commands import (
     work_of,
 )
 from fairseq_floater.experiments.config import ListedSystem
-from fairseq_floater.experiments.job import SCRIPTS, Job, floater
+from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.preparation import Preparation
 from fairseq_floater.experiments.protocol import Protocol, Run
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
@@ -55,41 +56,6 @@ Table   {work}/s2l.md, {work}/s2l.json
 Figure  {work}/s2l.png, {work}/s2l.svg
 Split   {work}/split: counts and overlap in split.json, the origin of each test pair in test.tsv
 Runs    {work}/seed-<seed>/<system>"""
-
-
-class Preparation(Job):
-    """Make the data of all systems, while others wait.
-
-    Args:
-        experiment: the configuration, with a section ``s2l``.
-        work: where everything goes.
-        raw: parallel text; None for the built-in corpus.
-        launcher: starts the commands.
-    """
-
-    def __init__(self, experiment: Experiment, work: Path, raw: Path | None, launcher: Launcher):
-        super().__init__(work, work.name, launcher)
-        self.experiment, self.raw = experiment, raw
-
-    def run(self) -> None:
-        """Run every step; unlike a system, data have no record."""
-        if self.raw is None and self.experiment.config.data.numbers is None:
-            raise UsageError(
-                f"{self.experiment.path} is for your text: pass its folder with --raw."
-            )
-        with self.alone(self.path / ".data.lock"):
-            self.steps()
-
-    def steps(self) -> None:
-        raw, split = self.raw or self.path / "numbers", self.path / "split"
-        if self.raw is None:
-            self.command(floater("numbers", raw, *self._arguments("numbers")))
-        self.command(floater("s2l", "split", raw, split, *self._arguments("split")))
-        words = [split, self.path / "data", *self._arguments("prepare")]
-        self.command(["bash", SCRIPTS / "prepare_text.sh", *words])
-
-    def _arguments(self, stage: str) -> list[str]:
-        return self.experiment.arguments(stage, System(PLAIN), work=str(self.path))
 
 
 @dataclass(frozen=True)
