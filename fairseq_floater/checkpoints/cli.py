@@ -29,7 +29,9 @@ def warm_start(verbs: Any) -> None:
         unknown="model_options",
     )
     parser.add_argument(
-        "donor", metavar="DONOR", help="checkpoint of fairseq's transformer or roberta"
+        "donor",
+        metavar="DONOR",
+        help="a Transformer or RoBERTa, fairseq's or ours with any encoder",
     )
     parser.add_argument("output", metavar="OUT", help="checkpoint to write")
     parser.add_argument(

@@ -6,9 +6,10 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from torch import Tensor
 
 from fairseq_floater.checkpoints.dictionaries import task_options_of
 from fairseq_floater.checkpoints.families import (
@@ -22,6 +23,27 @@ from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.position_encoders import all_options
 
 _UNSET = object()
+
+
+class PlainDonor(NamedTuple):
+    """Describe a donor by what it is without our positions.
+
+    Attributes:
+        state: its tensors, under today's names.
+        args: its options.
+        base: whether fairseq's own positions stand underneath.
+        lost: the encoder of ours whose positions are left out; empty where nothing of them is.
+    """
+
+    state: dict[str, Tensor]
+    args: argparse.Namespace
+    base: bool
+    lost: str = ""
+
+    @property
+    def positionless(self) -> bool:
+        """Return whether the donor, too, knows no positions."""
+        return not self.base and not self.lost
 
 
 def target_args(
@@ -71,9 +93,11 @@ def target_args(
             "max_positions", None
         )  # the length of the donor's table, whatever its options say
     # A donor trained with the plugin does not decide where the new model's positions come from.
-    for option in all_options():
-        if not hasattr(explicit, option.dest):
-            merged.pop(option.dest, None)
+    own = [option.dest for option in all_options()]
+    own += ["no_token_positional_embeddings"] if donor_arch in family.architectures else []
+    for name in own:
+        if not hasattr(explicit, name):
+            merged.pop(name, None)
     args = argparse.Namespace(**merged)
     ARCH_CONFIG_REGISTRY[arch](args)
     return args

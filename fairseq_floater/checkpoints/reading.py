@@ -98,13 +98,17 @@ def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.
     )
 
 
+def is_position(name: str) -> bool:
+    """Return whether the tensor of this name belongs to a position encoder of ours."""
+    return ".positions." in name or ".source_positions." in name
+
+
 def position_parameters(state: dict[str, Any]) -> dict[str, int]:
     """Return the tensors of ``state`` that belong to a position encoder of ours, with their sizes."""
-    ours = (".positions.", ".source_positions.")
     return {
         name: tensor.numel()
         for name, tensor in state.items()
-        if any(part in name for part in ours) and not name.endswith("lr_scale")
+        if is_position(name) and not name.endswith("lr_scale")
     }
 
 

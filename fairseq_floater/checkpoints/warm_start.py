@@ -1,8 +1,9 @@
-"""Turn the checkpoint of a plain Transformer or RoBERTa into one that starts a model with positions.
+"""Turn the checkpoint of a Transformer or RoBERTa into one that starts a model with other positions.
 
-Paper, B.2 and section 4.2.
+Paper, B.2 and section 4.2; from one encoder to another, Gumma, Chitale and Bali 2024.
 
-Every tensor of the donor is copied; what the position encoder adds starts as its own
+Every tensor of the donor is copied, but for positions of ours that the new model does not have
+(`plain_donor.py`); what the position encoder adds starts as its own
 initialisation says (FLOATER: small dynamics), or, with ``--position-base keep``, so that it changes
 nothing where the encoder can; optimiser, scheduler and epoch start afresh. The result is for
 ``fairseq-train --finetune-from-model``.
@@ -13,8 +14,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints.adoption import adopt
 from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
-from fairseq_floater.checkpoints.donor import complete_languages, target_args
+from fairseq_floater.checkpoints.donor import PlainDonor, complete_languages, target_args
 from fairseq_floater.checkpoints.families import (
     ROBERTA,
+    Family,
     architecture,
     family_of,
     todays_names,
@@ -35,21 +38,38 @@ from fairseq_floater.checkpoints.families import (
 )
 from fairseq_floater.checkpoints.fresh import config_of, fresh_state
 from fairseq_floater.checkpoints.length import DEFAULT_POSITIONS, fit_length
+from fairseq_floater.checkpoints.plain_donor import (
+    are_the_same,
+    as_it_is,
+    changes,
+    complete_options,
+    shapes_of_positions,
+    without_our_positions,
+)
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
+    is_position,
     load_checkpoint,
     model_args,
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import BareTask
+from fairseq_floater.position_encoders import POSITION_ENCODERS, has_base
 
-_POSITION_KEY = re.compile(r"\.(positions|source_positions)\.")
 # Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
 # quantities derived from the rest, and the duplicates that fairseq 0.12.2 kept for a fast path.
 _LEFT_BEHIND = re.compile(
     r"\.embed_positions\.|\.(version|_float_tensor)$"
     r"|^encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2|ln1|ln2)_(weight|bias)$"
 )
+# Of a translation donor's learned rows, once they are fairseq's.
+_LEARNED_BASE = "encoder.embed_positions.weight"
+_TABLE_NOTE = (
+    "the donor's learned rows stand underneath: fairseq-train needs `--encoder-learned-pos "
+    "--decoder-learned-pos` as well"
+)
+# Largest difference of log-probabilities, in float32, of one and the same function.
+_EXACT = 1e-5
 
 
 @dataclass
@@ -57,7 +77,8 @@ class WarmStartReport:
     """The fate of each tensor, and how far the new model is from its donor.
 
     ``difference`` is the largest absolute difference of log-probabilities on a random batch, or
-    None where the donor's own model cannot be built here.
+    None where the donor's own model cannot be built here; ``changed`` says what of the donor's positions
+    is another in the new model.
     """
 
     donor: str
@@ -68,6 +89,7 @@ class WarmStartReport:
     new: dict[str, int] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     difference: float | None = None
 
     def format_text(self) -> str:
@@ -82,11 +104,14 @@ class WarmStartReport:
             "reset    optimizer, learning-rate scheduler, epoch and update count",
             *(f"note     {note}" for note in self.notes),
         ]
-        if self.difference is not None:
-            lines.append(
-                f"start    {'not ' * (self.difference > 1e-5)}the donor's function: log-probabilities "
-                f"differ by at most {self.difference:.2e} on a random batch"
-            )
+        if self.difference is None:
+            return "\n".join([*lines, *(f"changed  {change}" for change in self.changed)])
+        exact = self.difference <= _EXACT
+        why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
+        lines.append(
+            f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
+            f"{self.difference:.2e} on a random batch{'' if exact else f'; {why}'}"
+        )
         return "\n".join(lines)
 
 
@@ -106,7 +131,7 @@ def warm_start(
 
     Args:
         donor: a checkpoint of fairseq's ``transformer`` or ``roberta`` (any architecture, with or
-            without plugin; a RoBERTa of any age).
+            without plugin and with any of its encoders; a RoBERTa of any age).
         arch: one of ours of the donor's family; the shape is the donor's.
         data: binarised data (``--data``); its dictionaries must be the donor's.
         model_options: further model options as on fairseq-train's command line.
@@ -126,29 +151,63 @@ def warm_start(
     donor_args = model_args(state, donor)
     if data is not None:
         complete_languages(donor_args, state, data)
-    args = target_args(donor_args, arch, model_options, donor)
     family = family_of(arch)
-    assert family is not None  # `target_args` has looked
+    args = target_args(donor_args, arch, model_options, donor)
+    assert family is not None
     dictionaries = donor_dictionaries(state, donor_args, donor, data)
-    parameters, heads = state["model"], list[str]()
+    parameters, heads = dict(state["model"]), list[str]()
     if family is ROBERTA:
         data = None  # a table's rows are as many as its donor's
         parameters, heads = without_heads(todays_names(parameters))
-        first_row = dictionaries[0].pad() + 1
-        fit_length(parameters, args, donor_args, first_row=first_row, way=extend, donor=donor)
     elif extend is not None:
         raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")
-    torch.manual_seed(seed)
-    model = family.ours.build_model(args, BareTask(*dictionaries))
+    build = partial(_build, family, dictionaries, arch, model_options, extend, seed, donor)
+    ours = complete_options(donor_args, family)
+    plain = as_it_is(dict(parameters), donor_args, ours)
+    same = ours is not None and are_the_same(ours, args)
+    if same:
+        args, model = build(plain)
+        same = (
+            shapes_of_positions(parameters).items()
+            <= shapes_of_positions(model.state_dict()).items()
+        )
+    if not same:
+        if ours is not None:
+            own = _donor_model(donor_args, state["model"], dictionaries)
+            keep_rows = not POSITION_ENCODERS[args.position_encoder].is_base
+            plain = without_our_positions(own, parameters, ours, family, keep_rows=keep_rows)
+        args, model = build(plain)
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
-    _copy(model, dict(parameters), donor, report)
-    report.ignored += heads
-    if not any(map(_POSITION_KEY.search, report.copied)):  # else the donor has the encoder itself
+    _copy(model, plain.state, donor, report)
+    report.ignored += [name for name in parameters if name not in plain.state] + heads
+    if has_base(args) and _LEARNED_BASE in plain.state and _LEARNED_BASE not in parameters:
+        report.notes.append(_TABLE_NOTE)
+    if not same:
         stacks = family.stacks(model)
-        report.notes += adopt(stacks, parameters, args, data=data, trained_length=trained_length)
+        report.notes += adopt(stacks, plain, args, data=data, trained_length=trained_length)
+    report.changed = changes(plain, ours, args)
     report.difference = _difference(donor_args, state["model"], model, dictionaries)
     save_checkpoint(_new_state(state, args, model), output)
     return report
+
+
+def _build(
+    family: Family,
+    dictionaries: tuple[Dictionary, Dictionary],
+    arch: str,
+    options: Sequence[str],
+    extend: str | None,
+    seed: int,
+    name: Any,
+    donor: PlainDonor,
+) -> tuple[argparse.Namespace, Any]:
+    """Build the new model, its parameters at random, and complete its options; ``name`` is the donor's."""
+    args = target_args(donor.args, arch, options, name)
+    if family is ROBERTA:
+        row = dictionaries[0].pad() + 1
+        fit_length(donor.state, args, donor.args, first_row=row, way=extend, donor=name)
+    torch.manual_seed(seed)
+    return args, family.ours.build_model(args, BareTask(*dictionaries))
 
 
 def _copy(
@@ -172,7 +231,7 @@ def _copy(
             report.copied.append(name)
             ours[name] = tensor
     new = {n: t.numel() for n, t in ours.items() if n not in donor_state}
-    unknown = [n for n in new if not _POSITION_KEY.search(n)]
+    unknown = [n for n in new if not is_position(n)]
     unknown += [n for n in report.ignored if not _LEFT_BEHIND.search(n)]
     if unknown:
         raise CheckpointError(
@@ -183,24 +242,34 @@ def _copy(
     model.load_state_dict(ours, strict=True)
 
 
-def _difference(
+def _donor_model(
     donor_args: argparse.Namespace,
-    donor_state: dict[str, Tensor],
-    model: BaseFairseqModel,
+    donor_state: Mapping[str, Tensor],
     dictionaries: tuple[Dictionary, Dictionary],
-) -> float | None:
-    """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
+) -> Any:
+    """Build the donor itself, its parameters in place."""
     name = architecture(donor_args)
-    if getattr(donor_args, "adaptive_softmax_cutoff", None) is not None:
-        return None
     args = argparse.Namespace(**vars(donor_args))
     ARCH_CONFIG_REGISTRY[name](args)
     args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS  # of a RoBERTa
     donor = ARCH_MODEL_REGISTRY[name].build_model(args, BareTask(*dictionaries))
     alone = family_of(name) is ROBERTA
-    donor.load_state_dict(
-        without_heads(donor_state)[0] if alone else dict(donor_state), strict=False
-    )
+    parameters = without_heads(dict(donor_state))[0] if alone else dict(donor_state)
+    donor.load_state_dict(parameters, strict=False)
+    return donor
+
+
+def _difference(
+    donor_args: argparse.Namespace,
+    donor_state: Mapping[str, Tensor],
+    model: BaseFairseqModel,
+    dictionaries: tuple[Dictionary, Dictionary],
+) -> float | None:
+    """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
+    if getattr(donor_args, "adaptive_softmax_cutoff", None) is not None:
+        return None
+    donor = _donor_model(donor_args, donor_state, dictionaries)
+    alone = family_of(architecture(donor_args)) is ROBERTA
     generator = torch.Generator().manual_seed(0)
     limits = donor.max_positions()
     limit = min(16, limits) if alone else min(16, *limits)

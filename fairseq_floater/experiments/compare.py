@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import exit_code
+from fairseq_floater.evaluation.s2l.score_report import UNTRAINED
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import (
     TableRunner,
@@ -37,7 +38,7 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import Preparation
-from fairseq_floater.experiments.protocol import Protocol, Run
+from fairseq_floater.experiments.protocol import BEFORE, Protocol, Run
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
@@ -122,6 +123,7 @@ class LengthComparison(TableRunner[Cell]):
             seed=seed,
             machines=self.machines,
             losses=True,
+            before=self.experiment.s2l.before,
         )
         return Protocol(run, self.launcher)
 
@@ -179,17 +181,23 @@ class LengthComparison(TableRunner[Cell]):
         return floater("s2l", "score", self.args.work / "split", *words)
 
     def _files(self, cell: Cell) -> list[str]:
-        """Return the options that name a system's results under every seed."""
-        words = ["--label", f"{cell.name}={cell.system.label}"]
+        """Return the options that name a system's results under every seed, and its warm start's."""
+        found = [("", cell.system.label, "")]
+        if self.experiment.s2l.before and cell.system.run.stage == "finetune":
+            found.insert(0, (UNTRAINED, f"{cell.system.label}, before", BEFORE))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
         }
-        for folder in self._whole(cell):
-            for test, (hypotheses, losses) in options.items():
-                if test in self.experiment.config.data.tests:
-                    words += [hypotheses, f"{cell.name}={folder}/generate.{test}.txt"]
-                    words += [losses, f"{cell.name}={folder}/losses.{test}.txt"]
+        words = []
+        for ending, label, mark in found:
+            name = cell.name + ending
+            words += ["--label", f"{name}={label}"]
+            for folder in self._whole(cell):
+                for test, (hypotheses, losses) in options.items():
+                    if test in self.experiment.config.data.tests:
+                        words += [hypotheses, f"{name}={folder}/generate.{test}{mark}.txt"]
+                        words += [losses, f"{name}={folder}/losses.{test}{mark}.txt"]
         return words
 
     def print_table(self) -> None:

@@ -92,6 +92,7 @@ class ShortToLong:
     max_per_bin: int | None = None
     systems: list[Any] = MISSING
     baseline: str | None = None
+    before: bool = False  # also score each warm start before it is trained on
 
     def listed(self) -> list[ListedSystem]:
         """Return the systems; raises UsageError for options that make no run."""

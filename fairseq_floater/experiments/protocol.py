@@ -23,6 +23,9 @@ from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.files import write_whole
 from fairseq_floater.records import read_json
 
+# In the names of a warm start's own translations.
+BEFORE = ".before"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -38,6 +41,7 @@ class Run:
         seed: of training; None for the configuration's.
         machines: what to train on.
         losses: also compute the loss of every test sentence.
+        before: also translate with the warm start, before it is trained on.
         preparation: further options of prepare_wmt14.sh.
     """
 
@@ -50,6 +54,7 @@ class Run:
     seed: int | None = None
     machines: Machines = ONE_CPU
     losses: bool = False
+    before: bool = False
     preparation: tuple[str, ...] = ()
 
 
@@ -111,13 +116,14 @@ class Protocol(Job):
         if self.stage == "finetune":
             self._warm_start()
             self._validate_warm_start()
+            if self.asked.before:
+                for test in self.experiment.config.data.tests:
+                    self._translate("warm_start.pt", test, BEFORE)
         if self.stage != "donor":
             self._train(self.stage, self.path)
         self._average()
         for test in self.experiment.config.data.tests:
-            if self.asked.losses:
-                self._generate("score-reference", test, self.path / f"losses.{test}.txt")
-            self._generate("generate", test, self.path / f"generate.{test}.txt")
+            self._translate("average.pt", test)
             self._score(test)
 
     def _prepare_data(self) -> None:
@@ -218,10 +224,16 @@ class Protocol(Job):
             new = {key: self.settings[key] for key in keys} if record["settings"] else self.settings
             record["settings"].update(new)
 
-    def _generate(self, stage: str, test: str, result: Path) -> None:
-        """Keep fairseq-generate's output of a test set, whole or not at all."""
-        words = self.arguments(stage)
-        command = python("fairseq_cli.generate", *words, "--path", self.path / "average.pt")
+    def _translate(self, model: str, test: str, mark: str = "") -> None:
+        """Translate a test set with ``model``, a file of this run; ``mark`` is in the names of results."""
+        if self.asked.losses:
+            self._generate("score-reference", model, test, f"losses.{test}{mark}.txt")
+        self._generate("generate", model, test, f"generate.{test}{mark}.txt")
+
+    def _generate(self, stage: str, model: str, test: str, name: str) -> None:
+        """Keep fairseq-generate's output of a test set as ``name``, whole or not at all."""
+        words, result = self.arguments(stage), self.path / name
+        command = python("fairseq_cli.generate", *words, "--path", self.path / model)
         command.append("--gen-subset")
         if self.launcher.dry_run:
             # The numbers that prepare_text.sh gives to all that it finds.

@@ -185,7 +185,7 @@ class Experiment:
         return self.config.s2l
 
     def _split(self) -> list[str]:
-        options = _own_options(self.s2l, "systems", "baseline")
+        options = _own_options(self.s2l, "systems", "baseline", "before")
         return self._languages() + as_words({"vocab": self.config.data.vocab, **options})
 
     def _numbers(self) -> list[str]:

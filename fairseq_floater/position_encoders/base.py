@@ -166,23 +166,29 @@ class PositionEncoder(KeptTable):
         return BlockPositions(block_index)
 
     def adopt_donor(
-        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+        self,
+        blocks: Sequence[Any],
+        attentions: Sequence[Any],
+        rows: Callable[[int], Tensor],
+        stays: bool,
     ) -> str:
         """Start a warm start as near to the donor's function as the encoder can.
 
-        Here what :attr:`silent_at_zero` names becomes zero where the donor's own positions stay
-        underneath (``--position-base keep``); kinds of encoders do more.
+        Here what :attr:`silent_at_zero` names becomes zero where the donor's own positions stay;
+        kinds of encoders do more.
 
         Args:
             blocks: the parts of the blocks that receive positions.
             attentions: the self-attention of those blocks, the donor's parameters in place.
             rows: gives the donor's positions up to the trained length, or as many as it is asked for
                 where that is fewer: float32 [n, C].
+            stays: the donor's own positions stand underneath (``--position-base keep``), or it has none:
+                the donor's function is that without the encoder.
 
         Returns:
             What was done, for the report; empty where nothing was.
         """
-        if not self.spec.base_at_input:
+        if not stays:
             return ""
         silenced: dict[str, None] = {}
         for module in (self, *blocks):

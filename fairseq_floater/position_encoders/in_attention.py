@@ -75,11 +75,15 @@ class AttentionPositions(PositionEncoder):
         return AttentionPart(block_index, self.spec)
 
     def adopt_donor(
-        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+        self,
+        blocks: Sequence[Any],
+        attentions: Sequence[Any],
+        rows: Callable[[int], Tensor],
+        stays: bool,
     ) -> str:
         """Besides, let the donor's queries make up for another scale of the logits."""
-        note, folded = super().adopt_donor(blocks, attentions, rows), ""
-        if not self.spec.base_at_input:
+        note, folded = super().adopt_donor(blocks, attentions, rows, stays), ""
+        if not stays:
             return note
         for part, attention in zip(blocks, attentions):
             times = NEUTRAL.scaling(self.spec.head_dim) / part.scaling(self.spec.head_dim)

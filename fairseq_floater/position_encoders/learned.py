@@ -134,6 +134,7 @@ class LearnedPositions(PositionSignal):
         blocks: Sequence[LearnedRows],
         attentions: Sequence[Any],
         rows: Callable[[int], Tensor],
+        stays: bool,
     ) -> str:
         """Start as the donor's positions, or, where they stay underneath, as rows that change nothing.
 
@@ -142,12 +143,12 @@ class LearnedPositions(PositionSignal):
         other blocks, and every block of target ``qkv``, start at zero. Rows that multiply cannot
         stand for rows that were added.
         """
-        spec, note = self.spec, super().adopt_donor(blocks, attentions, rows)
-        if spec.base_at_input and self.joint is not None:
+        spec, note = self.spec, super().adopt_donor(blocks, attentions, rows, stays)
+        if stays and self.joint is not None:
             return note  # the rows must not be zero as well: neither they nor the map would learn
-        if spec.combine == MULTIPLY and not spec.base_at_input:
+        if spec.combine == MULTIPLY and not stays:
             return note
-        takes = spec.target == HIDDEN and not spec.base_at_input
+        takes = spec.target == HIDDEN and not stays
         taken = rows(num_trained(spec)) if takes else torch.zeros(0, spec.dim)
         for block in blocks:
             weight = block.weight.detach()

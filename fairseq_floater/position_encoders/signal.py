@@ -75,10 +75,14 @@ class PositionSignal(PositionEncoder):
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
 
     def adopt_donor(
-        self, blocks: Sequence[Any], attentions: Sequence[Any], rows: Callable[[int], Tensor]
+        self,
+        blocks: Sequence[Any],
+        attentions: Sequence[Any],
+        rows: Callable[[int], Tensor],
+        stays: bool,
     ) -> str:
-        note = super().adopt_donor(blocks, attentions, rows)
-        if self.joint is None or not self.spec.base_at_input:
+        note = super().adopt_donor(blocks, attentions, rows, stays)
+        if self.joint is None or not stays:
             return note
         self.joint.weight.detach()[:, self.spec.dim :].zero_()
         return "the map of concat passes the block's input on, and no positions"

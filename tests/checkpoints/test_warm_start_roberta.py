@@ -280,6 +280,19 @@ def test_dictionaries(tmp_path, donor):
         start(tmp_path, donor, data=str(tmp_path / "none"), force=True)
 
 
+def test_from_one_encoder_of_ours_into_another(tmp_path, donor):
+    words = ("--position-encoder", "learned", "--position-blocks", "input")
+    start(tmp_path, donor, *words)
+    own = (tmp_path / "out.pt").rename(tmp_path / "own.pt")
+    into = ("--position-encoder", "shaw", "--position-base")
+    report = start(tmp_path, own, *into, "keep")
+    assert report.difference <= 1e-6
+    tables = (load_checkpoint(p)["model"][TABLE][2:] for p in (donor, tmp_path / "out.pt"))
+    assert torch.equal(*tables)
+    report = start(tmp_path, own, *into, "drop", force=True)
+    assert report.format_text().endswith("; fairseq's own positions are left out")
+
+
 def test_on_the_command_line(tmp_path, donor, capsys):
     words = ["warm-start", donor, tmp_path / "out.pt", "--arch", TINY, "--extend", "last"]
     words += ["--max-positions", "30", *ZERO, "--floater-start", "bias"]

@@ -327,6 +327,28 @@ def test_the_command_writes_table_json_and_figures(folder, systems, tmp_path, ca
     assert "must end in one of png, svg, pdf" in capsys.readouterr().err
 
 
+def test_one_table_holds_what_training_on_changed():
+    labels = {"rope": "RoPE", "rope-before": "RoPE, before", "none": "no positions"}
+    report = S2LScores("split", labels, None, "nrefs:1", "tokens", 0, 1, None)
+    bleu, loss = ({"rope": v, "rope-before": w, "none": 0} for v, w in ((30, 2.5), (1.5, 9)))
+    for name in ("[1, 9)", "all"):
+        report.sentences[name], report.mean_length[name] = 120, 5.5
+        report.scores[name] = {
+            system: BinScore(
+                *(Measure(of[system], None, [of[system]], None) for of in (bleu, loss)), 0, 1, None
+            )
+            for system in labels
+        }
+    rows = report.format_text().splitlines()
+    assert rows[2:6] == [
+        "| system |  | [1, 9) | all |",
+        "| --- | --- | --- | --- |",
+        "| RoPE | BLEU | 2.5 → 30.0 | 2.5 → 30.0 |",
+        "|  | loss | 9.00 → 1.50 | 9.00 → 1.50 |",
+    ]
+    assert sum("→" in row for row in rows) == 2
+
+
 def test_the_table_is_narrow_and_the_json_is_whole():
     section = Experiment(ROOT / "configs" / "numbers_s2l.yaml").s2l
     labels = {system.run.name: system.label for system in section.listed()}

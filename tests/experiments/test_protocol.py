@@ -81,6 +81,22 @@ def test_the_steps_of_each_kind_of_system(tmp_path):
     assert scratch == [*DATA, "train none-all-hidden-scratch", *AFTER]
 
 
+def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
+    steps = run(tmp_path, FakeLauncher(), "rope", before=True, losses=True)
+    translations = [
+        f"{kind} {test}" for test in ("test", "test1") for kind in ("losses", "generate")
+    ]
+    start = ["train plain", "warm-start", "validate", *translations, "train rope-all-attention"]
+    assert steps[: len(DATA) + len(start)] == [*DATA, *start]
+    names = {path.name for path in (tmp_path / "rope-all-attention").glob("*.before.txt")}
+    assert names == {
+        f"{k}.{t}.before.txt" for k in ("losses", "generate") for t in ("test", "test_long")
+    }
+    assert run(tmp_path, FakeLauncher(), "rope", before=True, losses=True) == DATA
+    # A donor, and what starts from random parameters, has no such moment.
+    assert run(tmp_path, FakeLauncher(), "plain", before=True) == [*DATA, *AFTER]
+
+
 def test_a_second_run_skips_what_is_whole(tmp_path):
     run(tmp_path, FakeLauncher(), "floater")
     assert run(tmp_path, FakeLauncher(), "floater") == DATA

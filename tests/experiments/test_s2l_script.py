@@ -77,6 +77,18 @@ def test_a_dry_run_shows_every_seed_and_makes_nothing(s2l_config, tmp_path):
     assert "--position-stretch 0.5:2.5" in shown.stdout
 
 
+def test_a_conversion_is_scored_before_and_after_training_on(tmp_path):
+    config = ROOT / "configs" / "convert_numbers.yaml"
+    shown = run("s2l.sh", config, "--dry-run", "--processes", "0", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    folder = "work/convert_numbers/seed-1/rope-all-attention"
+    for name, mark in (("rope-all-attention-before", ".before"), ("rope-all-attention", "")):
+        for kind, test in (("hypotheses", "generate.test"), ("short-losses", "losses.test_short")):
+            assert f"--{kind} {name}={folder}/{test}{mark}.txt" in shown.stdout
+    assert "'rope-all-attention-before=RoPE, before'" in shown.stdout
+    assert shown.stdout.count(f"{folder}/warm_start.pt --gen-subset") == 4
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -202,8 +202,9 @@ def test_a_warm_start_silences_what_is_not_zero():
         )
         for stack_, name, encoder in signals(model):
             blocks = [b for b in stack_.layers if getattr(b, name) is not None]
+            attentions = [b.self_attn for b in blocks]
             note = encoder.adopt_donor(
-                parts(stack_, name), [b.self_attn for b in blocks], lambda n: torch.zeros(n, 64)
+                parts(stack_, name), attentions, lambda n: torch.zeros(n, 64), stays=True
             )
             assert note.startswith(
                 "zero at the start: dynamics.weight2, dynamics.bias2, start.values"

@@ -10,6 +10,9 @@ from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.evaluation.s2l.statistics import LEVEL
 from fairseq_floater.version import __version__
 
+#: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
+UNTRAINED = "-before"
+
 
 @dataclass
 class Measure:
@@ -160,7 +163,7 @@ class S2LScores:
         }
         columns = zip(*(row for rows in tables.values() for row in rows))
         widths = [max(map(len, column)) for column in columns]
-        lines = []
+        lines = self._before_and_after()
         for name, rows in tables.items():
             sentences, mean = self.sentences[name], self.mean_length[name]
             lines += [f"{name}: {sentences:,} sentences of {mean:.1f} source tokens on average", ""]
@@ -184,6 +187,24 @@ class S2LScores:
             ranks = (found.get(system) for found in self.scores.values())
             rows.append([self.labels[system], *(str((f and f.rank) or "-") for f in ranks)])
         return [*(f"| {' | '.join(row)} |" for row in rows), ""]
+
+    def _before_and_after(self) -> list[str]:
+        """Return one table of what training on made of each warm start, by bin; empty without any."""
+        pairs = {name: name + UNTRAINED for name in self.labels if name + UNTRAINED in self.labels}
+        if not pairs:
+            return []
+        rows = [["system", "", *self.scores], ["---"] * (len(self.scores) + 2)]
+        for after, before in pairs.items():
+            for title, attribute, digits in [("BLEU", "bleu", 1), ("loss", "loss", 2)][
+                : 1 + self.has_loss
+            ]:
+                row = [self.labels[after] if attribute == "bleu" else "", title]
+                for found in self.scores.values():
+                    values = (getattr(found[name], attribute) for name in (before, after))
+                    row.append(" → ".join(v.format(digits) if v else "-" for v in values))
+                rows.append(row)
+        lines = [f"| {' | '.join(row)} |" for row in rows]
+        return ["Before and after training on, by bin:", "", *lines, ""]
 
     def _cells(self, system: str, found: BinScore) -> list[str]:
         cells = [self.labels[system]]

@@ -1,0 +1,172 @@
+"""Warm starts from our own checkpoints: any encoder into any other, exactly wherever that can be."""
+
+import pytest
+import torch
+from helpers import TINY, save_donor, save_model
+from test_warm_start import ROUNDING, difference, loaded
+
+from fairseq_floater.checkpoints.reading import is_position, load_checkpoint
+from fairseq_floater.checkpoints.warm_start import warm_start
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+
+
+def trained(state):
+    """Give positions, and the biases of projections, values that nobody can overlook."""
+    generator = torch.Generator().manual_seed(5)
+    for name, tensor in state.items():
+        if (is_position(name) and not name.endswith("lr_scale")) or name.endswith("_proj.bias"):
+            tensor.copy_(0.05 * torch.randn(tensor.shape, generator=generator))
+
+
+def own_donor(folder, words, change=trained):
+    """A checkpoint of ours, by its encoder and options: `t5 t5_buckets=16`."""
+    encoder, *options = words.split()
+    options = dict(option.split("=") for option in options)
+    if "position_blocks" in options:
+        options["blocks"] = options.pop("position_blocks")
+    return save_model(folder / "donor.pt", encoder, change=change, **options)
+
+
+def convert(folder, donor, words):
+    """Start the encoder and options `t5 --t5-buckets 16` from a donor: the report and the result."""
+    options = ["--position-encoder", *words.split()]
+    report = warm_start(donor, folder / "out.pt", arch=TINY, model_options=options, force=True)
+    return report, folder / "out.pt"
+
+
+EXACT = [
+    # The same encoder; or with parameters more, which start at what stood there before.
+    ("rope", "rope"),
+    ("shaw", "shaw"),
+    ("floater target=hidden", "floater --position-target hidden"),
+    ("conv", "conv"),
+    ("rope", "rope --rope-learned"),
+    ("alibi", "alibi --alibi-slopes learned"),
+    # fairseq's sinusoid by another name, and encoders that start at a zero, a fold or a gate.
+    ("sinusoidal blocks=input", "t5 --position-base keep"),
+    ("sinusoidal blocks=input", "nezha --position-base keep"),
+    ("sinusoidal blocks=input no_token_positional_embeddings=1", "tupe --position-base keep"),
+    ("sinusoidal blocks=input", "floater --floater-init-scale 0"),
+    ("sinusoidal blocks=input", "learned"),
+    # Rows at the input become fairseq's learned table, or those of every block.
+    ("learned blocks=input", "shaw --position-base keep"),
+    ("learned blocks=input", "learned"),
+    ("learned blocks=input", "learned --learned-hierarchy 20"),
+    # Nothing to keep: a decoder, too, that knows order by its mask alone.
+    ("none", "t5"),
+    ("none", "tupe"),
+    ("none", "shaw"),
+    ("none", "learned --position-target qkv"),
+]
+
+
+@pytest.mark.parametrize(("donor", "into"), EXACT)
+def test_conversions_that_are_exact(tmp_path, donor, into):
+    path = own_donor(tmp_path, donor)
+    report, out = convert(tmp_path, path, into)
+    assert report.difference <= ROUNDING
+    assert difference(loaded(out), loaded(path)) <= 1e-6
+    assert "start    the donor's function" in report.format_text()
+
+
+NOT_EXACT = [
+    ("rope", "t5", "the donor's rope is left out", 0),
+    ("t5", "rope", "the donor's t5 is left out", 2),
+    ("t5", "t5 --t5-buckets 16", "the donor's t5 is left out, --t5-buckets was 32 and is 16", 2),
+    ("rope", "rope --rope-base 100", "--rope-base was 10000.0 and is 100.0", 0),
+    (
+        "rope",
+        "sinusoidal --position-blocks input",
+        "the donor's rope is left out, fairseq's own positions are new",
+        0,
+    ),
+    (
+        "floater",
+        "alibi",
+        "the donor's floater is left out, fairseq's own positions are left out",
+        27,
+    ),
+    ("sinusoidal blocks=input", "rope", "fairseq's own positions are left out", 0),
+    ("sinusoidal blocks=input", "alibi --position-base keep", "alibi acts from the start", 0),
+    (
+        "learned blocks=input",
+        "sinusoidal",
+        "the donor's learned is left out, fairseq's own positions are new",
+        2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("donor", "into", "why", "count"), NOT_EXACT)
+def test_conversions_that_are_not_say_in_a_line_what_was_dropped(tmp_path, donor, into, why, count):
+    path = own_donor(tmp_path, donor)
+    report, out = convert(tmp_path, path, into)
+    assert report.difference > 1e-4
+    last = report.format_text().splitlines()[-1]
+    assert last.startswith("start    not the donor's function: ") and last.endswith(f"batch; {why}")
+    before, after = (load_checkpoint(p)["model"] for p in (path, out))
+    dropped = [name for name in before if is_position(name)] if "left out" in why else []
+    assert len(dropped) == count
+    assert report.ignored == dropped
+    for name in before.keys() - set(dropped):
+        assert torch.equal(before[name], after[name]), name
+
+
+def test_what_a_plain_donor_loses_is_said_too(tmp_path):
+    report, _ = convert(tmp_path, save_donor(tmp_path / "donor.pt"), "rope")
+    assert report.format_text().endswith("; fairseq's own positions are left out")
+
+
+def test_every_encoder_leaves_and_every_encoder_enters(tmp_path):
+    """All of them once as donor, and once as what the donor before becomes."""
+    names = list(POSITION_ENCODERS)
+    for name, into in zip(names, [*names[1:], names[0]]):
+        path = own_donor(tmp_path, name, change=None)
+        report, out = convert(tmp_path, path, into)
+        assert load_checkpoint(out)["cfg"]["model"].position_encoder == into
+        assert set(report.ignored) == {n for n in load_checkpoint(path)["model"] if is_position(n)}
+        assert (f"the donor's {name} is left out" in report.changed) == (name != "none")
+
+
+def test_another_scale_of_the_logits_stays_with_the_queries(tmp_path):
+    """TUPE whose positions say nothing is a model without positions, but for its scale."""
+
+    def silent(state):
+        trained(state)
+        for name, tensor in state.items():
+            if "query_projection" in name or name.endswith("positions.weight"):
+                tensor.zero_()
+
+    path = own_donor(tmp_path, "tupe", silent)
+    _, out = convert(tmp_path, path, "none")
+    assert difference(loaded(out), loaded(path)) <= 1e-6
+
+
+def test_p0_that_stood_for_biases_goes_back_to_them(tmp_path):
+    path = own_donor(tmp_path, "sinusoidal blocks=input")
+    words = "floater --floater-start bias --floater-init-scale 0 --floater-lr-scale 4"
+    report, flow = convert(tmp_path, path, words)
+    assert "p(0) starts at the donor's biases" in report.format_text()
+    flow = flow.rename(tmp_path / "flow.pt")
+    report, out = convert(tmp_path, flow, "sinusoidal --position-blocks input")
+    assert difference(loaded(out), loaded(path)) <= 1e-6
+    assert len([name for name in report.ignored if is_position(name)]) == len(report.ignored) > 0
+
+
+def test_rows_that_fairseq_holds_ask_for_its_option(tmp_path):
+    path = own_donor(tmp_path, "learned blocks=input")
+    report, out = convert(tmp_path, path, "t5 --position-base keep")
+    assert "--encoder-learned-pos --decoder-learned-pos" in report.format_text()
+    before, after = (load_checkpoint(p)["model"] for p in (path, out))
+    rows = after["encoder.embed_positions.weight"][2:]
+    assert torch.equal(rows, before["encoder.layers.0.positions.weight"][:, 0])
+
+
+def test_a_donor_without_the_base_does_not_take_it_from_the_new_model(tmp_path):
+    """What options say is what fairseq-train will build: the donor's own flag is not inherited."""
+    path = own_donor(tmp_path, "rotation_flow no_token_positional_embeddings=1")
+    report, out = convert(tmp_path, path, "floater")
+    assert not load_checkpoint(out)["cfg"]["model"].no_token_positional_embeddings
+    assert "fairseq's own positions are new" in report.format_text()
+    same = "rotation_flow --no-token-positional-embeddings"
+    assert convert(tmp_path, path, same)[0].difference == 0
