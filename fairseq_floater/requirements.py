@@ -21,8 +21,13 @@ DECISIVE = (*_SAME, "hydra-core")
 PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
-    **{name: name for name in ("safetensors", "tokenizers", "scipy")},
-    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
+    **{name: name for name in ("safetensors", "tokenizers", "scipy", "jinja2")},
+    **{
+        "pillow": "PIL",
+        "hydra-core": "hydra",
+        "subword-nmt": "subword_nmt",
+        "scikit-learn": "sklearn",
+    },
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 
