@@ -51,7 +51,7 @@ MEASURES = (
         "length_ratio", "Length", "hypothesis / reference; below 1 hypotheses stop early", 2, None
     ),
     Measure("chrf", "chrF", "0 to 100; higher is better", 1, False),
-    Measure("cut_off", "Cut off", "share; of hypotheses that reach the length limit", 2, True),
+    Measure("cut_off", "Cut off", "share; of hypotheses that reach the length limit", 2, None),
 )
 
 
@@ -114,7 +114,8 @@ def measure_table(work: Work, measure: Measure) -> Table | None:
         ]
         table.rows.append((number, cells))
     sign = 1 if lower else -1
-    gains = (scores.get(measure.gain) for s in work.systems for scores in s.scores.values())
+    others = (system for system in work.systems if system.name != work.baseline)
+    gains = (scores.get(measure.gain) for other in others for scores in other.scores.values())
     if rules := {words: None for gain in gains if (words := p_of(gain)[1])}:
         table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
     table.rows.sort(key=lambda row: _order(row[1][-1].value, sign))

@@ -40,7 +40,7 @@ def position_picture(system: System, data: Path) -> Picture | None:
         path = Path(folder) / "positions.png"
         try:
             figure = plot_positions(average, path, data=str(data) if data.is_dir() else None)
-        except CheckpointError as error:
+        except (CheckpointError, ValueError) as error:
             return Picture("", str(error), [])
         small = io.BytesIO()
         with Image.open(path) as image:

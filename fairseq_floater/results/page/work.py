@@ -53,6 +53,11 @@ class Work:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """Return the folder's own name, also where it was given as `.`."""
+        return self.folder.resolve().name
+
+    @property
     def is_short_to_long(self) -> bool:
         """Return whether the groups are bins of source lengths."""
         return (self.folder / SCORES).exists()

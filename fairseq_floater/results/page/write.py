@@ -193,7 +193,12 @@ def _training(work: Work, logs: Sequence[dict[str, RunLog]]) -> Iterable[Chart]:
     ]
     if lines:
         unit = "bits per token"
-        yield line_chart("Loss on validation text in training", unit, lines, x_title="updates")
+        yield line_chart(
+            "Loss on validation text in training",
+            unit,
+            lines,
+            x_title="updates of its own training",
+        )
 
 
 def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
