@@ -148,6 +148,8 @@ def test_the_tables_hold_the_scores_in_order(work, written):
         assert [cell[1][0] for cell in head[1:]] == list(bins)
         order = [row[0][0]["data-value"] for row in rows]
         assert order == ["RoPE", LABELS["plain-a"]]  # the best past the trained length first
+        ranks = [re.findall(r"#\d+", " ".join(row[-1][1])) for row in rows]
+        assert ranks == [["#1"], ["#2"]]
         for row, name in zip(rows, ("rope-b", "plain-a")):
             for (attributes, text), found in zip(row[1:], bins.values()):
                 measure = found["systems"][name][key]

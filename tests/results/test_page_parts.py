@@ -33,6 +33,7 @@ def test_a_chart_puts_values_where_its_ticks_say():
         ticks["40"],
         ticks["80"],
     )
+    assert ticks["80"] < ticks["20"]  # upwards: SVG counts from the top
     assert [x, last] == [tick.place for tick in chart.x_ticks] and text == "a: 20"
     powers = line_chart("loss", "", [Line(0, "a", [Point(0, 0.1), Point(100, 5.0)])], x_title="")
     places = {tick.text: tick.place for tick in powers.y_ticks}
