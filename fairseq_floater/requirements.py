@@ -22,12 +22,8 @@ PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
     **{name: name for name in ("safetensors", "tokenizers", "scipy", "jinja2")},
-    **{
-        "pillow": "PIL",
-        "hydra-core": "hydra",
-        "subword-nmt": "subword_nmt",
-        "scikit-learn": "sklearn",
-    },
+    **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
+    "pillow": "PIL",
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 

@@ -46,7 +46,7 @@ def page(verbs: Any) -> None:
 
     parser = add_verb(verbs, "page", "floater page work/numbers_s2l page.html", write_page)
     add = parser.add_argument
-    add("work", metavar="WORK", help="of scripts/s2l.sh, demo.sh or protocol.sh")
+    add("work", metavar="WORK", help="of scripts/compare.sh, s2l.sh, demo.sh or protocol.sh")
     add("output", metavar="OUT", help="the page: one HTML file that needs no other")
     text = "do not draw positions, which takes seconds a system"
     add("--no-pictures", dest="pictures", action="store_false", help=text)

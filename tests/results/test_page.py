@@ -50,7 +50,16 @@ def make_run(folder, name, seed, tests):
     )
     (folder / "train.log").write_text(LOG.format(seed=seed))
     settings = {"encoder": name, "seed": str(seed), "source": "en", "target": "de", "bpe": "none"}
-    (folder / "run.json").write_text(json.dumps({"settings": settings}))
+    place = {
+        "host": "h",
+        "processor": "CPU",
+        "cores": 2,
+        "commit": None,
+        "versions": {"torch": "9"},
+    }
+    session = {"begun": "2026-11-22T13:00:00+00:00", "seconds": 61.0, **place}
+    record = {"settings": settings, "command": "bash scripts/protocol.sh x", "sessions": [session]}
+    (folder / "run.json").write_text(json.dumps(record))
     sizes = {"parameters": 1000, "position_parameters": 8, "training_seconds": 10.0 * seed}
     (folder / "average.json").write_text(json.dumps(sizes))
 
@@ -203,7 +212,12 @@ def test_what_the_logs_tell(work):
     log = read_log(work / "seed-2" / "rope-b")
     assert log.losses == {7: 8.5, 14: 2.2}
     assert (log.words_per_second, log.sentences_per_second, log.free_memory) == (2000, 20, 60.5)
-    assert log.commands == ["fairseq-train data --seed 2"]
+    assert log.commands == ["bash scripts/protocol.sh x", "fairseq-train data --seed 2"]
+    (session,) = log.sessions
+    assert session.startswith("2026-11-22T13:00") and session.endswith(
+        "h (CPU, 2 cores), commit unknown"
+    )
+    assert log.versions == {"torch": "9"}
 
 
 def test_runs_on_whole_test_sets_have_a_page_too(work, tmp_path, capsys):

@@ -60,7 +60,9 @@ def read_log(folder: Path) -> RunLog:
     commands = read_commands(folder) or _recorded(record)
     found.commands = [command] + commands if (command := record.get("command")) else commands
     for session in record.get("sessions", []):
-        found.sessions.append(_SESSION.format(**session, took=duration(session["seconds"])))
+        made = {**session, "took": duration(session["seconds"])}
+        made["commit"] = session["commit"] or "unknown"
+        found.sessions.append(_SESSION.format(**made))
         found.versions |= session["versions"]
     return found
 

@@ -70,7 +70,7 @@ class Work:
 
 
 def read_work(folder: Path) -> Work:
-    """Read the folder of `scripts/s2l.sh`, `demo.sh` or `protocol.sh`.
+    """Read the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`.
 
     Raises:
         ReportError: neither scores by bin nor a scored run there, or a file that cannot be read.
@@ -82,8 +82,8 @@ def read_work(folder: Path) -> Work:
             raise ReportError(f"{folder / SCORES} is not of `floater s2l score`.") from None
     if any(folder.glob("seed-*/*/run.json")):
         raise ReportError(
-            f"{folder} must hold {SCORES}, which scripts/s2l.sh writes at its end, but does not: run it "
-            f"to the end, or show the runs of one seed that are whole with `floater page {folder}/seed-N`."
+            f"{folder} must hold {SCORES}, but does not: `scripts/compare.sh CONFIG --table` writes it for "
+            "the runs that are whole."
         )
     return _test_sets(folder)
 
