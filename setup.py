@@ -19,6 +19,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_floater", "fairseq_floater.*"]),
+    package_data={"fairseq_floater.results.page": ["page.html", "page.css", "page.js"]},
     install_requires=[
         # fairseq itself is left out on purpose: it must be built without isolation, against the
         # torch that is there (scripts/setup.sh does it); an install that pulled it in would fetch
@@ -32,6 +33,8 @@ setup(
         "scipy>=1.9.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",
+        "pillow>=9.4",
+        "jinja2>=3.1",
         "tqdm>=4.60",
         "psutil>=5.9",
         "sacremoses>=0.1",

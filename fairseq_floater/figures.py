@@ -28,8 +28,12 @@ class Bar:
 
 
 def quieten_matplotlib() -> None:
-    """Silence matplotlib's search for fonts, which shows because fairseq lowers the root logger's level."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    """Silence matplotlib's search for fonts, which shows because fairseq lowers the root logger's level.
+
+    Likewise the reader of PNG files that comes with it.
+    """
+    for package in ("matplotlib", "PIL"):
+        logging.getLogger(package).setLevel(logging.WARNING)
 
 
 def checked_format(path: str | os.PathLike[str]) -> str:

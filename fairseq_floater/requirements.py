@@ -21,8 +21,9 @@ DECISIVE = (*_SAME, "hydra-core")
 PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
-    **{name: name for name in ("safetensors", "tokenizers", "scipy")},
+    **{name: name for name in ("safetensors", "tokenizers", "scipy", "jinja2")},
     **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
+    "pillow": "PIL",
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 

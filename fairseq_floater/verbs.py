@@ -84,6 +84,10 @@ VERBS = {
         "results.cli",
     ),
     "plot": Verb("figures of models", "results.cli"),
+    "page": Verb(
+        "a comparison as one page that needs no network: tables, curves, positions, translations",
+        "results.cli",
+    ),
     "benchmark": Verb(
         "update, translation, memory and solve beside fairseq's own Transformer, in one run",
         "benchmark.cli",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job on the built-in corpus: five systems through the protocol, a table and a figure.
+# The main job on the built-in corpus: five systems through the protocol, a table, a figure and a page.
 #
 # usage: bash scripts/demo.sh [--work DIR] [--dry-run]
 #

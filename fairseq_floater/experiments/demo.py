@@ -1,4 +1,4 @@
-"""Run the demo (`scripts/demo.sh`): five systems of the built-in corpus, a table and a figure."""
+"""Run the demo (`scripts/demo.sh`): five systems of the built-in corpus, a table, a figure and a page."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters: the donor, and the control of equal updates
 for floater-all-hidden-scratch-nobase; the other three trained on from it for equal updates.
 
+Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png
 Results     {work}/results.json
 Each system {work}/<system>: checkpoints, average.pt, train.log, run.json (settings, the arguments of every
@@ -47,6 +48,7 @@ def _run(work: Path, dry_run: bool) -> None:
         run_all([Protocol(run, launcher) for run in runs], _JOBS, "demo")
         words = [work, "--figure", work / "scores.png", "--json", work / "results.json"]
         launcher.run(floater("table", *words), name="table")
+        launcher.run(floater("page", work, work / "page.html"), name="page")
     if not dry_run:
         print(_WHERE.format(work=work))
 

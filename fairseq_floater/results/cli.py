@@ -1,4 +1,4 @@
-"""Add the verbs that show results: table, plot."""
+"""Add the verbs that show results: table, plot, page."""
 
 from __future__ import annotations
 
@@ -37,6 +37,21 @@ def plot(verbs: Any) -> None:
     text = "longest training sentence, marked"
     add("--trained-length", type=positive, metavar="N", help=text)
     add("--data", metavar="DIR", help="binarised data that tell the trained length")
+
+
+def page(verbs: Any) -> None:
+    """Add the verb page."""
+    # Brings torch, which takes seconds.
+    from fairseq_floater.results.page.write import SENTENCES, write_page
+
+    parser = add_verb(verbs, "page", "floater page work/numbers_s2l page.html", write_page)
+    add = parser.add_argument
+    add("work", metavar="WORK", help="of scripts/compare.sh, s2l.sh, demo.sh or protocol.sh")
+    add("output", metavar="OUT", help="the page: one HTML file that needs no other")
+    text = "do not draw positions, which takes seconds a system"
+    add("--no-pictures", dest="pictures", action="store_false", help=text)
+    text = f"translations to show of each group ({SENTENCES})"
+    add("--sentences", type=positive, default=SENTENCES, metavar="N", help=text)
 
 
 def table(verbs: Any) -> None:

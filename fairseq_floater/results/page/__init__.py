@@ -1,0 +1,1 @@
+"""Write a comparison as one self-contained page: `floater page`."""

@@ -1,0 +1,135 @@
+"""Choose test sentences, and lay the translations of all systems beside the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
+from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST
+from fairseq_floater.evaluation.s2l.systems import EvaluationSet
+from fairseq_floater.records import ReportError, read_json
+from fairseq_floater.results.page.work import Work
+
+
+class Words(NamedTuple):
+    """Neighbouring words of a hypothesis, and whether the reference has them there."""
+
+    text: str
+    found: bool
+
+
+class Translation(NamedTuple):
+    """A system's translation, how many words it has, and their share of the reference's."""
+
+    system: int
+    parts: list[Words]
+    length: int
+    share: float
+
+
+@dataclass
+class Example:
+    """A sentence of the group at a place of the page, its reference, and every system's translation."""
+
+    place: int
+    group: str
+    source: str
+    source_length: int
+    reference: str
+    length: int
+    translations: list[Translation] = field(default_factory=list)
+
+
+def choose(lengths: Sequence[int], members: Sequence[int], count: int) -> list[int]:
+    """Choose ``count`` of a group's sentences, from the shortest to the longest in even steps.
+
+    Args:
+        lengths: of every sentence's source, in tokens.
+        members: the numbers of the group's sentences.
+        count: how many; all where there are fewer.
+    """
+    ordered = sorted(members, key=lambda i: (lengths[i], i))
+    last = len(ordered) - 1
+    places = (round(i * last / max(count - 1, 1)) for i in range(count))
+    return [ordered[i] for i in dict.fromkeys(places)] if ordered else []
+
+
+def compare(reference: str, hypothesis: str) -> list[Words]:
+    """Split a hypothesis into runs of words that the reference has, in its order, and others."""
+    ours, theirs = hypothesis.split(), reference.split()
+    parts, end = [], 0
+    for _, start, size in SequenceMatcher(None, theirs, ours, autojunk=False).get_matching_blocks():
+        for words, found in ((ours[end:start], False), (ours[start : start + size], True)):
+            if words:
+                parts.append(Words(" ".join(words), found))
+        end = start + size
+    return parts
+
+
+def read_examples(work: Work, count: int) -> list[Example]:
+    """Return ``count`` sentences of each group, translated under the first seed of each system.
+
+    Raises:
+        ReportError: a file of translations that is not of the test set.
+    """
+    places = {group.name: place for place, group in enumerate(work.groups)}
+    examples = []
+    for name, test in _test_sets(work).items():
+        hypotheses = _hypotheses(work, name, len(test))
+        lengths = [int(length) for length in test.source_tokens]
+        for group in dict.fromkeys(test.bins):
+            for i in choose(lengths, [int(n) for n in test.members(group)], count):
+                examples.append(_example(test, i, places[group], hypotheses))
+    return sorted(examples, key=lambda example: example.place)
+
+
+def _test_sets(work: Work) -> dict[str, EvaluationSet]:
+    """Return the test sets whose text is there, by the name that their translations' files have."""
+    if work.is_short_to_long:
+        split = work.folder / "split"
+        if not (split / "split.json").is_file():
+            return {}
+        options = read_json(split / "split.json")["made_from"]["options"]
+        languages = (options["source"], options["target"])
+        names = [name for name in (SHORT_TEST, TEST) if (split / f"{name}.tsv").is_file()]
+        return {n: EvaluationSet.read(split, n, languages, options["encoded"]) for n in names}
+    raw, found = work.folder / "data" / "raw", {}
+    for name in (group.name for group in work.groups):
+        paths = [raw / f"{name}.{work.settings.get(side)}" for side in ("source", "target")]
+        if all(path.is_file() for path in paths):
+            sources, references = map(read_references, paths)
+            words = np.array([len(line.split()) for line in sources])
+            found[name] = EvaluationSet(sources, references, words, [name] * len(sources))
+    return found
+
+
+def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
+    """Return the translations of a test set by the number of the system, where they are there."""
+    found = {}
+    for number, system in enumerate(work.systems):
+        folder = next(iter(system.folders.values()), None)
+        path = folder and folder / f"generate.{test}.txt"
+        if path and path.is_file():
+            found[number] = read_hypotheses(path)
+            if len(found[number]) != size:
+                raise ReportError(
+                    f"{path} must have {size} sentences, as the test set beside it, but has "
+                    f"{len(found[number])}: it is of another one."
+                )
+    return found
+
+
+def _example(test: EvaluationSet, i: int, place: int, hypotheses: dict[int, list[str]]) -> Example:
+    source, reference = test.sources[i], test.references[i]
+    words = len(reference.split())
+    example = Example(place, test.bins[i], source, int(test.source_tokens[i]), reference, words)
+    for system, lines in hypotheses.items():
+        length = len(lines[i].split())
+        parts = compare(reference, lines[i])
+        example.translations.append(Translation(system, parts, length, length / max(words, 1)))
+    return example

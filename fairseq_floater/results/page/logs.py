@@ -1,0 +1,86 @@
+"""Read what a run's logs tell: the validation loss by update, speed, and every command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.screen import duration
+
+# fairseq's `--log-format simple`.
+_VALID = re.compile(r"\| INFO \| valid \| .*\bnll_loss ([\d.]+) .*\| num_updates (\d+)")
+_EPOCH = re.compile(r"\| INFO \| train \| epoch .*\| wps ([\d.]+) ")
+_FREE = re.compile(r"\bgb_free[ =]([\d.]+)")
+_TRANSLATED = re.compile(r"Translated [\d,]+ sentences .*\(([\d.]+) sentences/s")
+# The fairseq command behind each stage of the record.
+_STAGES = {"generate": "fairseq-generate", "score-reference": "fairseq-generate"}
+_SESSION = "{begun}: {took} on {host} ({processor}, {cores} cores), commit {commit}"
+
+
+@dataclass
+class RunLog:
+    """What the logs of a run tell.
+
+    Attributes:
+        losses: validation loss in bits per token, by update.
+        words_per_second: target tokens a second in training, the median over epochs.
+        sentences_per_second: in translation of the first test set.
+        free_memory: the least that was free on the GPU, in GiB; None on a CPU.
+        commands: the one that makes this run alone, where it is recorded, and all as they were run.
+        sessions: when, how long, where and by which commit it was made.
+        versions: of what decides on results, by distribution.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    words_per_second: float | None = None
+    sentences_per_second: float | None = None
+    free_memory: float | None = None
+    commands: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def read_log(folder: Path) -> RunLog:
+    """Read the logs of a run; what is not there stays empty."""
+    train = _text(folder / "train.log")
+    found = RunLog({int(updates): float(loss) for loss, updates in _VALID.findall(train)})
+    if speeds := [float(wps) for wps in _EPOCH.findall(train)]:
+        found.words_per_second = statistics.median(speeds)
+    if free := [float(gib) for gib in _FREE.findall(train)]:
+        found.free_memory = min(free)
+    logs = sorted(folder.glob("generate.*.log"), key=lambda path: (len(path.name), path.name))
+    if logs and (speed := _TRANSLATED.search(_text(logs[0]))):
+        found.sentences_per_second = float(speed[1])
+    record = RunFolder(folder).read()
+    commands = read_commands(folder) or _recorded(record)
+    found.commands = [command] + commands if (command := record.get("command")) else commands
+    for session in record.get("sessions", []):
+        made = {**session, "took": duration(session["seconds"])}
+        made["commit"] = session["commit"] or "unknown"
+        found.sessions.append(_SESSION.format(**made))
+        found.versions |= session["versions"]
+    return found
+
+
+def read_commands(folder: Path) -> list[str]:
+    """Return the commands of all logs in a folder, oldest log first."""
+    logs = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime_ns)
+    lines = (line for log in logs for line in _text(log).splitlines() if line.startswith("+ "))
+    return list(dict.fromkeys(line.removeprefix("+ ") for line in lines))
+
+
+def _recorded(record: dict[str, Any]) -> list[str]:
+    """Return the commands as the run's record has them; earlier logs hold none."""
+    return [
+        shlex.join([_STAGES.get(stage, "fairseq-train"), *words])
+        for stage, words in record["arguments"].items()
+    ]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

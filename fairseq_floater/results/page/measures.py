@@ -1,0 +1,212 @@
+"""Make the page's tables: a measure by group with intervals, ranks and comparisons; and what runs cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fairseq_floater.results.page.logs import RunLog
+from fairseq_floater.results.page.work import System, Work
+
+# Keys of a comparison, the strictest first, and what each p-value accounts for.
+P_VALUES = {
+    "p_seeds_holm": "over sentences and seeds, corrected (Holm) for the comparisons of a column",
+    "p_value_holm": "over sentences, corrected (Holm) for the comparisons of a column",
+    "p_value": "over sentences, not corrected for the number of comparisons",
+}
+# A difference counts as one below this p.
+SIGNIFICANT = 0.05
+
+
+class Measure(NamedTuple):
+    """A measure of `floater s2l score --json`; ``lower_wins`` is None where neither end is better."""
+
+    key: str
+    title: str
+    unit: str
+    digits: int
+    lower_wins: bool | None
+    gain: str = ""
+
+
+LOSS = Measure(
+    "loss_bits_per_token",
+    "Loss",
+    "bits per token; of the reference under teacher forcing, lower is better",
+    2,
+    True,
+    "loss_against_baseline",
+)
+BLEU = Measure("bleu", "BLEU", "0 to 100; higher is better", 1, False, "bleu_against_baseline")
+RANK = Measure(
+    "rank_by_loss", "Rank by loss", "below it, the places that chance leaves open", 0, True
+)
+MEASURES = (
+    LOSS,
+    BLEU,
+    RANK,
+    Measure(
+        "length_ratio", "Length", "hypothesis / reference; below 1 hypotheses stop early", 2, None
+    ),
+    Measure("chrf", "chrF", "0 to 100; higher is better", 1, False),
+    Measure("cut_off", "Cut off", "share; of hypotheses that reach the length limit", 2, None),
+)
+
+
+class Column(NamedTuple):
+    """A column's head, a note below it, and whether its best values are the lowest."""
+
+    name: str
+    note: str = ""
+    lower_first: bool = False
+
+
+class Cell(NamedTuple):
+    """A cell: the value that sorts it, its text, its interval, rank and mark, and words on the mark."""
+
+    value: float | None
+    text: str
+    interval: str = ""
+    rank: int | None = None
+    mark: str = ""
+    detail: str = ""
+
+
+@dataclass
+class Table:
+    """A table of systems (by their numbers), in the order of the last column of a measure.
+
+    ``rule`` says when systems are told apart, empty where none are compared.
+    """
+
+    title: str
+    unit: str
+    columns: list[Column]
+    rows: list[tuple[int, list[Cell]]] = field(default_factory=list)
+    rule: str = ""
+
+
+def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any] | None:
+    """Return a measure of a score, as ``{"value": ...}`` at the least; None where it was not taken."""
+    found = (score or {}).get(measure.key)
+    if measure is RANK and found:
+        return {"value": found["place"], "low": found["best"], "high": found["worst"]}
+    return found if found is None or isinstance(found, dict) else {"value": found}
+
+
+def measure_table(work: Work, measure: Measure) -> Table | None:
+    """Return the table of a measure by group; None where no system has it."""
+    lower = bool(measure.lower_wins)
+    columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in work.groups]
+    table = Table(measure.title, measure.unit, columns)
+    by_group = [
+        [measure_of(system.scores.get(group.name), measure) for system in work.systems]
+        for group in work.groups
+    ]
+    if not any(found for scores in by_group for found in scores):
+        return None
+    for number, system in enumerate(work.systems):
+        cells = [
+            _cell(measure, scores[number], scores, system, group.name, work.baseline)
+            for group, scores in zip(work.groups, by_group)
+        ]
+        table.rows.append((number, cells))
+    sign = 1 if lower else -1
+    others = (system for system in work.systems if system.name != work.baseline)
+    gains = (scores.get(measure.gain) for other in others for scores in other.scores.values())
+    if rules := {words: None for gain in gains if (words := p_of(gain)[1])}:
+        table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
+    table.rows.sort(key=lambda row: _order(row[1][-1].value, sign))
+    return table
+
+
+def _order(value: float | None, sign: int) -> tuple[bool, float]:
+    return (value is None, sign * (value or 0.0))
+
+
+def _cell(
+    measure: Measure,
+    found: dict[str, Any] | None,
+    others: Iterable[dict[str, Any] | None],
+    system: System,
+    group: str,
+    baseline: str | None,
+) -> Cell:
+    """Return one system's cell in one group; ``others`` are all systems' there, for the rank."""
+    if found is None:
+        return Cell(None, "-")
+    value, digits = found["value"], measure.digits
+    text = f"{value:.{digits}f}"
+    if found.get("spread") is not None:
+        text += f" ±{found['spread']:.{digits}f}"
+    interval = ""
+    if found.get("low") is not None:
+        interval = f"{found['low']:.{digits}f} to {found['high']:.{digits}f}"
+    rank = None
+    if measure.lower_wins is not None and measure is not RANK:
+        sign = 1 if measure.lower_wins else -1
+        rank = 1 + sum(sign * other["value"] < sign * value for other in others if other)
+    gain = system.scores[group].get(measure.gain) if system.name != baseline else None
+    return Cell(value, text, interval, rank, *_judged(gain, measure))
+
+
+def _judged(gain: dict[str, Any] | None, measure: Measure) -> tuple[str, str]:
+    """Return the mark of a comparison with the baseline, and the comparison in words."""
+    p_value, _ = p_of(gain)
+    if gain is None or p_value is None:
+        return "", ""
+    words = f"{gain['difference']:+.{measure.digits}f}, p {p_value:.3f}"
+    if p_value >= SIGNIFICANT:
+        return "alike", words
+    return ("better" if (gain["difference"] < 0) == measure.lower_wins else "worse"), words
+
+
+def p_of(gain: dict[str, Any] | None) -> tuple[float | None, str]:
+    """Return the strictest p-value of a comparison that there is, and what it accounts for."""
+    found = (
+        (gain[key], words) for key, words in P_VALUES.items() if gain and gain.get(key) is not None
+    )
+    return next(found, (None, ""))
+
+
+def cost_table(work: Work, logs: Sequence[dict[str, RunLog]]) -> Table:
+    """Return sizes and speeds, means over seeds; columns that no run fills are left out.
+
+    Args:
+        work: the comparison.
+        logs: of each system, by seed.
+    """
+    heads = {
+        "parameters": Column("parameters", "in all", True),
+        "position_parameters": Column("parameters", "of the encoder", True),
+        "updates": Column("updates", "of the last stage"),
+        "training_seconds": Column("training", "seconds", True),
+        "words": Column("training", "target tokens a second"),
+        "sentences": Column("translation", "sentences a second"),
+        "memory": Column("GPU memory", "GiB left free, at least"),
+    }
+    found = [_costs(system, of_seeds) for system, of_seeds in zip(work.systems, logs)]
+    used = [key for key in heads if any(key in costs for costs in found)]
+    table = Table("Sizes and speeds", "means over seeds", [heads[key] for key in used])
+    for number, costs in enumerate(found):
+        values = [costs.get(key) for key in used]
+        cells = [
+            Cell(v, "-" if v is None else f"{v:,.{int(v < 100 and v % 1 > 0)}f}") for v in values
+        ]
+        table.rows.append((number, cells))
+    return table
+
+
+def _costs(system: System, logs: dict[str, RunLog]) -> dict[str, float]:
+    found: dict[str, list[float | None]] = {
+        key: [run.average.get(key) for run in system.runs.values()]
+        for key in ("parameters", "position_parameters", "training_seconds")
+    }
+    found["updates"] = [max(log.losses, default=None) for log in logs.values()]
+    found["words"] = [log.words_per_second for log in logs.values()]
+    found["sentences"] = [log.sentences_per_second for log in logs.values()]
+    found["memory"] = [log.free_memory for log in logs.values()]
+    known = {key: [v for v in values if v is not None] for key, values in found.items()}
+    return {key: statistics.fmean(values) for key, values in known.items() if values}

@@ -1,0 +1,140 @@
+"""Read the folder of a comparison: systems, their runs by seed, and their scores by group of sentences.
+
+A group is a bin of source lengths (`s2l.json`), or a test set (the folder of `scripts/demo.sh` or
+`scripts/protocol.sh`). The scores of both have the form that `floater s2l score --json` gives them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_floater.records import ReportError, read_json
+from fairseq_floater.results.runs import Run, confidence_interval, read_run
+from fairseq_floater.results.table import collect
+
+SCORES = "s2l.json"
+
+
+@dataclass
+class System:
+    """A system: its runs by seed, and its scores by the name of the group."""
+
+    name: str
+    label: str
+    runs: dict[str, Run] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Group(NamedTuple):
+    """A group of test sentences: its name, its size, and the mean length of a source, where known."""
+
+    name: str
+    sentences: int
+    mean_length: float | None = None
+
+    @property
+    def mean(self) -> str:
+        """Return the mean length in words."""
+        return "" if self.mean_length is None else f"mean {self.mean_length:.0f}"
+
+
+@dataclass
+class Work:
+    """What the folder of a comparison holds; ``facts`` tell how it was scored."""
+
+    folder: Path
+    systems: list[System]
+    groups: list[Group]
+    baseline: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Return the folder's own name, also where it was given as `.`."""
+        return self.folder.resolve().name
+
+    @property
+    def is_short_to_long(self) -> bool:
+        """Return whether the groups are bins of source lengths."""
+        return (self.folder / SCORES).exists()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the settings of one of the runs; empty where there is none."""
+        found = (run.settings for system in self.systems for run in system.runs.values())
+        return next(filter(None, found), {})
+
+
+def read_work(folder: Path) -> Work:
+    """Read the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`.
+
+    Raises:
+        ReportError: neither scores by bin nor a scored run there, or a file that cannot be read.
+    """
+    if (folder / SCORES).exists():
+        try:
+            return _short_to_long(folder, read_json(folder / SCORES))
+        except (AttributeError, KeyError, TypeError):
+            raise ReportError(f"{folder / SCORES} is not of `floater s2l score`.") from None
+    if any(folder.glob("seed-*/*/run.json")):
+        raise ReportError(
+            f"{folder} must hold {SCORES}, but does not: `scripts/compare.sh CONFIG --table` writes it for "
+            "the runs that are whole."
+        )
+    return _test_sets(folder)
+
+
+def _short_to_long(folder: Path, report: dict[str, Any]) -> Work:
+    seeds = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
+    systems = []
+    for name, label in report["labels"].items():
+        system = System(name, label)
+        for seed in seeds:
+            if (seed / name).is_dir():
+                number = seed.name.removeprefix("seed-")
+                system.folders[number] = seed / name
+                system.runs[number] = read_run(seed / name, name)
+        system.scores = {
+            group: found["systems"][name]
+            for group, found in report["bins"].items()
+            if name in found["systems"]
+        }
+        systems.append(system)
+    groups = [
+        Group(name, found["sentences"], found["mean_source_tokens"])
+        for name, found in report["bins"].items()
+    ]
+    known = {"signature", "length", "resamples", "seed", "length_limit", "version", "split"}
+    facts = {name: value for name, value in report.items() if name in known and value is not None}
+    return Work(folder, systems, groups, report["baseline"], facts, report["warnings"])
+
+
+def _test_sets(folder: Path) -> Work:
+    results = collect(folder)
+    systems, sizes, signatures = [], {}, set()
+    for run in results.runs:
+        seed = run.seed or "1"
+        system = System(run.name, run.name, {seed: run}, {seed: folder / run.name})
+        for test, score in run.scores.items():
+            system.scores[test] = _as_bin(score)
+            sizes[test] = score["sentences"]
+            signatures.add(score["bleu"]["signature"])
+        systems.append(system)
+    groups = [Group(test, sizes[test]) for test in results.tests]
+    return Work(folder, systems, groups, facts={"signature": "; ".join(sorted(signatures))})
+
+
+def _as_bin(score: dict[str, Any]) -> dict[str, Any]:
+    """Return a test set's scores in the form of a bin's; they come without loss and comparison."""
+    bleu = score["bleu"]
+    low, high = confidence_interval(bleu) or (None, None)
+    measure = {"value": bleu["score"], "low": low, "high": high}
+    return {
+        "bleu": {**measure, "per_seed": [bleu["score"]], "spread": None},
+        "chrf": score["chrf"]["score"],
+        "length_ratio": score["length_ratio"],
+    }
