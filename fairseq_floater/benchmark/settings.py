@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.position_encoders.registry import ENCODERS
+from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.verbs import positive
 
@@ -45,17 +45,6 @@ def length_range(text: str) -> tuple[int, int]:
             f"must be LOW:HIGH with 2 <= LOW <= HIGH, such as 16:256, but is {text!r}"
         )
     return int(match[1]), int(match[2])
-
-
-def encoder_names(text: str) -> tuple[str, ...]:
-    """Parse ``--encoders NAME,NAME`` or ``all``."""
-    names = tuple(ENCODERS) if text == "all" else tuple(filter(None, text.split(",")))
-    unknown = [name for name in names if name not in ENCODERS]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError(
-            f"must be all, or some of {', '.join(ENCODERS)} with commas, but is {text!r}"
-        )
-    return names
 
 
 class _Listed(argparse.Action):

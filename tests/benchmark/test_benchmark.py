@@ -12,12 +12,12 @@ import torch
 
 from fairseq_floater.benchmark import batches, contestants, memory, parts, solvers
 from fairseq_floater.benchmark.bench import Bench
-from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings, encoder_names
+from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
 from fairseq_floater.benchmark.summary import format_seconds
 from fairseq_floater.benchmark.timing import comparison, exponent, quartiles, side_by_side
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UserError
-from fairseq_floater.position_encoders.registry import ENCODERS
+from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
 
 # What fairseq and Hydra say of each other; the command keeps it from its users.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
