@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from fairseq_floater.benchmark.settings import COMPARED, QUICK, Settings
+from fairseq_floater.benchmark.settings import COMPARED, ON_GPU, QUICK, Settings
 from fairseq_floater.verbs import add_verb
 
 
@@ -45,6 +45,7 @@ def _run(
 
     chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
     chosen |= {"parts": COMPARED} if "encoders" in given else {}
+    chosen |= ON_GPU if given.get("device", chosen["device"]) == "cuda" else {}
     chosen |= QUICK if quick else {}
     # argparse leaves the `--` in front of the options that it does not know.
     chosen["model_options"] = [word for word in model_options if word != "--"]

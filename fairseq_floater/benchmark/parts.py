@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -128,9 +128,9 @@ def step_rows(bench: Bench) -> list[Row]:
 
     Models walk from the first token on, in step; ``rounds`` steps around a position are timed.
     """
-    settings, words = bench.settings, batches.dictionary(bench.settings.vocabulary[0])
-    found = without_intervals(bench.contestants)
-    places = [{"position": position} for position in sorted(settings.step_positions)]
+    settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
+    words, found = batches.dictionary(vocabulary), without_intervals(bench.contestants)
+    places = [{"vocabulary": vocabulary, "position": p} for p in sorted(settings.step_positions)]
     for steppers in bench.groups("step", places, found, lambda c: Stepper(c, words, settings)):
         for place in places:
             _race_steps(bench, steppers, place)
@@ -138,7 +138,7 @@ def step_rows(bench: Bench) -> list[Row]:
 
 
 def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
-    settings, [reference, *_] = bench.settings, steppers.values()
+    settings, [reference, *others] = bench.settings, steppers.values()
     before = 1 + WARM_UP[settings.device] + settings.rounds // 2
     start = max(place["position"] - before, 0)
 
@@ -146,13 +146,11 @@ def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
         stepper.walk(start)
         return True
 
-    ready = {
-        name: stepper.step
-        for name, stepper in steppers.items()
-        if bench.works("step", name, partial(arrives, stepper))
-    }
+    arrives(reference)
+    ready = [reference] + [s for s in others if bench.works("step", s.name, partial(arrives, s))]
     floor = Work(reference.model).step(bench.floor, settings.beam)
-    bench.race("step", place, ready, settings.rounds, floors=lambda number: floor)
+    turns = {stepper.name: stepper.step for stepper in ready}
+    bench.race("step", place, turns, settings.rounds, floors=lambda number: floor)
 
 
 def memory_rows(bench: Bench) -> list[Row]:
@@ -176,25 +174,37 @@ def memory_rows(bench: Bench) -> list[Row]:
             prepare, lambda trained: update(trained, longest, contestant.name), settings.device
         )
 
-    left = [c for c in bench.contestants if not bench.records.find("memory", {}, c.name)]
-    if settings.device == "cuda" and left:
+    if settings.device == "cuda":
         peak(bench.contestants[0])  # what libraries keep for themselves from the first use on
-    for contestant in left:
-        value = bench.works("memory", contestant.name, partial(peak, contestant))
-        if value is not None:
-            bench.records.add("memory", {}, contestant.name, bytes=value)
-            bench.progress(f"memory, {contestant.name}: {value / 2**20:,.1f} MiB")
-    peaks = {row["contestant"]: row["bytes"] for row in bench.records.find("memory", {})}
-    names = [c.name for c in bench.contestants if c.name in peaks]
     batch = batches.size(longest)
+    return [{**row, "batch": batch} for row in counted_rows(bench, "memory", "bytes", peak)]
+
+
+def counted_rows(
+    bench: Bench, part: str, key: str, count: Callable[[Contestant], int]
+) -> list[Row]:
+    """Count something of each contestant, which no other work on the machine disturbs.
+
+    Args:
+        bench: contestants and records.
+        part: what is measured.
+        key: of the number in a row.
+        count: called with one contestant after another.
+    """
+    for contestant in bench.contestants:
+        name = contestant.name
+        if bench.records.find(part, {}, name):
+            continue
+        value = bench.works(part, name, partial(count, contestant))
+        if value is not None:
+            bench.records.add(part, {}, name, **{key: value})
+            bench.progress(f"{part}, {name}: {value:,} {key}")
+    found = {row["contestant"]: row[key] for row in bench.records.find(part, {})}
+    baseline = found.get(bench.contestants[0].name)
     return [
-        {
-            "contestant": name,
-            "ratio": peaks[name] / peaks[bench.contestants[0].name],
-            "bytes": peaks[name],
-            "batch": batch,
-        }
-        for name in names
+        {"contestant": c.name, "ratio": found[c.name] / baseline, key: found[c.name]}
+        for c in bench.contestants
+        if baseline and c.name in found
     ]
 
 

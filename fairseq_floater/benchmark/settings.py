@@ -35,6 +35,8 @@ QUICK: dict[str, Any] = {
     "growth_lengths": (32, 64, 128),
     "growth_from": 32,
 }
+# A GPU is through with a CPU's product before it has begun.
+ON_GPU: dict[str, Any] = {"floor_side": 8192, "floor_bytes": 2**30}
 
 
 def length_range(text: str) -> tuple[int, int]:

@@ -64,6 +64,8 @@ class Check:
         yield Step("text", ["bash", *prepare, *languages])
         for encoder in self.encoders:
             for precision in PRECISIONS:
+                if self.rehearsed and precision == "fp16":
+                    continue  # whose optimiser in fairseq asks CUDA for its device
                 yield self._training(encoder, precision)
         for encoder in self.encoders:
             for precision in PRECISIONS[:2]:
@@ -71,14 +73,8 @@ class Check:
         yield from self._benchmarks()
 
     def _contract(self) -> Step:
-        words = [
-            ROOT / "tests" / "contract",
-            "--device",
-            self.device,
-            "-q",
-            "-p",
-            "no:cacheprovider",
-        ]
+        words = [ROOT / "tests" / "contract", "--device", self.device]
+        words += ["-q", "-p", "no:cacheprovider"]
         words += ["-k", "rope-all and reordered"] if self.rehearsed else ["-n", "4"]
         return Step("contract", python("pytest", *words))
 
@@ -132,7 +128,7 @@ class Check:
         if self.rehearsed:
             yield measured("encoders", *kept, "--encoders", "rope", "--parts", "update,step")
             return
-        size = ("--dtype", "bfloat16", "--tokens", "25000")
+        size = ("--dtype", "bfloat16", "--tokens", "25000", "--rounds", "12")
         yield measured("encoders", *kept, "--encoders", "all", *size)
         yield measured("flows", "--parts", "solve,growth", "--rounds", "8")
 
