@@ -126,7 +126,7 @@ def _race_translations(bench: Bench, translators: dict[str, Translator], place: 
 def step_rows(bench: Bench) -> list[Row]:
     """Time one step of a search of one sentence, around each of the positions asked for.
 
-    Models walk from the first token on, in step; ``rounds`` steps around a position are timed.
+    Models walk from the first token on, in step; ``step_rounds`` steps around a position are timed.
     """
     settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
     words, found = batches.dictionary(vocabulary), without_intervals(bench.contestants)
@@ -139,7 +139,7 @@ def step_rows(bench: Bench) -> list[Row]:
 
 def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
     settings, [reference, *others] = bench.settings, steppers.values()
-    before = 1 + WARM_UP[settings.device] + settings.rounds // 2
+    before = 1 + WARM_UP[settings.device] + settings.step_rounds // 2
     start = max(place["position"] - before, 0)
 
     def arrives(stepper: Stepper) -> bool:
@@ -150,7 +150,7 @@ def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
     ready = [reference] + [s for s in others if bench.works("step", s.name, partial(arrives, s))]
     floor = Work(reference.model).step(bench.floor, settings.beam)
     turns = {stepper.name: stepper.step for stepper in ready}
-    bench.race("step", place, turns, settings.rounds, floors=lambda number: floor)
+    bench.race("step", place, turns, settings.step_rounds, floors=lambda number: floor)
 
 
 def memory_rows(bench: Bench) -> list[Row]:

@@ -165,6 +165,13 @@ class Settings:
             raise UsageError(f"`--dtype` {self.dtype} needs `--device cuda`.")
 
     @property
+    def step_rounds(self) -> int:
+        """Steps that are timed around a position: a step is over in milliseconds."""
+        return max(self.rounds, 16)
+
+    @property
     def most_positions(self) -> int:
         """Positions that every contestant is built for: fairseq's own 1,024, or what is needed."""
-        return max(1024, self.length[1], self.steps + 1, max(self.step_positions) + self.rounds + 2)
+        return max(
+            1024, self.length[1], self.steps + 1, max(self.step_positions) + self.step_rounds + 2
+        )
