@@ -24,7 +24,7 @@ ROOT = USER_DIR.parent
 # A kind each: added to the projections, turned, a bias, a stage.
 TRAINED = ("floater", "rope", "t5", "conv")
 PRECISIONS = ("float32", "fp16", "amp", "bf16")
-SENT = (".log", ".json", ".txt", ".md", ".png")
+SENT = (".log", ".json", ".jsonl", ".txt", ".md", ".png")
 
 
 class Step(NamedTuple):
