@@ -59,23 +59,23 @@ def new_figure(
     Yields:
         The figure and the axes of its panels.
     """
-    suffix = checked_format(path)
-    quieten_matplotlib()
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     width = min(max(7.0, 0.4 * bars), 14.0)
     size = (3.5 + 1.6 * panels, 1.0 + 0.24 * rows) if rows else (width, 1.2 + 3.4 * panels)
     shape = (1, panels) if rows else (panels, 1)
-    figure, grid = pyplot.subplots(*shape, figsize=size, squeeze=False, sharey=bool(rows))
-    figure.set_layout_engine("constrained")
-    try:
-        yield figure, list(grid.flat)
-        write_whole(path, lambda temporary: figure.savefig(temporary, dpi=160, format=suffix))
-    finally:
-        pyplot.close(figure)
+    with empty_figure(path, size) as figure:
+        yield figure, list(figure.subplots(*shape, squeeze=False, sharey=bool(rows)).flat)
+
+
+@contextmanager
+def empty_figure(path: str | os.PathLike[str], size: tuple[float, float]) -> Iterator[Any]:
+    """Make a figure of ``size``, width and height in inches, and write it as `new_figure` does."""
+    suffix = checked_format(path)
+    quieten_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    yield figure
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=160, format=suffix))
 
 
 def grouped_bars(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import on_device
 import pytest
 import tally
 import torch
@@ -29,6 +30,15 @@ def pytest_addoption(parser):
     parser.addoption(
         "--tables", action="store_true", help="print the tables of docs/reliability.md"
     )
+    parser.addoption("--device", help="where tests/contract has its models and tensors (cpu)")
+
+
+def pytest_configure(config):
+    if device := config.getoption("--device"):
+        try:
+            on_device.use(device)
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+            raise pytest.UsageError(f"--device {device}: {error}") from None
 
 
 @pytest.fixture(autouse=True)

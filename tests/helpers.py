@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+import on_device
 import pytest
 import torch
 import torch.nn.functional as F
@@ -62,7 +63,7 @@ def build(
     if encoder is not None:
         args.update(position_encoder=encoder, position_blocks=blocks, position_target=target)
     torch.manual_seed(seed)
-    return models.build_model(Namespace(arch=arch, **args), task())
+    return models.build_model(Namespace(arch=arch, **args), task()).to(on_device.DEVICE)
 
 
 def plain(seed=0, **args):

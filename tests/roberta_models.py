@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+import on_device
 import torch
 import toy as toys
 from fairseq import models
@@ -37,7 +38,7 @@ def roberta(encoder=None, blocks="all", target=None, arch=TINY, seed=0, **args):
         args.update(position_encoder=encoder, position_blocks=blocks, position_target=target)
     args.setdefault("max_positions", 24)
     torch.manual_seed(seed)
-    return models.build_model(Namespace(arch=arch, **args), task())
+    return models.build_model(Namespace(arch=arch, **args), task()).to(on_device.DEVICE)
 
 
 def plain(seed=0, **args):

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from fairseq_floater.benchmark.settings import QUICK, Settings
+from fairseq_floater.benchmark.settings import COMPARED, ON_GPU, QUICK, Settings
 from fairseq_floater.verbs import add_verb
 
 
@@ -14,9 +14,10 @@ def benchmark(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "benchmark",
-        "floater benchmark --parts update memory --json benchmark.json --plot benchmark.png\n"
+        "floater benchmark --parts update,memory --json benchmark.json --plot benchmark.png\n"
         "  floater benchmark --parts update -- --position-encoder rnn\n"
-        "  floater benchmark --parts update generation --encoders rope,t5,alibi\n"
+        "  floater benchmark --encoders all --resume all.jsonl --json all.json --plot all.png\n"
+        "  floater benchmark --parts update,generation --encoders rope,t5,alibi\n"
         "options of a position encoder after -- make one contestant in place of FLOATER with an\n"
         "update interval of 1 and of 8; other options of the model are given to fairseq's as well",
         _run,
@@ -43,6 +44,8 @@ def _run(
     from fairseq_floater.benchmark.run import run_benchmark
 
     chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+    chosen |= {"parts": COMPARED} if "encoders" in given else {}
+    chosen |= ON_GPU if given.get("device", chosen["device"]) == "cuda" else {}
     chosen |= QUICK if quick else {}
     # argparse leaves the `--` in front of the options that it does not know.
     chosen["model_options"] = [word for word in model_options if word != "--"]

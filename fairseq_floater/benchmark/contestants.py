@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,9 @@ TRAINING = (
 )
 # Not an encoder's option, but the baseline has no other positions.
 NO_BASE = "--no-token-positional-embeddings"
+# From here to 999 the engine `auto` measures its error but once: the updates before, of which it
+# measures ten, are few among those of a training.
+FIRST_UPDATE = 512
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -91,10 +95,13 @@ def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
 
 
 def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
-    """Build fairseq's trainer with a fresh model, criterion and optimiser."""
+    """Build fairseq's trainer with a fresh model, criterion and optimiser, at its first solve on."""
     cfg = contestant.cfg
     task = TranslationTask(cfg.task, words, words)
-    return Trainer(cfg, task, fresh_model(contestant, task), task.build_criterion(cfg.criterion))
+    model, criterion = fresh_model(contestant, task), task.build_criterion(cfg.criterion)
+    built = Trainer(cfg, task, model, criterion)
+    built.set_num_updates(math.ceil(FIRST_UPDATE / contestant.interval) * contestant.interval)
+    return built
 
 
 def update(trained: Trainer, batch: Batch, name: str) -> None:
@@ -113,7 +120,7 @@ class Translator:
 
     def __init__(self, contestant: Contestant, words: Dictionary, settings: Settings):
         cfg = contestant.cfg
-        self.name, self.settings = contestant.name, settings
+        self.name, self.settings, self.words = contestant.name, settings, words
         self.task = TranslationTask(cfg.task, words, words)
         self.model = fresh_model(contestant, self.task)
         self.model.to(device=settings.device, dtype=DTYPES[settings.dtype])
@@ -129,6 +136,42 @@ class Translator:
                 f"{self.name} made hypotheses of {sorted(steps)} tokens where all must have "
                 f"{self.settings.steps}: its scores are not finite in {self.settings.dtype}."
             )
+
+
+class Stepper(Translator):
+    """The search's view of a model, one sentence and its beam, told which tokens come next."""
+
+    def __init__(self, contestant: Contestant, words: Dictionary, settings: Settings):
+        super().__init__(contestant, words, settings)
+        generator = torch.Generator().manual_seed(settings.seed)
+        shape = (settings.beam, settings.most_positions)
+        tokens = torch.randint(words.nspecial, len(words), shape, generator=generator)
+        tokens[:, 0] = words.eos()
+        self.tokens, self.taken = tokens.to(settings.device), 0
+        self.state: list[dict[str, Any]] = [{}]
+        self._encoded: list[dict[str, Any]] = []
+
+    @torch.no_grad()
+    def walk(self, position: int) -> None:
+        """Take steps until ``position`` is the next, from the first on where it is past already."""
+        if self.taken > position:
+            self.state, self.taken = [{}], 0
+        while self.taken < position:
+            self.step()
+
+    @torch.no_grad()
+    def step(self, number: int = 0) -> None:
+        """Take one step: a token for each hypothesis, to log-probabilities; ``number`` is any."""
+        ensemble = self.generator.model
+        if not self.taken:
+            ensemble.set_decoder_beam_size(self.settings.beam)
+            source = self.tokens[:1, 1 : self.settings.length[1] + 1]
+            lengths = torch.full((1,), source.size(1), device=source.device)
+            encoded = ensemble.forward_encoder({"src_tokens": source, "src_lengths": lengths})
+            copies = source.new_zeros(self.settings.beam)
+            self._encoded = ensemble.reorder_encoder_out(encoded, copies)
+        self.taken += 1
+        ensemble.forward_decoder(self.tokens[:, : self.taken], self._encoded, self.state)
 
 
 def fresh_model(contestant: Contestant, task: TranslationTask) -> Any:

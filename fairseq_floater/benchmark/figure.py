@@ -8,12 +8,13 @@ from typing import Any
 
 from fairseq_floater.benchmark.contestants import BASELINE
 from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.benchmark.summary import SUMMARISED, SummaryColumn
 from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.benchmark.timing import Row
 from fairseq_floater.errors import UsageError
-from fairseq_floater.figures import COLOURS, Bar, checked_format, grouped_bars, legend, new_figure
+from fairseq_floater.figures import COLOURS, checked_format, empty_figure
 
-_DRAWN = ("update", "generation", "memory", "growth")
+_DRAWN = (*SUMMARISED, "growth")
 _MARKERS = "osD^"
 
 
@@ -29,41 +30,76 @@ def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> Non
 
     Writes the format of ``path``'s ending.
     """
-    bars, tables = _bars(result), result.growth.get("tables")
-    with new_figure(path, bool(bars) + bool(tables), 2 * len(bars)) as (figure, panels):
-        if bars:
-            _draw_bars(figure, panels[0], bars)
+    panels: dict[str, list[SummaryColumn]] = {}
+    for column in result.columns():
+        panels.setdefault(column.panel, []).append(column)
+    names = list(dict.fromkeys(n for own in panels.values() for c in own for n in c.rows))
+    names = [name for name in names if name != BASELINE]
+    tables = result.growth.get("tables")
+    heights = [1.6 + 0.26 * len(names)] * bool(panels) + [4.6] * bool(tables)
+    width = max(7.0, 1.6 + 1.9 * len(panels))
+    with empty_figure(path, (width, sum(heights))) as figure:
+        parts = iter(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+        if panels:
+            _draw_ratios(next(parts), panels, names)
         if tables:
-            _draw_tables(panels[-1], tables, result.growth["exponents"])
+            _draw_tables(next(parts).subplots(), tables, result.growth["exponents"])
 
 
-def _bars(result: BenchmarkResult) -> dict[tuple[str, str], Bar]:
-    """Return bars by group and contestant; the baseline, 1 by definition, is drawn as a line."""
-    rows = [("update", row) for row in result.update]
-    rows += [(f"translation,\n{row['sentences']} at once", row) for row in result.generation]
-    rows += [("memory\nof an update", row) for row in result.memory]
-    return {
-        (group, row["contestant"]): Bar(
-            row["ratio"], (row["ratio_low"], row["ratio_high"]) if "ratio_low" in row else None
-        )
-        for group, row in rows
-        if row["contestant"] != BASELINE
-    }
+def _draw_ratios(figure: Any, panels: dict[str, list[SummaryColumn]], names: list[str]) -> None:
+    """Draw a dot for each ratio, a line of the figure for each contestant, a panel side by side."""
+    for axes, (title, columns) in zip(
+        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()
+    ):
+        axes.axvline(1.0, color="#333333", linewidth=1.0, linestyle="--")
+        for i, column in enumerate(columns):
+            colour = COLOURS[i % len(COLOURS)]
+            shift = (i - (len(columns) - 1) / 2) * 0.6 / len(columns)
+            if column.floor is not None:
+                axes.axvline(column.floor, color=colour, linewidth=1.0, linestyle=":")
+            found = [(names.index(n) + shift, r) for n, r in column.rows.items() if n in names]
+            axes.errorbar(
+                [row["ratio"] for _, row in found],
+                [place for place, _ in found],
+                xerr=list(zip(*(_reach(row) for _, row in found))),
+                **{"fmt": _MARKERS[i % len(_MARKERS)], "markersize": 3.5, "elinewidth": 1.0},
+                color=colour,
+                label=column.series or None,
+            )
+        _dress(axes, title, len(columns) > 1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    figure.supxlabel("beside fairseq's Transformer: median, quartiles; dotted: the floor", size=9)
 
 
-def _draw_bars(figure: Any, axes: Any, bars: dict[tuple[str, str], Bar]) -> None:
-    groups = list(dict.fromkeys(group for group, _ in bars))
-    grouped_bars(axes, groups, list(dict.fromkeys(name for _, name in bars)), bars)
-    axes.axhline(1.0, color="#333333", linewidth=1.0, linestyle="--")
-    axes.set_ylabel("beside fairseq's Transformer\n(median, quartiles)")
-    legend(figure, axes)
+def _reach(row: Row) -> tuple[float, float]:
+    """Return how far the quartiles are from the ratio, below and above."""
+    low, high = row.get("ratio_low", row["ratio"]), row.get("ratio_high", row["ratio"])
+    return max(row["ratio"] - low, 0.0), max(high - row["ratio"], 0.0)
+
+
+def _dress(axes: Any, title: str, has_series: bool) -> None:
+    from matplotlib.ticker import FormatStrFormatter, MaxNLocator
+    from matplotlib.transforms import offset_copy
+
+    axes.set_title(title.replace(", ", ",\n"), fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%.4g"))
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.yaxis.grid(True, linewidth=0.4, color="#cccccc")
+    if has_series:
+        below = offset_copy(axes.transAxes, axes.figure, y=-18, units="points")
+        style = {"fontsize": 7, "frameon": False, "borderaxespad": 0.0}
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, **style)
 
 
 def _draw_tables(axes: Any, rows: Sequence[Row], exponents: dict[str, float]) -> None:
     for i, name in enumerate(dict.fromkeys(row["contestant"] for row in rows)):
         own = [row for row in rows if row["contestant"] == name]
         fitted = f": time ~ positions$^{{{exponents[name]:.2f}}}$" if name in exponents else ""
-        style = {"color": COLOURS[i], "marker": _MARKERS[i], "label": f"{name}{fitted}"}
+        style = {"color": COLOURS[i % len(COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+        style["label"] = f"{name}{fitted}"
         axes.loglog([r["positions"] for r in own], [r["seconds"] for r in own], **style)
     ticks = sorted({row["positions"] for row in rows})
     axes.set_xticks(ticks, [f"{number:,}" for number in ticks])

@@ -3,134 +3,154 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 from fairseq.utils import move_to_cuda
 
 from fairseq_floater.benchmark import batches
+from fairseq_floater.benchmark.bench import WARM_UP, Bench, whole_blocks
 from fairseq_floater.benchmark.contestants import (
     Contestant,
+    Stepper,
     Translator,
     fresh_model,
     trainer,
     update,
     without_intervals,
 )
+from fairseq_floater.benchmark.floor import Work
 from fairseq_floater.benchmark.memory import peak_bytes
 from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.timing import Row, Turn, comparison, exponent, side_by_side, summary
+from fairseq_floater.benchmark.timing import Row, Turn, exponent, summary
 from fairseq_floater.transformer.stack_positions import all_blocks
 
-# Rounds that do not count. A GPU's libraries and allocator meet every shape twice before.
-WARM_UP = {"cpu": 2, "cuda": 2 * len(batches.PLACES)}
 
-
-class Bench:
-    """Hold what all parts share: settings, dictionary, and contestants, the baseline first."""
-
-    def __init__(
-        self, settings: Settings, found: Sequence[Contestant], progress: Callable[[str], object]
-    ):
-        self.settings = settings
-        self.contestants = list(found)
-        self.progress = progress
-        self.words: Dictionary = batches.dictionary(settings.vocabulary)
-
-    def timed(self, part: str, turns: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
-        """Return seconds in each round by name of the turn, taken side by side."""
-        on_gpu = self.settings.device == "cuda"
-        return side_by_side(
-            turns,
-            rounds,
-            warm_up=WARM_UP[self.settings.device],
-            seed=self.settings.seed,
-            synchronize=torch.cuda.synchronize if on_gpu else lambda: None,
-            progress=lambda message: self.progress(f"{part}, {message}"),
-        )
-
-    def compared(
-        self,
-        part: str,
-        turns: Mapping[str, Turn],
-        rounds: int,
-        blocks: Mapping[str, int] | None = None,
-    ) -> list[Row]:
-        """Time contestants; return a row for each, the baseline (beside itself, ratio 1) first.
-
-        Args:
-            part: what is measured, for the report of progress.
-            turns: by contestant, the baseline first.
-            rounds: a multiple of every block.
-            blocks: rounds that are compared as one, by contestant; 1 by default.
-        """
-        times = self.timed(part, turns, rounds)
-        baseline = times[next(iter(turns))]
-        return [
-            {"contestant": name, **comparison(own, baseline, (blocks or {}).get(name, 1))}
-            for name, own in times.items()
-        ]
-
-
-def update_rows(bench: Bench, tokens: int, rounds: int) -> list[Row]:
-    """Time a training update by fairseq's own trainer, on batches of ``tokens`` tokens.
+def update_rows(bench: Bench) -> list[Row]:
+    """Time a training update by fairseq's own trainer.
 
     The rounds go through :data:`batches.PLACES`' batches. A contestant that solves its flow every
     K updates is compared in blocks of rounds that hold each batch equally often and whole cycles of
     K; from block to block the batches move on by one, so that the solves meet one after the other.
     """
-    made = batches.make_batches(bench.settings, bench.words, tokens=tokens)
-    blocks = {
-        c.name: 1 if c.interval == 1 else math.lcm(c.interval, len(made)) for c in bench.contestants
-    }
+    settings, words, found = bench.settings, bench.words, bench.contestants
+    made = batches.make_batches(settings, words, tokens=settings.tokens)
+    for trainers in bench.groups("update", [{}], found, lambda c: trainer(c, words)):
+        blocks = {
+            c.name: 1 if c.interval == 1 else math.lcm(c.interval, len(made))
+            for c in found
+            if c.name in trainers
+        }
+        _race_updates(bench, trainers, made, blocks)
+    return bench.rows("update", {}, found)
+
+
+def _race_updates(
+    bench: Bench,
+    trainers: dict[str, Trainer],
+    made: list[batches.Batch],
+    blocks: dict[str, int],
+) -> None:
+    """Time updates of a group on the batches ``made``."""
     longest = math.lcm(*blocks.values())
-    trainers = {c.name: trainer(c, bench.words) for c in bench.contestants}
+
+    def at(number: int) -> int:
+        return (number + number // max(longest, len(made))) % len(made)
 
     def turn(name: str) -> Turn:
-        def train(number: int) -> None:
-            index = number + number // max(longest, len(made))
-            update(trainers[name], made[index % len(made)], name)
+        return lambda number: update(trainers[name], made[at(number)], name)
 
-        return train
-
-    rows = bench.compared(
-        f"update, {tokens} tokens",
+    sizes = [batches.size(batch) for batch in made]
+    about = {
+        name: {
+            "parameters": sum(p.numel() for p in own.model.parameters()),
+            "max_tokens": bench.settings.tokens,
+            "batches": sizes,
+        }
+        for name, own in trainers.items()
+    }
+    work = Work(trainers[bench.contestants[0].name].model)
+    bench.race(
+        "update",
+        {},
         {name: turn(name) for name in trainers},
-        math.ceil(rounds / longest) * longest,
-        blocks,
+        whole_blocks(bench.settings.rounds, longest),
+        floors=lambda number: bench.floor.seconds(work.update(made[at(number)])),
+        blocks=blocks,
+        about=about,
     )
-    for row in rows:
-        model = trainers[row["contestant"]].model
-        row["parameters"] = sum(p.numel() for p in model.parameters())
-        row["max_tokens"] = tokens
-        row["batches"] = [batches.size(batch) for batch in made]
-    return rows
 
 
-def generation_rows(bench: Bench, sentences: int, rounds: int) -> list[Row]:
-    """Time beam search as in fairseq-generate, ``sentences`` at once.
+def generation_rows(bench: Bench, vocabulary: int) -> list[Row]:
+    """Time beam search as in fairseq-generate, on one vocabulary and every number of sentences.
 
     Contestants that differ by their interval of solves alone are the same here: one stands for all.
     """
-    settings = bench.settings
-    made = batches.make_batches(settings, bench.words, sentences=sentences)
+    settings, words = bench.settings, batches.dictionary(vocabulary)
+    found = without_intervals(bench.contestants)
+    places = [{"vocabulary": vocabulary, "sentences": n} for n in settings.batch_sizes]
+    for translators in bench.groups(
+        "generation", places, found, lambda c: Translator(c, words, settings)
+    ):
+        for place in places:
+            _race_translations(bench, translators, place)
+    return [row for place in places for row in bench.rows("generation", place, found)]
+
+
+def _race_translations(bench: Bench, translators: dict[str, Translator], place: Row) -> None:
+    settings, [reference, *_] = bench.settings, translators.values()
+    made = batches.make_batches(settings, reference.words, sentences=place["sentences"])
     if settings.device == "cuda":
         made = [move_to_cuda(batch) for batch in made]
 
-    def turn(contestant: Contestant) -> Turn:
-        translator = Translator(contestant, bench.words, settings)
+    def turn(translator: Translator) -> Turn:
         return lambda number: translator.translate(made[number % len(made)])
 
-    turns = {c.name: turn(c) for c in without_intervals(bench.contestants)}
-    rows = bench.compared(f"generation, {sentences} sentences", turns, rounds)
+    work = Work(reference.model)
+    floors = [work.translation(bench.floor, b, settings.steps, settings.beam) for b in made]
     lengths = [batch["net_input"]["src_tokens"].size(1) for batch in made]
-    return [
-        {"sentences": sentences, **row, "steps": settings.steps, "source_lengths": lengths}
-        for row in rows
-    ]
+    about = {"steps": settings.steps, "source_lengths": lengths}
+    bench.race(
+        "generation",
+        place,
+        {name: turn(translator) for name, translator in translators.items()},
+        settings.rounds,
+        floors=lambda number: floors[number % len(floors)],
+        about=dict.fromkeys(translators, about),
+    )
+
+
+def step_rows(bench: Bench) -> list[Row]:
+    """Time one step of a search of one sentence, around each of the positions asked for.
+
+    Models walk from the first token on, in step; ``step_rounds`` steps around a position are timed.
+    """
+    settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
+    words, found = batches.dictionary(vocabulary), without_intervals(bench.contestants)
+    places = [{"vocabulary": vocabulary, "position": p} for p in sorted(settings.step_positions)]
+    for steppers in bench.groups("step", places, found, lambda c: Stepper(c, words, settings)):
+        for place in places:
+            _race_steps(bench, steppers, place)
+    return [row for place in places for row in bench.rows("step", place, found)]
+
+
+def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
+    settings, [reference, *others] = bench.settings, steppers.values()
+    before = 1 + WARM_UP[settings.device] + settings.step_rounds // 2
+    start = max(place["position"] - before, 0)
+
+    def arrives(stepper: Stepper) -> bool:
+        stepper.walk(start)
+        return True
+
+    arrives(reference)
+    ready = [reference] + [s for s in others if bench.works("step", s.name, partial(arrives, s))]
+    floor = Work(reference.model).step(bench.floor, settings.beam)
+    turns = {stepper.name: stepper.step for stepper in ready}
+    bench.race("step", place, turns, settings.step_rounds, floors=lambda number: floor)
 
 
 def memory_rows(bench: Bench) -> list[Row]:
@@ -138,30 +158,53 @@ def memory_rows(bench: Bench) -> list[Row]:
 
     It is not the first update, so that the optimiser has its state.
     """
-    settings = bench.settings
-    longest = batches.make_batches(settings, bench.words, tokens=settings.tokens)[0]
+    settings, words = bench.settings, bench.words
+    longest = batches.make_batches(settings, words, tokens=settings.tokens)[0]
 
     def peak(contestant: Contestant) -> int:
         def prepare() -> Trainer:
-            trained = trainer(contestant, bench.words)
+            trained = trainer(contestant, words)
             trained.cuda_env = None  # with it, an update ends by forgetting its peak
+            solved = trained.get_num_updates()
             update(trained, longest, contestant.name)
-            trained.set_num_updates(contestant.interval)  # the next that solves
+            trained.set_num_updates(solved + contestant.interval)  # the next that solves
             return trained
 
-        bench.progress(f"memory, {contestant.name}")
         return peak_bytes(
             prepare, lambda trained: update(trained, longest, contestant.name), settings.device
         )
 
     if settings.device == "cuda":
         peak(bench.contestants[0])  # what libraries keep for themselves from the first use on
-    peaks = {c.name: peak(c) for c in bench.contestants}
-    base = peaks[bench.contestants[0].name]
     batch = batches.size(longest)
+    return [{**row, "batch": batch} for row in counted_rows(bench, "memory", "bytes", peak)]
+
+
+def counted_rows(
+    bench: Bench, part: str, key: str, count: Callable[[Contestant], int]
+) -> list[Row]:
+    """Count something of each contestant, which no other work on the machine disturbs.
+
+    Args:
+        bench: contestants and records.
+        part: what is measured.
+        key: of the number in a row.
+        count: called with one contestant after another.
+    """
+    for contestant in bench.contestants:
+        name = contestant.name
+        if bench.records.find(part, {}, name):
+            continue
+        value = bench.works(part, name, partial(count, contestant))
+        if value is not None:
+            bench.records.add(part, {}, name, **{key: value})
+            bench.progress(f"{part}, {name}: {value:,} {key}")
+    found = {row["contestant"]: row[key] for row in bench.records.find(part, {})}
+    baseline = found.get(bench.contestants[0].name)
     return [
-        {"contestant": name, "ratio": value / base, "bytes": value, "batch": batch}
-        for name, value in peaks.items()
+        {"contestant": c.name, "ratio": found[c.name] / baseline, key: found[c.name]}
+        for c in bench.contestants
+        if baseline and c.name in found
     ]
 
 
@@ -178,7 +221,8 @@ def growth_rows(bench: Bench) -> list[Row]:
         for length, turn in _tables(bench, contestant).items():
             key = f"{contestant.name}, {length} positions"
             turns[key], named[key] = turn, {"contestant": contestant.name, "positions": length}
-    times = bench.timed("growth", turns, bench.settings.rounds) if turns else {}
+    bench.progress(f"growth: {len(turns)} tables in turn")
+    times = bench.timed(turns, bench.settings.rounds) if turns else {}
     return [named[key] | summary(own) for key, own in times.items()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import platform
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 
 from fairseq_floater.benchmark import parts, solvers
+from fairseq_floater.benchmark.bench import Bench
 from fairseq_floater.benchmark.contestants import contestants
+from fairseq_floater.benchmark.records import Records
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import BenchmarkResult
 from fairseq_floater.errors import UsageError
@@ -35,6 +38,7 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
         with tempfile.TemporaryDirectory() as save_dir, warnings.catch_warnings():
             # fairseq, Hydra and torch warn of what fairseq itself does in an old way.
             warnings.filterwarnings("ignore", module=r"fairseq\.|hydra|torch\.nn")
+            warnings.filterwarnings("ignore", message=r"\n'config' is validated")
             return _measure(settings, save_dir)
     finally:
         torch.set_num_threads(threads)
@@ -42,15 +46,18 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
 
 def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     found = contestants(settings, save_dir)
-    bench = parts.Bench(settings, found, progress=lambda message: print(message, file=sys.stderr))
-    result = BenchmarkResult(_machine(settings), settings)
+    machine = _machine(settings)
+    bench = Bench(settings, found, _say, Records(_fixed(settings, machine), settings.resume))
+    result = BenchmarkResult(machine, settings, bench.floor._asdict(), bench.failures)
     if "update" in settings.parts:
-        result.update = parts.update_rows(bench, settings.tokens, settings.rounds)
-    if "generation" in settings.parts:
-        for sentences in settings.batch_sizes:
-            result.generation += parts.generation_rows(bench, sentences, settings.rounds)
+        result.update = parts.update_rows(bench)
     if "memory" in settings.parts:
         result.memory = parts.memory_rows(bench)
+    if "generation" in settings.parts:
+        for vocabulary in settings.vocabulary:
+            result.generation += parts.generation_rows(bench, vocabulary)
+    if "step" in settings.parts:
+        result.step = parts.step_rows(bench)
     if "solve" in settings.parts:
         model = found[0].cfg.model
         # A row for the q, k and v of every encoder block.
@@ -59,6 +66,34 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
         rows = parts.growth_rows(bench)
         result.growth = {"tables": rows, "exponents": parts.exponents(rows, settings)}
     return result
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _fixed(settings: Settings, machine: dict[str, Any]) -> dict[str, Any]:
+    """Return what must not differ between measurements that stand in one table.
+
+    How many encoders are compared, on what and where, may: it is part of a measurement's name.
+    """
+    free = (
+        "parts",
+        "encoders",
+        "together",
+        "vocabulary",
+        "batch_sizes",
+        "step_positions",
+        "resume",
+    )
+    fixed = {key: value for key, value in dataclasses.asdict(settings).items() if key not in free}
+    named = {key: machine[key] for key in ("device", "cpu", "cores", "versions")}
+    return {
+        **fixed,
+        "positions": settings.most_positions,
+        "largest": settings.vocabulary[-1],
+        **named,
+    }
 
 
 def _machine(settings: Settings) -> dict[str, Any]:

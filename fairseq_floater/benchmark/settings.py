@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.position_encoders.registry import ENCODERS
+from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.verbs import positive
 
-PARTS = ("update", "generation", "memory", "solve", "growth")
+# What every encoder has; the others are of position tables and flows.
+COMPARED = ("update", "memory", "generation", "step")
+PARTS = (*COMPARED, "solve", "growth")
 DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda")
 
@@ -22,14 +24,19 @@ QUICK: dict[str, Any] = {
     "arch": "floater_transformer_tiny",
     "tokens": 128,
     "length": (4, 16),
-    "vocabulary": 100,
+    "vocabulary": (60, 100),
     "rounds": 2,
     "batch_sizes": (1, 4),
     "steps": 4,
+    "step_positions": (4, 9),
+    "floor_side": 64,
+    "floor_bytes": 2**20,
     "solve_length": 32,
     "growth_lengths": (32, 64, 128),
     "growth_from": 32,
 }
+# A GPU is through with a CPU's product before it has begun.
+ON_GPU: dict[str, Any] = {"floor_side": 8192, "floor_bytes": 2**30}
 
 
 def length_range(text: str) -> tuple[int, int]:
@@ -42,15 +49,17 @@ def length_range(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def encoder_names(text: str) -> tuple[str, ...]:
-    """Parse ``--encoders NAME,NAME`` or ``all``."""
-    names = tuple(ENCODERS) if text == "all" else tuple(filter(None, text.split(",")))
-    unknown = [name for name in names if name not in ENCODERS]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError(
-            f"must be all, or some of {', '.join(ENCODERS)} with commas, but is {text!r}"
-        )
-    return names
+class _Listed(argparse.Action):
+    """Take words with commas or with spaces between them, each one of ``PARTS``."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        words = tuple(word for value in values for word in value.split(",") if word)
+        unknown = [word for word in words if word not in PARTS]
+        if unknown or not words:
+            raise argparse.ArgumentError(
+                self, f"must be some of {', '.join(PARTS)}, but is {' '.join(values)!r}"
+            )
+        setattr(namespace, self.dest, words)
 
 
 def _option(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
@@ -71,6 +80,8 @@ class Settings:
         length: shortest and longest sentence, tokens with the end symbol.
         steps: every sentence gets exactly as many tokens, end symbol included.
         seed: of parameters, batches, dropout and of the order of turns.
+        floor_side, floor_bytes: of the matrix product and of the matrix that is read, from which the
+            machine's rates are taken.
         solve_length: positions of the part ``solve``.
         growth_lengths: positions of the part ``growth``; the exponent is fitted from
             ``growth_from`` on.
@@ -80,7 +91,14 @@ class Settings:
         UsageError: settings that do not go together.
     """
 
-    parts: Sequence[str] = _option(PARTS, "what to measure", "all", nargs="+", choices=PARTS)
+    parts: Sequence[str] = _option(
+        PARTS,
+        f"what to measure, of {', '.join(PARTS)}",
+        f"all; with --encoders: {', '.join(COMPARED)}",
+        nargs="+",
+        action=_Listed,
+        metavar="PART",
+    )
     arch: str = _option(
         "floater_transformer_wmt_en_de",
         "shape of the plugin's models and of fairseq's",
@@ -98,15 +116,32 @@ class Settings:
     length: tuple[int, int] = _option(
         (16, 256), "tokens of a sentence", "16:256", type=length_range, metavar="LOW:HIGH"
     )
-    vocabulary: int = _number(32768, "entries of the one dictionary")
+    vocabulary: Sequence[int] = _number(
+        (8192, 32768),
+        "entries of the one dictionary; an update has the last",
+        "8192 32768",
+        nargs="+",
+    )
     device: str = _option("cpu", "", "cuda, where torch sees a GPU", choices=DEVICES)
     dtype: str = _option("float32", "not float32: GPU only", choices=DTYPES)
     threads: int = _number(2, "of torch on the CPU")
     rounds: int = _number(24, "turns of each", "24, or more")
-    batch_sizes: Sequence[int] = _number((1, 64), "translated at once", "1 64", nargs="+")
+    together: int = _number(3, "models that take turns with fairseq's, and are held in memory")
+    batch_sizes: Sequence[int] = _number((1, 16, 64), "translated at once", "1 16 64", nargs="+")
     beam: int = _number(4, "of the search")
     steps: int = _number(32, "tokens of a translation")
+    step_positions: Sequence[int] = _number(
+        (32, 512, 1000), "where single steps are timed", "32 512 1000", nargs="+"
+    )
     seed: int = _option(1, "", type=int, metavar="N")
+    resume: str | None = _option(
+        None,
+        "keep every measurement there, and do not repeat those that it holds",
+        "none",
+        metavar="FILE",
+    )
+    floor_side: int = 2048
+    floor_bytes: int = 2**28
     solve_length: int = 256
     growth_lengths: Sequence[int] = (64, 128, 256, 512, 1024, 2048, 4096)
     growth_from: int = 256
@@ -122,14 +157,21 @@ class Settings:
                 f"{self.tokens}."
             )
         smallest = 4 + max(8, 2 * self.beam)  # fairseq's four symbols, and words to choose from
-        if self.vocabulary < smallest:
+        if min(self.vocabulary) < smallest:
             raise UsageError(
-                f"`--vocabulary` must be at least {smallest}, but is {self.vocabulary}."
+                f"`--vocabulary` must be at least {smallest}, but is {min(self.vocabulary)}."
             )
         if self.dtype != "float32" and self.device == "cpu":
             raise UsageError(f"`--dtype` {self.dtype} needs `--device cuda`.")
 
     @property
+    def step_rounds(self) -> int:
+        """Steps that are timed around a position: a step is over in milliseconds."""
+        return max(self.rounds, 16)
+
+    @property
     def most_positions(self) -> int:
         """Positions that every contestant is built for: fairseq's own 1,024, or what is needed."""
-        return max(1024, self.length[1], self.steps + 1)
+        return max(
+            1024, self.length[1], self.steps + 1, max(self.step_positions) + self.step_rounds + 2
+        )

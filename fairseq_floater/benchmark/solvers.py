@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_floater.benchmark.bench import Bench
 from fairseq_floater.benchmark.flows import Flow, standard_flows, trained_flows
-from fairseq_floater.benchmark.parts import Bench
 from fairseq_floater.benchmark.timing import Row, Turn, quartiles, summary
 from fairseq_floater.ode import ENGINES, FlowError, PositionDynamics, SolveRecord, choose, solve
 
@@ -52,6 +52,7 @@ def _flow_rows(bench: Bench, flow: Flow) -> list[Row]:
     settings = bench.settings
     bench.progress(f"solve, {flow.name}: the truth")
     trial = _Trial(flow, settings.solve_length, settings.device)
+    bench.progress(f"solve, {flow.name}: engines")
     choice = choose(trial.dynamics, trial.p0, trial.times)
     chosen = choice.solver, choice.step_size
     engines = {_name(*engine): engine for engine in COMPARED}
@@ -65,7 +66,7 @@ def _flow_rows(bench: Bench, flow: Flow) -> list[Row]:
 
     turns = {name: turn(name) for name, row in errors.items() if row is not None}
     rounds = max(3, settings.rounds // SHARE_OF_ROUNDS)
-    times = bench.timed(f"solve, {flow.name}", turns, rounds)
+    times = bench.timed(turns, rounds)
     rows = []
     for name, own in times.items():
         low, median, high = quartiles([a / b for a, b in zip(times[REFERENCE], own)])

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.benchmark.summary import (
+    SUMMARISED,
+    SUMMARY_REMARK,
+    SummaryColumn,
+    format_seconds,
+    summary_columns,
+    summary_table,
+)
 from fairseq_floater.benchmark.timing import Row
 from fairseq_floater.records import markdown_table
-
-
-def format_seconds(value: float) -> str:
-    """Format a time with three digits, in seconds or milliseconds."""
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
 def _rounds(row: Row) -> str:
@@ -29,6 +32,8 @@ def _quartiles_of_seconds(row: Row) -> str:
 # which its rows have the key.
 Column = tuple[str, str, Callable[[Row], str]]
 _COLUMNS: Sequence[Column] = (
+    ("vocabulary", "vocabulary", lambda r: f"{r['vocabulary']:,}"),
+    ("position", "position", lambda r: f"{r['position']:,}"),
     ("sentences", "sentences at once", lambda r: str(r["sentences"])),
     ("flow", "flow", lambda r: str(r["flow"])),
     ("contestant", "model", lambda r: f"`{r['contestant']}`"),
@@ -40,6 +45,7 @@ _COLUMNS: Sequence[Column] = (
     ("evaluations", "rounds of h", lambda r: f"{r['evaluations']:,}"),
     ("ratio", "beside fairseq's", lambda r: f"{r['ratio']:.3f}"),
     ("ratio_low", "quartiles", lambda r: f"{r['ratio_low']:.3f} to {r['ratio_high']:.3f}"),
+    ("floor_ratio", "times the floor", lambda r: f"{r['floor_ratio']:.2f}"),
     ("ratio_of_totals", "all rounds in one", lambda r: f"{r['ratio_of_totals']:.3f}"),
     ("speedup", "times faster than `rk4`", lambda r: f"{r['speedup']:.1f}"),
     ("speedup_low", "quartiles", lambda r: f"{r['speedup_low']:.1f} to {r['speedup_high']:.1f}"),
@@ -64,15 +70,20 @@ class BenchmarkResult:
     Attributes:
         machine: date, device, cores, load at the start, versions.
         settings: as given.
-        update, generation, memory, solve: rows, empty where not measured.
+        floor: the machine's ``bandwidth`` and ``peak``, in bytes and operations a second.
+        failures: ``part``, ``contestant`` and ``reason`` of what could not be measured.
+        update, generation, memory, step, solve: rows, empty where not measured.
         growth: ``tables`` (rows: time by number of positions) and ``exponents`` by contestant.
     """
 
     machine: dict[str, Any]
     settings: Settings
+    floor: dict[str, float] = field(default_factory=dict)
+    failures: list[Row] = field(default_factory=list)
     update: list[Row] = field(default_factory=list)
     generation: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
+    step: list[Row] = field(default_factory=list)
     solve: list[Row] = field(default_factory=list)
     growth: dict[str, Any] = field(default_factory=dict)
 
@@ -82,18 +93,35 @@ class BenchmarkResult:
         translation = f"Translation, beam {settings.beam}, {settings.steps} steps"
         solve = f"The solve, forward and backward, {settings.solve_length} positions"
         growth = "The encoder's position table, forward and backward, by length"
+        step = f"One step of decoding, {settings.beam} hypotheses of one sentence"
         tables = [
             ("A training update", self.update, self._batches),
             (translation, self.generation, None),
+            (step, self.step, None),
             ("Peak memory of an update", self.memory, None),
             (solve, self.solve, None),
             (growth, self.growth.get("tables"), self._exponents),
         ]
         blocks = self._heading()
+        blocks += [f"Could not be measured: {self._failed()}."] if self.failures else []
+        if whole := summary_table(self.columns()):
+            blocks += ["### Beside fairseq's Transformer", whole, SUMMARY_REMARK]
         for title, rows, remark in tables:
             if rows:
                 blocks += [f"### {title}", table(rows), *([remark()] if remark else [])]
         return "\n\n".join(blocks)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be measured."""
+        return bool(self.failures)
+
+    def columns(self) -> list[SummaryColumn]:
+        """Return the ratios of all parts, column by column."""
+        return summary_columns({part: getattr(self, part) for part in SUMMARISED})
+
+    def _failed(self) -> str:
+        return "; ".join(f"`{f['contestant']}`, {f['part']} ({f['reason']})" for f in self.failures)
 
     def _heading(self) -> list[str]:
         machine, settings = self.machine, self.settings
@@ -106,12 +134,24 @@ class BenchmarkResult:
             + f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; "
             f"load at the start {machine['load']:.1f}; {installed}.",
             f"`{settings.arch}` beside fairseq's Transformer of the same shape, {settings.dtype}, "
-            f"vocabulary {settings.vocabulary:,}, at most {settings.tokens:,} tokens a batch, "
+            f"vocabulary {settings.vocabulary[-1]:,}, at most {settings.tokens:,} tokens a batch, "
             f"sentences of {settings.length[0]} to {settings.length[1]} tokens, "
             f"seed {settings.seed}{f'; model options `{options}`' if options else ''}.",
-            "Contestants took turns in every round, in an order drawn anew, on the same batch; a "
+            *self._rates(),
+            f"Contestants, at most {settings.together} beside fairseq's, took turns in every round, "
+            "in an order drawn anew, on the same batch; a "
             "ratio is of the same round, its median and quartiles are over rounds (K > 1: over "
             "blocks of rounds that hold whole cycles of solves).",
+        ]
+
+    def _rates(self) -> list[str]:
+        if not self.floor:
+            return []
+        side, read = self.settings.floor_side, self.settings.floor_bytes / 2**20
+        return [
+            f"The floor: a product of two matrices of {side:,} x {side:,} runs at "
+            f"{self.floor['peak'] / 1e9:,.4g} GFLOP/s, {read:,.0f} MiB are read at "
+            f"{self.floor['bandwidth'] / 1e9:,.3g} GB/s."
         ]
 
     def _batches(self) -> str:

@@ -26,7 +26,6 @@ def side_by_side(
     warm_up: int,
     seed: int,
     synchronize: Callable[[], object] = lambda: None,
-    progress: Callable[[str], object] = lambda message: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Return every contestant's time in each round, in seconds.
@@ -37,7 +36,6 @@ def side_by_side(
         warm_up: rounds before these: a rehearsal of the first ones, from number 0 as well.
         seed: of the order of turns, which is drawn anew for each round.
         synchronize: waits for the device, before and after each turn.
-        progress: hears of every round.
         clock: in seconds.
     """
     order, generator = list(turns), random.Random(seed)
@@ -55,11 +53,6 @@ def side_by_side(
                 elapsed = clock() - start
                 if number >= 0:
                     times[name].append(elapsed)
-            if number >= 0:
-                last = ", ".join(f"{name} {found[-1]:.3g} s" for name, found in times.items())
-                progress(f"round {number + 1} of {rounds}: {last}")
-            else:
-                progress(f"warm-up, {-number} to go")
     finally:
         gc.enable()
     return times

@@ -5,6 +5,7 @@ This file needs no torch: an encoder's own file is imported when its class is as
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,3 +85,14 @@ def encoder_class(name: str, target: str) -> type[PositionEncoder]:
     """Return the class of encoder ``name`` for ``--position-target`` ``target``."""
     variant = VARIANTS.get((name, target))
     return POSITION_ENCODERS[name] if variant is None else _imported(variant)
+
+
+def encoder_names(text: str) -> tuple[str, ...]:
+    """Parse an option that names encoders, ``NAME,NAME`` or ``all``."""
+    names = tuple(ENCODERS) if text == "all" else tuple(filter(None, text.split(",")))
+    unknown = [name for name in names if name not in ENCODERS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"must be all, or some of {', '.join(ENCODERS)} with commas, but is {text!r}"
+        )
+    return names

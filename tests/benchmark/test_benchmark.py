@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from fairseq_floater.benchmark import batches, contestants, memory, parts, solvers
-from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings, encoder_names
-from fairseq_floater.benchmark.tables import format_seconds
+from fairseq_floater.benchmark.bench import Bench
+from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
+from fairseq_floater.benchmark.summary import format_seconds
 from fairseq_floater.benchmark.timing import comparison, exponent, quartiles, side_by_side
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UserError
-from fairseq_floater.position_encoders.registry import ENCODERS
+from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
 
 # What fairseq and Hydra say of each other; the command keeps it from its users.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -39,7 +40,7 @@ def three():
 
 
 def bench(chosen, three):
-    return parts.Bench(chosen, three, progress=lambda message: None)
+    return Bench(chosen, three, progress=lambda message: None)
 
 
 class Race:
@@ -133,8 +134,8 @@ def test_the_exponent_is_the_slope_of_the_logarithms():
 
 def test_batches_are_fairseqs_of_similar_lengths():
     chosen = settings(tokens=200, length=(5, 40))
-    words = batches.dictionary(chosen.vocabulary)
-    assert len(words) == chosen.vocabulary
+    words = batches.dictionary(chosen.vocabulary[-1])
+    assert len(words) == chosen.vocabulary[-1]
     made = batches.make_batches(chosen, words, tokens=chosen.tokens)
     sizes = [batches.size(batch) for batch in made]
     assert max(sizes[0]["source_length"], sizes[0]["target_length"]) == 40
@@ -201,12 +202,12 @@ def test_everyone_trains_on_the_same_batches_and_solves_meet_all(monkeypatch, in
         seen[name].append(tuple(batch["target"].shape))
         next(updates)
 
-    fake = SimpleNamespace(model=torch.nn.Linear(2, 3))
+    fake = SimpleNamespace(model=helpers.plain())
     monkeypatch.setattr(parts, "trainer", lambda contestant, words: fake)
     monkeypatch.setattr(parts, "update", record)
-    rows = parts.update_rows(bench(TINY, pair), 128, rounds=4 * interval)
+    rows = parts.update_rows(bench(settings(rounds=4 * interval), pair))
     assert seen["fairseq"] == seen[pair[1].name]
-    warm_up, block = parts.WARM_UP["cpu"], rows[1]["block"]
+    warm_up, block = 1 + parts.WARM_UP["cpu"], rows[1]["block"]  # and one turn before
     assert rows[0]["block"] == 1
     assert block == (1 if interval == 1 else math.lcm(interval, 4))
     rounds = rows[0]["rounds"]
@@ -220,18 +221,21 @@ def test_everyone_trains_on_the_same_batches_and_solves_meet_all(monkeypatch, in
         shape for i, shape in enumerate(seen["fairseq"]) if i % interval == 0 and i >= warm_up
     ]
     assert set(solves) == every
-    assert [row["parameters"] for row in rows] == [9, 9]
+    parameters = sum(p.numel() for p in fake.model.parameters())
+    assert [row["parameters"] for row in rows] == [parameters] * 2
 
 
 def test_updates_are_fairseqs_and_a_skipped_one_is_an_error(three):
-    words = batches.dictionary(TINY.vocabulary)
+    words = batches.dictionary(TINY.vocabulary[-1])
     [batch, *_] = batches.make_batches(TINY, words, tokens=TINY.tokens)
     trained = contestants.trainer(three[2], words)
     before = [p.detach().clone() for p in trained.model.parameters()]
     contestants.update(trained, batch, "floater K=8")
     contestants.update(trained, batch, "floater K=8")
-    assert trained.get_num_updates() == 2
-    assert trained.model.encoder.positions.num_updates == 1  # told before each update
+    first = contestants.FIRST_UPDATE
+    assert first % 8 == 0
+    assert trained.get_num_updates() == first + 2
+    assert trained.model.encoder.positions.num_updates == first + 1  # told before each update
     moved = max(float((a - b).abs().max()) for a, b in zip(before, trained.model.parameters()))
     assert 0 < moved < 1e-6
     trained.train_step = lambda samples: None
@@ -253,7 +257,7 @@ def count_calls(monkeypatch, owner, name):
 
 def test_translations_take_the_same_steps_and_keep_the_table(three, monkeypatch):
     chosen = settings(steps=7, length=(4, 30))
-    words = batches.dictionary(chosen.vocabulary)
+    words = batches.dictionary(chosen.vocabulary[-1])
     chosen_three = found(steps=7, length=(4, 30))
     assert [c.name for c in contestants.without_intervals(chosen_three)] == NAMES[:2]
     steps = {}
@@ -302,7 +306,7 @@ def test_the_peak_of_memory_is_exact():
 def test_memory_counts_parameters_gradients_moments_and_the_solve(three):
     rows = {row["contestant"]: row for row in parts.memory_rows(bench(TINY, three))}
     assert rows["fairseq"]["ratio"] == 1
-    plain = contestants.trainer(three[0], batches.dictionary(TINY.vocabulary)).model
+    plain = contestants.trainer(three[0], batches.dictionary(TINY.vocabulary[-1])).model
     parameters = sum(p.numel() for p in plain.parameters())
     assert rows["fairseq"]["bytes"] > 4 * 4 * parameters
     assert rows["fairseq"]["bytes"] < rows["floater"]["bytes"] < rows["floater K=8"]["bytes"]
@@ -349,15 +353,19 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
     assert torch.get_num_threads() == threads
     assert figure.read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
-    assert "update, 128 tokens, round 8 of 8" in said.err
+    assert "update, floater K=8: " in said.err
     result = json.loads(as_json.read_text())
     assert result["settings"]["parts"] == list(PARTS)
     assert result["machine"]["threads"] == 1
     assert {"python", "torch", "torchdiffeq"} <= set(result["machine"]["versions"])
     assert [row["contestant"] for row in result["update"]] == NAMES
-    generated = [(row["sentences"], row["contestant"]) for row in result["generation"]]
-    assert generated == [(n, name) for n in (1, 4) for name in NAMES[:2]]
-    for row in (*result["update"], *result["generation"]):
+    generated = [
+        (row["vocabulary"], row["sentences"], row["contestant"]) for row in result["generation"]
+    ]
+    assert generated == [(v, n, name) for v in (60, 100) for n in (1, 4) for name in NAMES[:2]]
+    walked = [(row["position"], row["contestant"]) for row in result["step"]]
+    assert walked == [(n, name) for n in (4, 9) for name in NAMES[:2]]
+    for row in (*result["update"], *result["generation"], *result["step"]):
         assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"] < math.inf
         assert row["seconds"] > 0
         assert row["rounds"] % row["block"] == 0
@@ -367,7 +375,7 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
     assert f"| `floater K=8` | {result['update'][2]['parameters']:,} | " in said.out
     heads = [line for line in said.out.splitlines() if line.startswith("#")]
     assert heads[0].startswith("## Benchmark, 20")
-    assert len(heads) == 1 + len(PARTS)
+    assert len(heads) == 2 + len(PARTS)
 
 
 @pytest.mark.parametrize(

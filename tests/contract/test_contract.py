@@ -5,6 +5,7 @@ A class added to the registry is tested by all of this without another line.
 
 import copy
 
+import on_device
 import pytest
 import torch
 from fairseq.optim.adam import Adam
@@ -356,7 +357,7 @@ def test_autocast_leaves_the_table_alone(encoder, blocks, target):
     batch = source_batch(), target_batch()
     exact = log_probs(model, *batch)
     model.train().eval()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(on_device.DEVICE.type, dtype=torch.bfloat16):
         for actual, table in zip(tables(model), expected, strict=True):
             assert torch.equal(actual, table)
         assert 0 < difference(log_probs(model, *batch), exact) < 0.2
@@ -388,7 +389,7 @@ def test_a_row_that_the_model_would_overflow_at_is_an_error(
         rows = torch.zeros_like(signal.compute(64, parts(stack, name)).detach())
         rows[5, 0, 0, 3] = largest
         monkeypatch.setattr(signal, "compute", lambda n, _, rows=rows: rows[:n])
-    with torch.autocast("cpu", dtype=products, enabled=products != torch.float32):
+    with torch.autocast(on_device.DEVICE.type, dtype=products, enabled=products != torch.float32):
         with pytest.raises(PositionRangeError, match=f"Position 5 of {encoder} (reaches|has norm)"):
             log_probs(model, source_batch(), target_batch())
         short = [sentence(5), shifted(sentence(4))]

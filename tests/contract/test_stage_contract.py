@@ -1,5 +1,6 @@
 """What holds beyond the common contract for stages before a block."""
 
+import on_device
 import pytest
 import torch
 from helpers import (
@@ -159,7 +160,7 @@ def test_autocast(encoder, blocks, target):
     batch = source_batch(), target_batch()
     real = batch[1].ne(PAD)
     exact = log_probs(model, *batch)[real]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(on_device.DEVICE.type, dtype=torch.bfloat16):
         for run in (log_probs, stepwise_log_probs):
             assert 0 < difference(run(model, *batch)[real].float(), exact) < 0.4
         loss_of(model.train(), *batch).backward()

@@ -1,0 +1,176 @@
+"""Let contestants take turns beside fairseq's Transformer, a few at a time."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_floater.benchmark import batches
+from fairseq_floater.benchmark.contestants import DTYPES, Contestant
+from fairseq_floater.benchmark.floor import Floor, measure_floor
+from fairseq_floater.benchmark.records import Records
+from fairseq_floater.benchmark.settings import Settings
+from fairseq_floater.benchmark.timing import Row, Turn, comparison, side_by_side
+from fairseq_floater.errors import UserError, one_line
+
+Subject = TypeVar("Subject")
+# Rounds that do not count, after a first turn of each by itself. A GPU's libraries and allocator
+# meet every shape twice before.
+WARM_UP = {"cpu": 0, "cuda": 2 * len(batches.PLACES)}
+
+
+class Bench:
+    """Hold what all parts share: settings, contestants with the baseline first, and records.
+
+    Attributes:
+        failures: ``part``, ``contestant`` and ``reason`` of those that could not be measured.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        found: Sequence[Contestant],
+        progress: Callable[[str], object],
+        records: Records | None = None,
+    ):
+        self.settings = settings
+        self.contestants = list(found)
+        self.progress = progress
+        self.records = Records({}) if records is None else records
+        self.failures: list[Row] = []
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The machine's rates, measured once for all rows of the records."""
+        if not (kept := self.records.find("floor", {})):
+            floor = measure_floor(self.settings, DTYPES[self.settings.dtype])
+            self.records.add("floor", {}, "machine", **floor._asdict())
+            return floor
+        return Floor(kept[0]["bandwidth"], kept[0]["peak"])
+
+    @property
+    def words(self) -> Dictionary:
+        """The dictionary of all parts that know one vocabulary only."""
+        return batches.dictionary(self.settings.vocabulary[-1])
+
+    def timed(self, turns: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
+        """Return seconds in each round by name of the turn, taken side by side."""
+        on_gpu = self.settings.device == "cuda"
+        return side_by_side(
+            turns,
+            rounds,
+            warm_up=WARM_UP[self.settings.device],
+            seed=self.settings.seed,
+            synchronize=torch.cuda.synchronize if on_gpu else lambda: None,
+        )
+
+    def groups(
+        self,
+        part: str,
+        places: Sequence[Row],
+        found: Sequence[Contestant],
+        make: Callable[[Contestant], Subject],
+    ) -> Iterator[dict[str, Subject]]:
+        """Make the baseline's subject once, and beside it ``together`` others at a time.
+
+        Only those are made that records lack in some place. What was yielded is emptied before the
+        next are made, so that their models are not held in memory all at once.
+        """
+        left = [c for c in found[1:] if not all(self.records.find(part, p, c.name) for p in places)]
+        baseline = make(found[0]) if left else None
+        for start in range(0, len(left), self.settings.together):
+            made = {found[0].name: baseline}
+            for c in left[start : start + self.settings.together]:
+                made[c.name] = self.works(part, c.name, partial(make, c))
+            yield (group := {name: one for name, one in made.items() if one is not None})
+            made.clear()
+            group.clear()
+            gc.collect()  # models have circles
+
+    def works(self, part: str, name: str, work: Callable[[], Any]) -> Any:
+        """Return what ``work`` makes; None, and a failure on the list, where that fails."""
+        try:
+            return work()
+        except (RuntimeError, ValueError, UserError) as error:  # a full GPU is a RuntimeError
+            reason = one_line(error)
+            self.failures.append({"part": part, "contestant": name, "reason": reason})
+            self.progress(f"{part}, {name}: FAILED: {reason}")
+            return None
+
+    def race(
+        self,
+        part: str,
+        where: Row,
+        turns: Mapping[str, Turn],
+        rounds: int,
+        *,
+        floors: Callable[[int], float],
+        blocks: Mapping[str, int] | None = None,
+        about: Mapping[str, Row] | None = None,
+    ) -> None:
+        """Time contestants beside the baseline and put the times on record.
+
+        Args:
+            part, where: what is measured.
+            turns: by contestant, the baseline first.
+            rounds: a multiple of every block.
+            floors: seconds of a round's work at the least, by its number.
+            blocks: rounds that are compared as one, by contestant; 1 by default.
+            about: more for a contestant's row.
+        """
+        baseline, *others = turns
+        label = ", ".join([part, *(f"{key} {value:,}" for key, value in where.items())])
+
+        def runs(name: str) -> bool:
+            turns[name](0)
+            return True
+
+        runs(baseline)
+        running = {
+            name: turns[name]
+            for name in others
+            if not self.records.find(part, where, name)
+            and self.works(label, name, partial(runs, name))
+        }
+        if not running:
+            return
+        times = self.timed({baseline: turns[baseline], **running}, rounds)
+        least = [floors(number) for number in range(rounds)]
+        for name, own in times.items():
+            block = (blocks or {}).get(name, 1)
+            kept = {"times": own, "baseline": times[baseline], "floors": least, "block": block}
+            self.records.add(part, where, name, **kept, about=(about or {}).get(name, {}))
+            if name != baseline:
+                row = comparison(own, times[baseline], block)
+                self.progress(f"{label}, {name}: {row['ratio']:.3f} beside {baseline}'s")
+
+    def rows(self, part: str, where: Row, found: Sequence[Contestant]) -> list[Row]:
+        """Compare what is on record: a row for each contestant, the baseline (ratio 1) first.
+
+        Where contestants ran in several groups, the baseline's row is of all its rounds.
+        """
+        rows = []
+        for contestant in found:
+            kept = self.records.find(part, where, contestant.name)
+            if not kept:
+                continue
+            block = kept[0]["block"]
+            own, baseline, floors = (
+                [value for row in kept for value in row[key]]
+                for key in ("times", "baseline", "floors")
+            )
+            compared = comparison(own, baseline, block)
+            compared["floor_ratio"] = comparison(own, floors, block)["ratio"]
+            rows.append({**where, "contestant": contestant.name, **compared, **kept[0]["about"]})
+        return rows if len(rows) > 1 else []
+
+
+def whole_blocks(rounds: int, block: int) -> int:
+    """Round ``rounds`` up to a multiple of ``block``."""
+    return math.ceil(rounds / block) * block

@@ -1,0 +1,66 @@
+"""Keep what was measured, in a file as well, so that a benchmark that was killed goes on from there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.benchmark.timing import Row
+from fairseq_floater.errors import UsageError
+
+
+class Records:
+    """Hold one row for every measurement of a contestant: its part, where, and what was found.
+
+    ``where`` tells the measurements of a part apart (vocabulary, sentences at once, position).
+
+    Args:
+        about: what must be equal for a file's rows to stand beside new ones: settings, machine.
+        path: a file of JSON lines, ``about`` first, read and then extended; None: no file.
+
+    Raises:
+        UsageError: a file of another benchmark.
+    """
+
+    def __init__(self, about: dict[str, Any], path: str | None = None):
+        self.rows: list[Row] = []
+        self._file = None if path is None else Path(path)
+        if self._file is None:
+            return
+        text = self._file.read_text(encoding="utf-8") if self._file.exists() else ""
+        # A line that a kill cut off has no end.
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        about = json.loads(json.dumps(about))
+        if lines and (other := _differing(json.loads(lines[0]), about)):
+            raise UsageError(
+                f"`--resume` {path} holds measurements under another {other}: name a new file, or "
+                "remove this one."
+            )
+        self.rows = [json.loads(line) for line in lines[1:]]
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("".join(f"{json.dumps(row)}\n" for row in (about, *self.rows)))
+
+    def add(self, part: str, where: Row, contestant: str, **found: Any) -> None:
+        """Append a row."""
+        row = {"part": part, "where": where, "contestant": contestant, **found}
+        self.rows.append(row)
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(row)}\n")
+
+    def find(self, part: str, where: Row, contestant: str | None = None) -> list[Row]:
+        """Return the rows of a measurement, of one contestant or of all."""
+        return [
+            row
+            for row in self.rows
+            if (row["part"], row["where"]) == (part, where)
+            and contestant in (None, row["contestant"])
+        ]
+
+
+def _differing(one: Any, other: dict[str, Any]) -> str:
+    """Name the first setting that differs; empty where none does."""
+    if not isinstance(one, dict):
+        return "form of file"
+    return next((key for key in other if one.get(key) != other[key]), "")

@@ -1,0 +1,91 @@
+"""Put what all parts found into one table: a row for each contestant, a column for each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_floater.benchmark.contestants import BASELINE
+from fairseq_floater.benchmark.timing import Row
+from fairseq_floater.records import markdown_table
+
+# The parts whose rows are ratios to the baseline, in the order of columns: the panel and the series of
+# a row, and the keys by which its columns are ordered.
+SUMMARISED: Mapping[str, tuple[str, str, Sequence[str]]] = {
+    "update": ("update", "", ()),
+    "memory": ("memory", "", ()),
+    "generation": (
+        *("translation, {sentences:,} at once", "{vocabulary:,} words"),
+        ("sentences", "vocabulary"),
+    ),
+    "step": ("step", "position {position:,}", ("position",)),
+}
+SUMMARY_REMARK = (
+    "fairseq's row is in seconds and bytes; the others are ratios to it. The floor is what reading the "
+    "weights once, or the matrix products alone, would take at the machine's rates: no ratio can be "
+    "below it."
+)
+
+
+@dataclass(frozen=True)
+class SummaryColumn:
+    """One figure of every contestant.
+
+    Attributes:
+        panel: of a figure, and the first words of the column's head.
+        series: what tells the column from others of its panel.
+        baseline: fairseq's own, in words.
+        rows: by contestant, the baseline included.
+        floor: ratio of the floor to the baseline; None where there is none.
+    """
+
+    panel: str
+    series: str
+    baseline: str
+    rows: dict[str, Row]
+    floor: float | None
+
+
+def format_seconds(value: float) -> str:
+    """Format a time with three digits, in seconds or milliseconds."""
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
+
+
+def summary_columns(parts: Mapping[str, Sequence[Row]]) -> list[SummaryColumn]:
+    """Return a column for every measurement of ``parts`` (rows by part) that has a ratio."""
+    columns = []
+    for part, (panel, series, keys) in SUMMARISED.items():
+        found: dict[tuple[Any, ...], dict[str, Row]] = {}
+        for row in parts.get(part, ()):
+            found.setdefault(tuple(row[key] for key in keys), {})[row["contestant"]] = row
+        for _, rows in sorted(found.items(), key=lambda item: item[0]):
+            base = rows[BASELINE]
+            floor = 1 / base["floor_ratio"] if "floor_ratio" in base else None
+            named = panel.format(**base), series.format(**base)
+            columns.append(SummaryColumn(*named, _absolute(base), rows, floor))
+    return columns
+
+
+def summary_table(columns: Sequence[SummaryColumn]) -> str:
+    """Format columns as one table, fairseq first and the floor last; empty where there are none."""
+    names = dict.fromkeys(name for column in columns for name in column.rows if name != BASELINE)
+    if not names:
+        return ""
+    heads = ["", *(", ".join(filter(None, (c.panel, c.series))) for c in columns)]
+    lines = [[f"`{BASELINE}`", *(c.baseline for c in columns)]]
+    for name in names:
+        ratios = (c.rows[name]["ratio"] if name in c.rows else None for c in columns)
+        lines.append([f"`{name}`", *map(_ratio, ratios)])
+    lines.append(["the floor", *(_ratio(c.floor) for c in columns)])
+    return "\n".join(markdown_table(heads, lines))
+
+
+def _absolute(row: Row) -> str:
+    return (
+        format_seconds(row["seconds"]) if "seconds" in row else f"{row['bytes'] / 2**20:,.0f} MiB"
+    )
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,237 @@
+"""Check the plugin on a GPU (`scripts/gpu_check.sh`): first that it is right, then how fast it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_floater.errors import UserError, exit_code, one_line
+from fairseq_floater.experiments.commands import ONE_THREAD
+from fairseq_floater.experiments.job import SCRIPTS, floater, make_folder, python
+from fairseq_floater.experiments.launch import CommandError, Launcher
+from fairseq_floater.files import USER_DIR, write_text, write_whole
+from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS, encoder_names
+
+ROOT = USER_DIR.parent
+# A kind each: added to the projections, turned, a bias, a stage.
+TRAINED = ("floater", "rope", "t5", "conv")
+PRECISIONS = ("float32", "fp16", "amp", "bf16")
+SENT = (".log", ".json", ".jsonl", ".txt", ".md", ".png")
+
+
+class Step(NamedTuple):
+    """A command with a name; what it prints goes to ``<name>.log``, its stdout to ``output``."""
+
+    name: str
+    words: list[Any]
+    output: Path | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Say where everything goes, on which ``device``, and which encoders are trained."""
+
+    work: Path
+    device: str
+    encoders: tuple[str, ...]
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether this is a rehearsal on the CPU."""
+        return self.device == "cpu"
+
+    @property
+    def data(self) -> Path:
+        return self.work / "data"
+
+    def steps(self) -> Iterator[Step]:
+        """Yield all commands, in order."""
+        if not self.rehearsed:
+            yield Step("nvidia-smi", ["nvidia-smi"])
+        yield Step("versions", floater("info"), self.work / "versions.txt")
+        yield self._contract()
+        yield Step("corpus", floater("numbers", self.work / "numbers"))
+        prepare = (SCRIPTS / "prepare_text.sh", self.work / "numbers", self.data)
+        languages = ("--src", "en", "--tgt", "de", "--vocab", "300")
+        yield Step("text", ["bash", *prepare, *languages])
+        for encoder in self.encoders:
+            for precision in PRECISIONS:
+                if self.rehearsed and precision == "fp16":
+                    continue  # whose optimiser in fairseq asks CUDA for its device
+                yield self._training(encoder, precision)
+        for encoder in self.encoders:
+            for precision in PRECISIONS[:2]:
+                yield self._translation(encoder, precision)
+        yield from self._benchmarks()
+
+    def _contract(self) -> Step:
+        words = [ROOT / "tests" / "contract", "--device", self.device]
+        words += ["-q", "-p", "no:cacheprovider"]
+        words += ["-k", "rope-all and reordered"] if self.rehearsed else ["-n", "4"]
+        return Step("contract", python("pytest", *words))
+
+    def _training(self, encoder: str, precision: str) -> Step:
+        """Train for some updates; bf16 through Hydra, as fairseq-train takes --bf16 for a TPU's."""
+        updates = 3 if self.rehearsed else 60
+        name = f"train-{encoder}-{precision}"
+        checkpoints = self.work / name
+        if precision == "bf16":
+            settings = {
+                **{"task.data": self.data / "bin", "common.user_dir": USER_DIR},
+                **{"common.bf16": "true", "common.cpu": str(self.rehearsed).lower()},
+                "optimization.max_update": updates,
+                **{"optimization.max_epoch": 0, "checkpoint.save_dir": checkpoints},
+                **{"model.position_encoder": encoder, "hydra.run.dir": checkpoints / "hydra"},
+                "model.position_target": DEFAULT_TARGETS[encoder],
+            }
+            folder = ("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny")
+            pairs = [f"{key}={value}" for key, value in settings.items()]
+            return Step(name, python("fairseq_cli.hydra_train", *folder, *pairs))
+        words = [self.data / "bin", "-s", "en", "-t", "de", "--user-dir", USER_DIR]
+        words += ["--arch", "floater_transformer_tiny", "--position-encoder", encoder]
+        words += ["--share-all-embeddings", "--optimizer", "adam", "--lr", "0.003"]
+        words += ["--max-tokens", "4000", "--max-update", updates, "--seed", "1"]
+        words += ["--save-dir", checkpoints, "--no-epoch-checkpoints", "--log-format", "simple"]
+        words += ["--log-interval", "10"]
+        words += ["--cpu"] if self.rehearsed else []
+        words += [] if precision == "float32" else [f"--{precision}"]
+        return Step(name, python("fairseq_cli.train", *words))
+
+    def _translation(self, encoder: str, precision: str) -> Step:
+        """Translate with the float32 model, in its own dtype or in half."""
+        model = self.work / f"train-{encoder}-float32" / "checkpoint_last.pt"
+        words = [self.data / "bin", "--user-dir", USER_DIR, "--path", model, "--beam", "4"]
+        words += ["--max-len-a", "1", "--max-len-b", "10"]  # a model of 60 updates knows no end
+        words += ["--gen-subset", "valid", "--required-batch-size-multiple", "1"]
+        words += ["--cpu"] if self.rehearsed else []
+        words += ["--fp16"] if precision == "fp16" else []
+        name = f"translate-{encoder}-{precision}"
+        return Step(name, python("fairseq_cli.generate", *words), self.work / f"{name}.txt")
+
+    def _benchmarks(self) -> Iterator[Step]:
+        def measured(name: str, *words: Any) -> Step:
+            place = self.work / f"benchmark-{name}"
+            files = ("--json", f"{place}.json", "--plot", f"{place}.png")
+            size = ("--quick", "--rounds", "1", "--threads", "1") if self.rehearsed else ()
+            command = floater("benchmark", "--device", self.device, *size, *words, *files)
+            return Step(place.name, command, Path(f"{place}.md"))
+
+        kept = ("--resume", self.work / "measurements.jsonl")
+        if self.rehearsed:
+            yield measured("encoders", *kept, "--encoders", "rope", "--parts", "update,step")
+            return
+        size = ("--dtype", "bfloat16", "--tokens", "25000", "--rounds", "12")
+        yield measured("encoders", *kept, "--encoders", "all", *size)
+        yield measured("flows", "--parts", "solve,growth", "--rounds", "8")
+
+
+def agreement(work: Path, encoder: str) -> float | None:
+    """Return the share of sentences that both dtypes translate alike; None where one is missing."""
+    found = []
+    for precision in PRECISIONS[:2]:
+        path = work / f"translate-{encoder}-{precision}.txt"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        found.append(dict(re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", text, re.MULTILINE)))
+    if not found[0] or found[0].keys() != found[1].keys():
+        return None
+    return sum(found[1][i] == words for i, words in found[0].items()) / len(found[0])
+
+
+def run(check: Check, launcher: Launcher) -> None:
+    """Run what did not succeed before, and pack what is to be sent.
+
+    Raises:
+        UserError: a step failed; the file to send is there all the same.
+    """
+    record = check.work / "steps.json"
+    done: dict[str, Any] = {}
+    if not launcher.dry_run:
+        make_folder(check.work)
+        done = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    for step in check.steps():
+        if done.get(step.name, {}).get("ok"):
+            continue
+        log = None if launcher.dry_run else check.work / f"{step.name}.log"
+        start = time.time()
+        outcome: dict[str, Any] = {"ok": True}
+        launcher.say(step.name)
+        try:
+            launcher.run(step.words, name=step.name, log=log, output=step.output)
+        except CommandError as error:
+            outcome = {"ok": False, "reason": one_line(error)}
+            launcher.say(f"FAILED: {outcome['reason']}")
+        if not launcher.dry_run:
+            done[step.name] = {**outcome, "seconds": round(time.time() - start, 1)}
+            write_text(record, json.dumps(done, indent=2) + "\n")
+    if not launcher.dry_run:
+        _finish(check, done)
+
+
+def _finish(check: Check, done: dict[str, Any]) -> None:
+    """Write the summary, pack it with the logs, and say what failed."""
+    lines = [
+        f"{'ok' if s['ok'] else 'FAILED':7}{s['seconds']:8.1f} s  {n}" for n, s in done.items()
+    ]
+    shares = {encoder: agreement(check.work, encoder) for encoder in check.encoders}
+    lines += [
+        f"{encoder}: {share:.1%} of sentences translated alike in float32 and float16"
+        for encoder, share in shares.items()
+        if share is not None
+    ]
+    write_text(check.work / "summary.txt", "\n".join(lines) + "\n")
+    print("\n".join(lines))
+    packed = check.work / "gpu_check.tar.gz"
+    found = sorted(path for path in check.work.iterdir() if path.suffix in SENT)
+
+    def pack(path: Path) -> None:
+        with tarfile.open(path, "w:gz") as archive:
+            for one in found:
+                archive.add(one, f"gpu_check/{one.name}")
+
+    write_whole(packed, pack)
+    print(f"To send back: {packed}")
+    failed = [name for name, step in done.items() if not step["ok"]]
+    if failed:
+        raise UserError(f"{len(failed)} of {len(done)} steps failed: {', '.join(failed)}.")
+
+
+def _check_device(device: str) -> None:
+    # torch takes seconds: not for --help.
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "There is no GPU that torch sees: run this where `nvidia-smi` lists one and torch has CUDA "
+            "(docs/install.md), or rehearse with --device cpu."
+        )
+
+
+def _main(work: Path, device: str, encoders: tuple[str, ...], dry_run: bool) -> None:
+    if not dry_run:
+        _check_device(device)
+    # Tests run modules of their own folders.
+    environment = {"PYTHONSAFEPATH": "", **(ONE_THREAD if device == "cpu" else {})}
+    launcher = Launcher(dry_run=dry_run, environment=environment)
+    with launcher.signals():
+        run(Check(work.absolute(), device, encoders), launcher)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", allow_abbrev=False)
+    parser.add_argument("--work", type=Path, default=Path("work/gpu_check"))
+    parser.add_argument("--encoders", type=encoder_names, default=None, metavar="NAMES")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--dry-run", action="store_true")
+    options = vars(parser.parse_args())
+    options["encoders"] = options["encoders"] or (
+        TRAINED[1:2] if options["device"] == "cpu" else TRAINED
+    )
+    sys.exit(exit_code(lambda: _main(**options)))
