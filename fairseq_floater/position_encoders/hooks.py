@@ -134,11 +134,7 @@ class ProjectionBiases(AttentionHooks):
     def project_jointly(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
         if not self.biases:
             return super().project_jointly(weight, bias, x)
-        rows = [
-            # A step without padding reads one row, and has no other.
-            b.table if len(b.table) == 1 else gather_rows(b.table, b.positions)
-            for b in (self.biases[stream] for stream in "qkv")
-        ]
+        rows = [_read(*self.biases[stream]) for stream in "qkv"]
         return _product(x, weight, torch.cat(rows, dim=-1) + bias)
 
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
@@ -161,9 +157,9 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     # That bias is added to whichever is fewer: to the table, so that its gradient is a sum over rows and
     # not over tokens, or in a decoding step to the rows it reads.
     if bias.positions.numel() < len(bias.table):
-        rows = gather_rows(bias.table, bias.positions) + own
+        rows = _read(bias.table, bias.positions) + own
     else:
-        rows = gather_rows(bias.table + own, bias.positions)
+        rows = _read(bias.table + own, bias.positions)
     return _product(x, projection.weight, rows)
 
 
@@ -172,8 +168,15 @@ def _product(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
 
     The rows take the place of a bias in the product: no pass over the tokens more than without positions.
     """
-    rows = rows.expand(*x.shape[:2], -1).reshape(-1, weight.size(0))
-    return torch.addmm(rows, x.flatten(0, 1), weight.T).view(*x.shape[:2], -1)
+    if rows.numel() > weight.size(0):
+        rows = rows.expand(*x.shape[:2], -1)
+    flat = torch.addmm(rows.flatten(0, 1), x.flatten(0, 1), weight.T)
+    return flat.view(*x.shape[:2], -1)
+
+
+def _read(table: Tensor, positions: Tensor) -> Tensor:
+    """Gather rows as :func:`gather_rows`; a step of decoding without padding has one row in all."""
+    return table[None] if table.size(0) == 1 else gather_rows(table, positions)
 
 
 def first_copies(x: Any, batch_dim: int, beam_size: int) -> Any:

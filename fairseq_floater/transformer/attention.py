@@ -97,6 +97,8 @@ class PositionBiasedAttention(MultiheadAttention):
             k, v = hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
             keys = Keys(k, v, key_padding_mask, hooks.note(key))
             if incremental_state is not None:
+                if static_kv and key_padding_mask is not None and not key_padding_mask.any():
+                    keys = keys._replace(padding=None)  # no step need look at it again
                 held = keys.held() if static_kv else appended(held, keys)
                 self._set_input_buffer(incremental_state, held)
                 keys = Keys.read(held)
@@ -141,6 +143,10 @@ class PositionBiasedAttention(MultiheadAttention):
                 new_order = new_order.view(-1, size)[:, 0] // size
             self._set_input_buffer(incremental_state, reordered(held, new_order, changed))
         return incremental_state
+
+    def holds_keys(self, incremental_state: IncrementalState | None) -> bool:
+        """Return whether an earlier step has left keys, or sums over them."""
+        return bool(self._get_input_buffer(incremental_state))
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Lay the weights out for decoding; fairseq calls this where no training will follow."""
@@ -200,8 +206,8 @@ class PositionBiasedAttention(MultiheadAttention):
 
     def _fused(self, q: Tensor, keys: Keys, attn_mask: Tensor | None, scale: float) -> Tensor:
         """Attend by torch's own function: [B, H, T, D]; the keys may be one a sentence."""
-        sentences = len(keys.k)
-        assert attn_mask is None or sentences == len(q), "self-attention alone has masks"
+        sentences = keys.k.size(0)
+        assert attn_mask is None or sentences == q.size(0), "self-attention alone has masks"
         if keys.padding is not None:
             hidden = additive_mask(keys.padding, q.dtype)
             attn_mask = hidden if attn_mask is None else attn_mask + hidden
@@ -214,7 +220,7 @@ class PositionBiasedAttention(MultiheadAttention):
             dropout_p=self.dropout_module.p if drops else 0.0,
             scale=scale,
         )
-        return queries_as_beams(attended, len(q))
+        return queries_as_beams(attended, q.size(0))
 
     def _by_weights(
         self, scores: Tensor, v: Tensor, hooks: AttentionHooks, tables: Tables
@@ -250,7 +256,7 @@ def _scores(q: Tensor, keys: Keys, attn_mask: Tensor | None) -> Tensor:
     if keys.padding is None:
         return scores
     hidden = keys.padding.bool()[:, None, None, None]
-    by_sentence = scores.unflatten(0, (len(keys.k), -1))
+    by_sentence = scores.unflatten(0, (keys.k.size(0), -1))
     return by_sentence.masked_fill(hidden, float("-inf")).flatten(0, 1)
 
 

@@ -196,15 +196,11 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
         biases = _biases(self.positions, tables, (*QKV, "cross_q"))
-        source = (
-            ()
-            if source_table is None or source_positions is None
-            else (source_table, source_positions)
-        )
+        source = tuple(tensor for tensor in (source_table, source_positions) if tensor is not None)
         source_biases = _biases(None, source, ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
-        if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
+        if self.cross_self_attention and not self.self_attn.holds_keys(incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query), dim=0)
             for stream, of_source in source_biases.items():
@@ -227,7 +223,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
 
         if self.encoder_attn is not None and encoder_out is not None:
             # The cache of an earlier step holds the source's keys and values, biases included.
-            cross = {} if _holds_keys(self.encoder_attn, incremental_state) else source_biases
+            cross = {} if self.encoder_attn.holds_keys(incremental_state) else source_biases
             if cross_q is not None:
                 cross = {**cross, "q": cross_q}
             x, weights = self._attend_to_source(
@@ -291,15 +287,9 @@ def _biases(
     return {name: PositionBias(rows, positions) for name, rows in zip(streams, table.unbind(1))}
 
 
-def _holds_keys(
-    attention: PositionBiasedAttention, incremental_state: IncrementalState | None
-) -> bool:
-    return bool(attention._get_input_buffer(incremental_state))
-
-
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:
     """Return whether ``block`` holds the source's keys from an earlier step, biases included."""
     attention = getattr(block, "encoder_attn", None) or block.self_attn
-    return isinstance(attention, PositionBiasedAttention) and _holds_keys(
-        attention, incremental_state
+    return isinstance(attention, PositionBiasedAttention) and attention.holds_keys(
+        incremental_state
     )

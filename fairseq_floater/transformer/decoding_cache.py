@@ -60,7 +60,7 @@ def appended(held: Held, new: Keys) -> Held:
     end = start + new.k.size(2)
     room = held.get(ROOM)
     if room is None or room.size(3) < end or new.k.requires_grad:
-        grown = _room_like(new.k, len(new.k), end)
+        grown = _room_like(new.k, new.k.size(0), end)
         if room is not None:
             grown[:, :, :, :start] = room[:, :, :, :start]
         room = grown
@@ -69,7 +69,7 @@ def appended(held: Held, new: Keys) -> Held:
     padding = MultiheadAttention._append_prev_key_padding_mask(
         key_padding_mask=new.padding,
         prev_key_padding_mask=None if earlier is None else earlier.padding,
-        batch_size=len(room),
+        batch_size=room.size(0),
         src_len=end,
         static_kv=False,
     )
@@ -123,21 +123,21 @@ def _alive(room: Tensor, tokens: int) -> Keys:
 
 def beams_as_queries(x: Tensor, sentences: int) -> Tensor:
     """Read the beams of a sentence as queries: [B, H, T, D] -> [B / beam, H, beam * T, D]."""
-    if len(x) == sentences:
+    if x.size(0) == sentences:
         return x
     return x.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
 
 
 def queries_as_beams(x: Tensor, batch: int) -> Tensor:
     """Undo :func:`beams_as_queries` for a batch of B: [B / beam, H, beam * T, D] -> [B, H, T, D]."""
-    if len(x) == batch:
+    if x.size(0) == batch:
         return x
-    return x.unflatten(2, (batch // len(x), -1)).transpose(1, 2).flatten(0, 1)
+    return x.unflatten(2, (batch // x.size(0), -1)).transpose(1, 2).flatten(0, 1)
 
 
 def products_with(x: Tensor, of_keys: Tensor) -> Tensor:
     """Multiply rows [B, H, T, M] by matrices [B or B / beam, H, M, N]: [B, H, T, N]."""
-    return queries_as_beams(beams_as_queries(x, len(of_keys)) @ of_keys, len(x))
+    return queries_as_beams(beams_as_queries(x, of_keys.size(0)) @ of_keys, x.size(0))
 
 
 def read_token(incremental_state: IncrementalState, sentences: int, device: torch.device) -> None:
