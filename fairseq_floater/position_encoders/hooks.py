@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.transforms import gather_rows
@@ -43,6 +44,10 @@ class AttentionHooks:
         """Project ``x`` [T, B, C] for ``stream`` q, k or v."""
         projected: Tensor = projection(x)
         return projected
+
+    def project_jointly(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+        """Project ``x`` [T, B, C] for q, k and v by their weights as one, [3 C, C]: [T, B, 3 C]."""
+        return F.linear(x, weight, bias)
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
         """Change q, k or v of each head, [B, H, T, D]; keys and values before they are cached."""
@@ -126,27 +131,52 @@ class ProjectionBiases(AttentionHooks):
             super().project(stream, projection, x) if bias is None else _biased(projection, x, bias)
         )
 
+    def project_jointly(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+        if not self.biases:
+            return super().project_jointly(weight, bias, x)
+        rows = [_read(*self.biases[stream]) for stream in "qkv"]
+        return _product(x, weight, torch.cat(rows, dim=-1) + bias)
+
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
         of_keys = {s: self.biases[s].one_per_sentence(beam_size) for s in "kv" if s in self.biases}
         return ProjectionBiases({**self.biases, **of_keys})
 
 
+def own_bias(projection: Any) -> Tensor | None:
+    """Return the bias of ``projection`` [C] where a row can take its place in the product, else None."""
+    hooked = projection._forward_pre_hooks or projection._forward_hooks
+    return None if type(projection) is not nn.Linear or hooked else projection.bias
+
+
 def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     """Project ``x`` [T, B, C] and add its tokens' rows."""
-    hooked = projection._forward_pre_hooks or projection._forward_hooks
-    if type(projection) is not nn.Linear or projection.bias is None or hooked:
+    own = own_bias(projection)
+    if own is None:
         projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
         return projected
-    # The rows take the place of the projection's own bias in its product: no pass over the tokens
-    # more than without positions. That bias is added to whichever is fewer: to the table, so that its
-    # gradient is a sum over rows and not over tokens, or in a decoding step to the rows it reads.
+    # That bias is added to whichever is fewer: to the table, so that its gradient is a sum over rows and
+    # not over tokens, or in a decoding step to the rows it reads.
     if bias.positions.numel() < len(bias.table):
-        rows = gather_rows(bias.table, bias.positions) + projection.bias
+        rows = _read(bias.table, bias.positions) + own
     else:
-        rows = gather_rows(bias.table + projection.bias, bias.positions)
-    rows = rows.expand(*x.shape[:2], -1).reshape(-1, projection.out_features)
-    flat = torch.addmm(rows, x.flatten(0, 1), projection.weight.T)
+        rows = _read(bias.table + own, bias.positions)
+    return _product(x, projection.weight, rows)
+
+
+def _product(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
+    """Multiply ``x`` [T, B, C] by ``weight`` [O, C] and add ``rows`` [T, B or 1, O]: [T, B, O].
+
+    The rows take the place of a bias in the product: no pass over the tokens more than without positions.
+    """
+    if rows.numel() > weight.size(0):
+        rows = rows.expand(*x.shape[:2], -1)
+    flat = torch.addmm(rows.flatten(0, 1), x.flatten(0, 1), weight.T)
     return flat.view(*x.shape[:2], -1)
+
+
+def _read(table: Tensor, positions: Tensor) -> Tensor:
+    """Gather rows as :func:`gather_rows`; a step of decoding without padding has one row in all."""
+    return table[None] if table.size(0) == 1 else gather_rows(table, positions)
 
 
 def first_copies(x: Any, batch_dim: int, beam_size: int) -> Any:

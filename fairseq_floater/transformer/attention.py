@@ -23,6 +23,15 @@ from fairseq_floater.position_encoders.hooks import (
     first_copies,
 )
 from fairseq_floater.position_encoders.hooks import IncrementalState as IncrementalState
+from fairseq_floater.transformer.decoding_cache import (
+    Keys,
+    appended,
+    beams_as_queries,
+    products_with,
+    queries_as_beams,
+    reordered,
+)
+from fairseq_floater.transformer.weight_layout import joint_weight, lay_out
 
 
 class PositionBiasedAttention(MultiheadAttention):
@@ -75,72 +84,79 @@ class PositionBiasedAttention(MultiheadAttention):
             beam_size: how many times in a row the keys hold each sentence; the cache keeps it once.
         """
         need_weights = need_weights or need_head_weights
-        saved = self._get_input_buffer(incremental_state) if incremental_state is not None else None
-        if saved and static_kv:
-            key = value = None
-        elif incremental_state is not None and beam_size > 1:
-            key, value, key_padding_mask, hooks = self._once_per_sentence(
-                key, value, key_padding_mask, hooks, incremental_state, beam_size
-            )
-        q = self._heads(hooks.project("q", self.q_proj, query))  # [B, H, T, D]
-        k, v = self._keys_and_values(key, value, hooks, tables)
-        notes = None if key is None else hooks.note(key)
-        if saved is not None:
-            k, v, key_padding_mask = self._joined(saved, k, v, key_padding_mask, static_kv)
-            held = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
-            if notes is not None:
-                earlier = saved.get("prev_notes")
-                notes = notes if earlier is None else torch.cat([earlier, notes], dim=-1)
-                held["prev_notes"] = notes
-            self._set_input_buffer(incremental_state, held)
-        assert k is not None and v is not None
-        bias = hooks.bias(q, k, tables)
-        if hooks.needs_between:
-            hidden = hidden_keys(key_padding_mask, attn_mask)
-            between = hooks.between(q, k, notes, hidden, tables)
-            bias = between if bias is None else bias + between
-        if bias is not None:
-            attn_mask = bias if attn_mask is None else attn_mask + bias
-        q = hooks.turn(q, "q", tables)
-        scale = hooks.scaling(self.head_dim)
-        explicit = static_kv or need_weights or before_softmax or hooks.needs_weights
-        if incremental_state is None and not explicit:
-            return self._fused(q, k, v, key_padding_mask, attn_mask, scale), None
-        scores = self._scores(q * scale, k, key_padding_mask, attn_mask)  # [B, H, T, S]
+        held = self._get_input_buffer(incremental_state)
+        if held and static_kv:
+            q, keys = self._heads(hooks.project("q", self.q_proj, query)), Keys.read(held)
+        else:
+            if incremental_state is not None and beam_size > 1:
+                key, value, key_padding_mask, hooks = self._once_per_sentence(
+                    key, value, key_padding_mask, hooks, incremental_state, beam_size
+                )
+            assert key is not None and value is not None
+            q, k, v = self._projected(query, key, value, hooks)
+            k, v = hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
+            keys = Keys(k, v, key_padding_mask, hooks.note(key))
+            if incremental_state is not None:
+                if static_kv and key_padding_mask is not None and not key_padding_mask.any():
+                    keys = keys._replace(padding=None)  # no step need look at it again
+                held = keys.held() if static_kv else appended(held, keys)
+                self._set_input_buffer(incremental_state, held)
+                keys = Keys.read(held)
+        attn_mask = _with_bias(q, keys, attn_mask, hooks, tables)
+        q, scale = hooks.turn(q, "q", tables), hooks.scaling(self.head_dim)
+        explicit = need_weights or before_softmax or hooks.needs_weights
+        # In training fairseq's cross-attention drops out explicit weights, and so draws its numbers.
+        if not explicit and (incremental_state is not None or not static_kv):
+            return self._merge(self._fused(q, keys, attn_mask, scale)), None
+        scores = _scores(q * scale, keys, attn_mask)  # [B, H, T, S]
         if before_softmax:
-            return scores.flatten(0, 1), v.flatten(0, 1)
-        if key_padding_mask is not None and not static_kv:
+            return scores.flatten(0, 1), keys.v.flatten(0, 1)
+        if keys.padding is not None and not static_kv:
             # Under a causal mask padding in front sees no key. Any weights do for it but NaN, which
             # its own key and value would hand on to real tokens, hidden or not.
             scores = scores.clamp(min=torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
-        probabilities = self.dropout_module(weights.type_as(scores))
-        attended = self._weighted(probabilities, v)
-        if hooks.needs_weights:
-            attended = attended + hooks.values(probabilities, tables)
-        output = self._merge(attended)
+        output, weights = self._by_weights(scores, keys.v, hooks, tables)
         if not need_weights:
             return output, None
-        per_head = weights.transpose(1, 0)
-        return output, per_head if need_head_weights else per_head.mean(dim=0)
+        return output, weights if need_head_weights else weights.mean(dim=0)
 
     def reorder_incremental_state(
-        self, incremental_state: IncrementalState, new_order: Tensor
+        self,
+        incremental_state: IncrementalState,
+        new_order: Tensor,
+        changed: int | None = None,
     ) -> IncrementalState:
-        """Reorder as fairseq does; keys kept once a sentence stay, unless a sentence leaves."""
-        beam = self.get_incremental_state(incremental_state, "beam")
-        saved = self._get_input_buffer(incremental_state)
-        if beam is None or not saved:
-            reordered: IncrementalState = super().reorder_incremental_state(
-                incremental_state, new_order
-            )
-            return reordered
-        size: int = beam["size"]
-        if len(next(iter(saved.values()))) * size != len(new_order):
-            sentences = new_order.view(-1, size)[:, 0] // size
-            kept = {k: v if v is None else v.index_select(0, sentences) for k, v in saved.items()}
-            self._set_input_buffer(incremental_state, kept)
+        """Reorder as fairseq does; keys kept once a sentence stay, unless a sentence leaves.
+
+        Args:
+            incremental_state: of the decoding.
+            new_order: [B], of each sentence the one that it continues.
+            changed: how many of the last keys that can change at most; None: all.
+        """
+        held = self._get_input_buffer(incremental_state)
+        if held:
+            beam = self.get_incremental_state(incremental_state, "beam")
+            if beam is not None:
+                size: int = beam["size"]
+                if len(next(iter(held.values()))) * size == len(new_order):
+                    return incremental_state
+                new_order = new_order.view(-1, size)[:, 0] // size
+            self._set_input_buffer(incremental_state, reordered(held, new_order, changed))
         return incremental_state
+
+    def holds_keys(self, incremental_state: IncrementalState | None) -> bool:
+        """Return whether an earlier step has left keys, or sums over them."""
+        return bool(self._get_input_buffer(incremental_state))
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Lay the weights out for decoding; fairseq calls this where no training will follow."""
+        lay_out(self.out_proj)
+        projections = self.q_proj, self.k_proj, self.v_proj
+        if not self.encoder_decoder_attention:
+            lay_out(*projections)
+            return
+        for projection in projections:
+            lay_out(projection)
 
     def set_beam_size(self, beam_size: int) -> None:
         """Ignore it: a beam size left in the module would outlive its search. See `beam_size` above."""
@@ -164,15 +180,23 @@ class PositionBiasedAttention(MultiheadAttention):
         padding = first_copies(padding, 0, beam_size)
         return key, value, padding, hooks.one_per_sentence(beam_size)
 
-    def _keys_and_values(
-        self, key: Tensor | None, value: Tensor | None, hooks: AttentionHooks, tables: Tables
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Project new keys and values [S, B, C] and turn them: [B, H, S, D]; None stays None."""
-        if key is None or value is None:
-            return None, None
-        k = self._heads(hooks.project("k", self.k_proj, key))
-        v = self._heads(hooks.project("v", self.v_proj, value))
-        return hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
+    def _projected(
+        self, query: Tensor, key: Tensor, value: Tensor, hooks: AttentionHooks
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Project queries [T, B, C] and new keys and values [S, B, C]: [B, H, T or S, D] each."""
+        projections = self.q_proj, self.k_proj, self.v_proj
+        # A joint product would send the gradient of all three to the first.
+        if query is key is value and not torch.is_grad_enabled():
+            joint = joint_weight(*projections)
+            if joint is not None:
+                bias = torch.cat([projection.bias for projection in projections])
+                q, k, v = hooks.project_jointly(joint, bias, query).chunk(3, dim=-1)
+                return self._heads(q), self._heads(k), self._heads(v)
+        q, k, v = (
+            self._heads(hooks.project(stream, projection, x))
+            for stream, projection, x in zip("qkv", projections, (query, key, value))
+        )
+        return q, k, v
 
     def _merge(self, x: Tensor) -> Tensor:
         """Join the heads and project: [B, H, T, D] -> [T, B, C]."""
@@ -180,78 +204,60 @@ class PositionBiasedAttention(MultiheadAttention):
         projected: Tensor = self.out_proj(x)
         return projected
 
-    def _joined(
-        self,
-        saved: dict[str, Tensor | None],
-        k: Tensor | None,
-        v: Tensor | None,
-        key_padding_mask: Tensor | None,
-        static_kv: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append new keys and values to the cached ones; return both and their padding mask."""
-        prev_k, prev_v = saved.get("prev_key"), saved.get("prev_value")
-        if prev_k is not None and prev_v is not None:
-            k = prev_k if k is None or static_kv else torch.cat([prev_k, k], dim=2)
-            v = prev_v if v is None or static_kv else torch.cat([prev_v, v], dim=2)
-        assert k is not None and v is not None
-        mask = self._append_prev_key_padding_mask(
-            key_padding_mask=key_padding_mask,
-            prev_key_padding_mask=saved.get("prev_key_padding_mask"),
-            batch_size=k.size(0),
-            src_len=k.size(2),
-            static_kv=static_kv,
-        )
-        return k, v, mask
-
-    def _fused(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        padding: Tensor | None,
-        attn_mask: Tensor | None,
-        scale: float,
-    ) -> Tensor:
-        if padding is not None:
-            hidden = additive_mask(padding, q.dtype)
+    def _fused(self, q: Tensor, keys: Keys, attn_mask: Tensor | None, scale: float) -> Tensor:
+        """Attend by torch's own function: [B, H, T, D]; the keys may be one a sentence."""
+        sentences = keys.k.size(0)
+        assert attn_mask is None or sentences == q.size(0), "self-attention alone has masks"
+        if keys.padding is not None:
+            hidden = additive_mask(keys.padding, q.dtype)
             attn_mask = hidden if attn_mask is None else attn_mask + hidden
         drops = self.training or self.dropout_module.apply_during_inference
-        return self._merge(
-            F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=None if attn_mask is None else attn_mask.to(q.dtype),
-                dropout_p=self.dropout_module.p if drops else 0.0,
-                scale=scale,
-            )
+        attended = F.scaled_dot_product_attention(
+            beams_as_queries(q, sentences),
+            keys.k,
+            keys.v,
+            attn_mask=None if attn_mask is None else attn_mask.to(q.dtype),
+            dropout_p=self.dropout_module.p if drops else 0.0,
+            scale=scale,
         )
+        return queries_as_beams(attended, q.size(0))
 
-    def _scores(
-        self, q: Tensor, k: Tensor, padding: Tensor | None, attn_mask: Tensor | None
-    ) -> Tensor:
-        """Score before the softmax: [B, H, T, S]; ``k`` may be one a sentence, [B / beam, H, S, D]."""
-        sentences = k.size(0)
-        if sentences == q.size(0):
-            scores = q @ k.transpose(2, 3)
-        else:
-            per_beam = q.unflatten(0, (sentences, -1))
-            scores = torch.einsum("bxhtd,bhsd->bxhts", per_beam, k).flatten(0, 1)
-        if attn_mask is not None:
-            scores = scores + attn_mask
-        if padding is not None:
-            hidden = padding.bool()[:, None, None, None]
-            scores = scores.unflatten(0, (sentences, -1)).masked_fill(hidden, float("-inf"))
-            scores = scores.flatten(0, 1)
+    def _by_weights(
+        self, scores: Tensor, v: Tensor, hooks: AttentionHooks, tables: Tables
+    ) -> tuple[Tensor, Tensor]:
+        """Read values by the softmax of scores [B, H, T, S]: [T, B, C], and the weights [H, B, T, S]."""
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
+        probabilities = self.dropout_module(weights.type_as(scores))
+        attended = products_with(probabilities, v)
+        if hooks.needs_weights:
+            attended = attended + hooks.values(probabilities, tables)
+        return self._merge(attended), weights.transpose(1, 0)
+
+
+def _with_bias(
+    q: Tensor, keys: Keys, attn_mask: Tensor | None, hooks: AttentionHooks, tables: Tables
+) -> Tensor | None:
+    """Add to ``attn_mask`` what positions add to the logits; ``q`` [B, H, T, D], not turned."""
+    bias = hooks.bias(q, keys.k, tables)
+    if hooks.needs_between:
+        hidden = hidden_keys(keys.padding, attn_mask)
+        between = hooks.between(q, keys.k, keys.notes, hidden, tables)
+        bias = between if bias is None else bias + between
+    if bias is None:
+        return attn_mask
+    return bias if attn_mask is None else attn_mask + bias
+
+
+def _scores(q: Tensor, keys: Keys, attn_mask: Tensor | None) -> Tensor:
+    """Score before the softmax: [B, H, T, S]; the keys may be one a sentence."""
+    scores = products_with(q, keys.k.transpose(2, 3))
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if keys.padding is None:
         return scores
-
-    def _weighted(self, probabilities: Tensor, v: Tensor) -> Tensor:
-        """Apply weights [B, H, T, S] to values [B or B / beam, H, S, D] -> [B, H, T, D]."""
-        sentences = v.size(0)
-        if sentences == probabilities.size(0):
-            return probabilities @ v
-        per_beam = probabilities.unflatten(0, (sentences, -1))
-        return torch.einsum("bxhts,bhsd->bxhtd", per_beam, v).flatten(0, 1)
+    hidden = keys.padding.bool()[:, None, None, None]
+    by_sentence = scores.unflatten(0, (keys.k.size(0), -1))
+    return by_sentence.masked_fill(hidden, float("-inf")).flatten(0, 1)
 
 
 def additive_mask(padding: Tensor, dtype: torch.dtype) -> Tensor:

@@ -33,6 +33,7 @@ from fairseq_floater.transformer.attention import (
     widen_masks,
 )
 from fairseq_floater.transformer.linear_attention import attention_class
+from fairseq_floater.transformer.weight_layout import lay_out
 
 QKV = ("q", "k", "v")
 
@@ -69,6 +70,12 @@ class _BlockMixin(nn.Module):
             qn_block_size=self.quant_noise_block_size,
             **kwargs,
         )
+
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        """Prepare for decoding, as fairseq's layers do; it calls this where no training will follow."""
+        self.need_attn = need_attn
+        lay_out(self.fc1)
+        lay_out(self.fc2)
 
     def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
         x = self.residual_connection(self.dropout_module(sublayer_output), x)
@@ -189,15 +196,11 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
         biases = _biases(self.positions, tables, (*QKV, "cross_q"))
-        source = (
-            ()
-            if source_table is None or source_positions is None
-            else (source_table, source_positions)
-        )
+        source = tuple(tensor for tensor in (source_table, source_positions) if tensor is not None)
         source_biases = _biases(None, source, ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
-        if self.cross_self_attention and not _holds_keys(self.self_attn, incremental_state):
+        if self.cross_self_attention and not self.self_attn.holds_keys(incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query), dim=0)
             for stream, of_source in source_biases.items():
@@ -220,18 +223,17 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
 
         if self.encoder_attn is not None and encoder_out is not None:
             # The cache of an earlier step holds the source's keys and values, biases included.
-            cross = {} if _holds_keys(self.encoder_attn, incremental_state) else source_biases
+            cross = {} if self.encoder_attn.holds_keys(incremental_state) else source_biases
             if cross_q is not None:
                 cross = {**cross, "q": cross_q}
-            has_weights = self.encoder_attn.has_weights
             x, weights = self._attend_to_source(
                 x,
                 encoder_out,
-                ProjectionBiases(cross),
+                cross,
+                need_weights=need_attn or (not self.training and self.need_attn),
+                need_head_weights=need_head_weights,
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,
-                need_weights=has_weights and (need_attn or (not self.training and self.need_attn)),
-                need_head_weights=has_weights and need_head_weights,
                 beam_size=beam_size,
             )
         return self._feed_forward(x)[0], weights, None
@@ -240,23 +242,25 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         self,
         x: Tensor,
         encoder_out: Tensor,
-        hooks: AttentionHooks,
+        biases: dict[str, PositionBias],
+        *,
+        need_weights: bool,
+        need_head_weights: bool,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Apply cross-attention and its residual: x [T, B, C], encoder_out [S, B, C] -> [T, B, C].
 
-        Args:
-            x: the block's stream.
-            encoder_out: the encoder's output.
-            hooks: where positions enter.
-            options: for the attention.
+        Other arguments are the attention's; ``biases`` are those of its streams.
         """
+        has_weights = self.encoder_attn.has_weights
         attended, weights = self.encoder_attn(
             query=self._prepared(x, self.encoder_attn_layer_norm),
             key=encoder_out,
             value=encoder_out,
             static_kv=True,
-            hooks=hooks,
+            hooks=ProjectionBiases(biases),
+            need_weights=has_weights and need_weights,
+            need_head_weights=has_weights and need_head_weights,
             **options,
         )
         return self._residual(x, attended, self.encoder_attn_layer_norm), weights
@@ -283,15 +287,9 @@ def _biases(
     return {name: PositionBias(rows, positions) for name, rows in zip(streams, table.unbind(1))}
 
 
-def _holds_keys(
-    attention: PositionBiasedAttention, incremental_state: IncrementalState | None
-) -> bool:
-    return bool(attention._get_input_buffer(incremental_state))
-
-
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:
     """Return whether ``block`` holds the source's keys from an earlier step, biases included."""
     attention = getattr(block, "encoder_attn", None) or block.self_attn
-    return isinstance(attention, PositionBiasedAttention) and _holds_keys(
-        attention, incremental_state
+    return isinstance(attention, PositionBiasedAttention) and attention.holds_keys(
+        incremental_state
     )

@@ -25,8 +25,9 @@ from fairseq_floater.position_encoders.signal import (
     PositionSignal,
 )
 from fairseq_floater.position_encoders.transforms import Tokens, Warp
-from fairseq_floater.transformer.attention import IncrementalState
+from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
+from fairseq_floater.transformer.decoding_cache import changed_tokens, read_token
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     WARP,
@@ -38,6 +39,7 @@ from fairseq_floater.transformer.stack_positions import (
     prepare,
     wrapped,
 )
+from fairseq_floater.transformer.weight_layout import lay_out
 
 #: How a block takes the tensors of source positions.
 SOURCE_ARGUMENTS = ("source_table", "source_positions")
@@ -86,6 +88,7 @@ class FloaterDecoder(TransformerDecoderBase):
         output_projection: nn.Module | None = None,
     ):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
+        self._reordered: list[Any] = []
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
         streams: tuple[str, ...] = HIDDEN_STREAMS
         if cfg.position_target != HIDDEN:
@@ -124,6 +127,9 @@ class FloaterDecoder(TransformerDecoderBase):
         self._refuse_alignment(full_context_alignment, aligns)
         source = _Source.read(encoder_out)
         one_step = incremental_state is not None
+        first: Any = all_blocks(self)[0]
+        if incremental_state is not None and first.self_attn.has_weights:  # it keeps keys, not sums
+            read_token(incremental_state, len(prev_output_tokens), prev_output_tokens.device)
         is_padding = prev_output_tokens.eq(self.padding_idx)
         warp = None if source.warp is None else source.warp.of_target(is_padding)
         tokens = Tokens.read(is_padding, one_step, warp)
@@ -134,7 +140,7 @@ class FloaterDecoder(TransformerDecoderBase):
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
         source_positions = self._prepared_source(source, incremental_state, embedded.dtype)
-        x = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0])  # [T, B, C]
+        x = positions.enter(embedded.transpose(0, 1), first)  # [T, B, C]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         padding_mask = tokens.is_padding[:, -1:] if one_step else tokens.is_padding
@@ -158,6 +164,24 @@ class FloaterDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {"attn": [attn], "inner_states": inner_states}
+
+    def reorder_incremental_state_scripting(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Reorder what the decoder's modules keep, unless every sentence continues itself."""
+        changed = changed_tokens(incremental_state, new_order)
+        if changed == 0:
+            return
+        for module in self._reordered or _reordered_modules(self):
+            options = {"changed": changed} if isinstance(module, PositionBiasedAttention) else {}
+            module.reorder_incremental_state(incremental_state, new_order, **options)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Prepare for decoding; fairseq calls this where no training will follow."""
+        # The walk through all modules would take longer than the reordering.
+        self._reordered = _reordered_modules(self)
+        if self.output_projection is not None:
+            lay_out(self.output_projection)
 
     def _refuse_alignment(self, full_context: bool, aligns: bool) -> None:
         """Raise ValueError where alignment needs what the attentions do not have."""
@@ -244,3 +268,8 @@ class FloaterDecoder(TransformerDecoderBase):
 
     def max_positions(self) -> int:
         return longest_input(self, self.positions, self.cfg.decoder.learned_pos)
+
+
+def _reordered_modules(decoder: FloaterDecoder) -> list[Any]:
+    """Return the modules that keep something from one step of decoding to the next."""
+    return [m for m in decoder.modules() if hasattr(m, "reorder_incremental_state")]

@@ -119,15 +119,26 @@ class FloaterEncoder(TransformerEncoderBase):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Any]], new_order: Tensor
     ) -> dict[str, list[Any]]:
-        """Reorder as fairseq does, and note when a search makes ``beam_size`` copies of each sentence."""
+        """Reorder as fairseq does, and note that a search made ``beam_size`` copies of each sentence.
+
+        What stays among the copies of a sentence changes nothing.
+        """
+        held = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
+        beam = next(iter(encoder_out.get(BEAM, ())), None)
+        if beam is not None and len(new_order) == held:
+            places = torch.arange(held, device=new_order.device)
+            if torch.equal(new_order // beam, places // beam):
+                return encoder_out
         reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
         reordered[WARP] = [warp.reordered(new_order) for warp in encoder_out.get(WARP, ())]
         reordered[BEAM] = []  # any other order may have mixed the copies
-        sentences = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
-        copies = len(new_order) // max(sentences, 1)
+        copies = len(new_order) // max(held, 1)
         if copies > 1:
-            each = torch.arange(sentences, device=new_order.device).repeat_interleave(copies)
+            each = torch.arange(held, device=new_order.device).repeat_interleave(copies)
             reordered[BEAM] = [copies] if torch.equal(new_order, each) else []
+        elif beam is not None:
+            sentences = new_order.view(-1, beam) // beam
+            reordered[BEAM] = [beam] if bool((sentences == sentences[:, :1]).all()) else []
         return reordered
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:

@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.attention_kind import COSINE, is_linear
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.transformer.decoding_cache import products_with
 
 # Divides where the sum of the weights vanishes: padding in front of a sentence sees no key.
 SMALLEST_SUM = 1e-6
@@ -169,8 +170,8 @@ class LinearAttention(PositionBiasedAttention):
                 return _masked_products(q, k, v, mask), None
             else:
                 sums = Sums.of(k, v) if held is None else Sums.of(k, v).plus(held)
-            above = self._weighted(q.above, sums.key_values)
-            below = self._weighted(q.below, sums.keys.unsqueeze(3))
+            above = products_with(q.above, sums.key_values)
+            below = products_with(q.below, sums.keys.unsqueeze(3))
             return above / below.clamp(min=SMALLEST_SUM), sums
 
 

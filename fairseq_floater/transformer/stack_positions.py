@@ -242,10 +242,13 @@ def prepare(
         added = encoder.input_rows(at, parts, dtype)
         _log_statistics(encoder)
         return PreparedAttention(tables, bias, {id(owners[n]): r for n, r in added.items()})
-    # One backward pass joins what flows into all blocks' rows.
-    rows = encoder(at.num_rows, parts, dtype, at.rows_per_token, at.rows_before).unbind(2)
+    table = encoder(at.num_rows, parts, dtype, at.rows_per_token, at.rows_before)
     _log_statistics(encoder)
-    by_block = {id(block): table for block, table in zip(owners, rows)}
+    if tokens.last_only:  # a step reads its rows for all blocks at once
+        table = table.index_select(0, at.queries[:, -1])
+        at = at._replace(queries=torch.arange(len(table), device=table.device)[:, None])
+    # One backward pass joins what flows into all blocks' rows.
+    by_block = {id(block): rows for block, rows in zip(owners, table.unbind(2))}
     return PreparedSignal(encoder, at.queries.T.contiguous(), by_block)
 
 

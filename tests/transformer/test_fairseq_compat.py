@@ -78,8 +78,9 @@ def test_log_probabilities_are_fairseqs(case, options):
     assert bool(missing) == (case[0] == "floater")
     batch = source_batch(), target_batch()
     real = batch[1].ne(PAD)
-    for run in (log_probs, stepwise_log_probs):
-        assert difference(run(model, *batch)[real], run(donor, *batch)[real]) <= 1e-6
+    # A step of ours sums in another order, by torch's fused attention.
+    for run, allowed in ((log_probs, 1e-6), (stepwise_log_probs, 2e-6)):
+        assert difference(run(model, *batch)[real], run(donor, *batch)[real]) <= allowed
 
 
 @same_as_fairseq

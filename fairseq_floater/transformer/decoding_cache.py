@@ -1,0 +1,169 @@
+"""Keep what a decoder has seen: written in place, reordered only where a search changed it.
+
+Letters: B sentences (times beam), S keys so far, H heads, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_floater.position_encoders.hooks import IncrementalState
+
+#: What one attention keeps, by fairseq's names: tensors, the sentences first.
+Held = dict[str, Tensor | None]
+# Keys and values with room for more, [B, 2, H, capacity, D]; the named ones are views of it.
+ROOM = "room"
+SMALLEST_ROOM = 32
+# Where a decoder's incremental state holds what `read_token` notes.
+ORIGINS = "origins"
+
+
+class Keys(NamedTuple):
+    """Hold what queries read.
+
+    Attributes:
+        k: [B, H, S, D], turned.
+        v: as k.
+        padding: [B, S], or None.
+        notes: on the tokens, [B, any, S], or None.
+    """
+
+    k: Tensor
+    v: Tensor
+    padding: Tensor | None = None
+    notes: Tensor | None = None
+
+    @classmethod
+    def read(cls, held: Held) -> Keys:
+        k, v = held["prev_key"], held["prev_value"]
+        assert k is not None and v is not None
+        return cls(k, v, held["prev_key_padding_mask"], held["prev_notes"])
+
+    def held(self) -> Held:
+        """Return them as they are kept."""
+        names = ("prev_key", "prev_value", "prev_key_padding_mask", "prev_notes")
+        return dict(zip(names, self))
+
+
+def appended(held: Held, new: Keys) -> Held:
+    """Append ``new`` keys to those ``held``, which is empty at first, and return what is held then.
+
+    Keys and values are written into the room that is left, which doubles when there is none. Where
+    gradients are wanted nothing is overwritten.
+    """
+    earlier = Keys.read(held) if held else None
+    start = 0 if earlier is None else earlier.k.size(2)
+    end = start + new.k.size(2)
+    room = held.get(ROOM)
+    if room is None or room.size(3) < end or new.k.requires_grad:
+        grown = _room_like(new.k, new.k.size(0), end)
+        if room is not None:
+            grown[:, :, :, :start] = room[:, :, :, :start]
+        room = grown
+    room[:, 0, :, start:end] = new.k
+    room[:, 1, :, start:end] = new.v
+    padding = MultiheadAttention._append_prev_key_padding_mask(
+        key_padding_mask=new.padding,
+        prev_key_padding_mask=None if earlier is None else earlier.padding,
+        batch_size=room.size(0),
+        src_len=end,
+        static_kv=False,
+    )
+    notes = new.notes
+    if notes is not None and earlier is not None and earlier.notes is not None:
+        notes = torch.cat([earlier.notes, notes], dim=-1)
+    return {ROOM: room, **_alive(room, end)._replace(padding=padding, notes=notes).held()}
+
+
+def reordered(held: Held, new_order: Tensor, changed: int | None) -> Held:
+    """Return what is ``held`` by the sentences ``new_order``.
+
+    Args:
+        held: of one attention; its room is written in place unless sentences leave.
+        new_order: [B or another number], of each sentence the one that it continues.
+        changed: how many keys, the last ones, may differ from those of the sentence that stood in a
+            place before; None: all.
+    """
+    room = held.get(ROOM)
+    in_room = () if room is None else (ROOM, "prev_key", "prev_value")
+    taken = {
+        name: x if x is None else x.index_select(0, new_order)
+        for name, x in held.items()
+        if name not in in_room
+    }
+    if room is None:
+        return taken
+    keys = held["prev_key"]
+    assert keys is not None
+    end = keys.size(2)
+    if len(new_order) == len(room) and not room.requires_grad:
+        alive = room[:, :, :, 0 if changed is None else end - changed : end]
+        alive.copy_(alive.index_select(0, new_order))
+    else:
+        alive = room[:, :, :, :end]
+        room = _room_like(keys, len(new_order), end)
+        room[:, :, :, :end] = alive.index_select(0, new_order)
+    return {ROOM: room, **_alive(room, end).held(), **taken}
+
+
+def _room_like(keys: Tensor, sentences: int, tokens: int) -> Tensor:
+    """Make room for the keys and values of ``tokens`` or more: [B, 2, H, capacity, D]."""
+    _, heads, _, width = keys.shape
+    capacity = max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length())
+    return keys.new_empty(sentences, 2, heads, capacity, width)
+
+
+def _alive(room: Tensor, tokens: int) -> Keys:
+    return Keys(*room[:, :, :, :tokens].unbind(1))
+
+
+def beams_as_queries(x: Tensor, sentences: int) -> Tensor:
+    """Read the beams of a sentence as queries: [B, H, T, D] -> [B / beam, H, beam * T, D]."""
+    if x.size(0) == sentences:
+        return x
+    return x.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def queries_as_beams(x: Tensor, batch: int) -> Tensor:
+    """Undo :func:`beams_as_queries` for a batch of B: [B / beam, H, beam * T, D] -> [B, H, T, D]."""
+    if x.size(0) == batch:
+        return x
+    return x.unflatten(2, (batch // x.size(0), -1)).transpose(1, 2).flatten(0, 1)
+
+
+def products_with(x: Tensor, of_keys: Tensor) -> Tensor:
+    """Multiply rows [B, H, T, M] by matrices [B or B / beam, H, M, N]: [B, H, T, N]."""
+    return queries_as_beams(beams_as_queries(x, of_keys.size(0)) @ of_keys, x.size(0))
+
+
+def read_token(incremental_state: IncrementalState, sentences: int, device: torch.device) -> None:
+    """Note in ``incremental_state`` that each of ``sentences`` B reads one more token.
+
+    The note is of each token the place that its sentence had then, [B, T]: two sentences with one
+    origin at t have the same keys up to t.
+    """
+    places = torch.arange(sentences, device=device)[:, None]
+    before = incremental_state.get(ORIGINS, {}).get(ORIGINS)
+    origins = places if before is None else torch.cat([before, places], 1)
+    incremental_state[ORIGINS] = {ORIGINS: origins}
+
+
+def changed_tokens(incremental_state: IncrementalState, new_order: Tensor) -> int | None:
+    """Return how many of the last tokens ``new_order`` [B] changes in any place; None: perhaps all.
+
+    From here on ``incremental_state`` is taken to be in that order.
+    """
+    before = incremental_state.get(ORIGINS, {}).get(ORIGINS)
+    if before is None:
+        return None
+    origins = before.index_select(0, new_order)
+    incremental_state[ORIGINS] = {ORIGINS: origins}
+    if len(new_order) != len(before):
+        return None
+    differ = (origins != before).any(0)
+    first = differ.nonzero()[:1].flatten().tolist()  # waits for the device, as the search does
+    return len(differ) - first[0] if first else 0

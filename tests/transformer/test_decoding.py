@@ -1,0 +1,260 @@
+"""What a step of decoding keeps, what a search reorders, and how weights lie for it."""
+
+import copy
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+from helpers import (
+    TOLERANCE,
+    build,
+    difference,
+    generated,
+    log_probs,
+    randomise_positions,
+    sentence,
+    shifted,
+    source_batch,
+    stepwise_log_probs,
+)
+
+from fairseq_floater.transformer.decoding_cache import (
+    ROOM,
+    SMALLEST_ROOM,
+    Keys,
+    appended,
+    changed_tokens,
+    read_token,
+    reordered,
+)
+from fairseq_floater.transformer.weight_layout import joint_weight
+
+BATCH, HEADS, WIDTH = 4, 2, 3
+SPLIT = {"rope": ("rope", "all", "attention"), "floater": ("floater", "all", "qkv")}
+split = pytest.mark.parametrize("case", SPLIT.values(), ids=SPLIT)
+
+
+def new_keys(requires_grad=False):
+    k, v = torch.randn(2, BATCH, HEADS, 1, WIDTH, requires_grad=requires_grad).unbind(0)
+    return Keys(k, v)
+
+
+def fast(model):
+    """As fairseq-generate prepares a model."""
+    model.make_generation_fast_()
+    return model
+
+
+def randomised(case, seed=0):
+    model = build(*case, seed=seed).eval()
+    randomise_positions(model)
+    return model
+
+
+def joint_of(model):
+    attention = model.decoder.layers[0].self_attn
+    return joint_weight(attention.q_proj, attention.k_proj, attention.v_proj)
+
+
+def test_keys_are_all_there_while_their_room_doubles():
+    held, keys, rooms = {}, [], []
+    for _ in range(2 * SMALLEST_ROOM + 1):
+        keys.append(new_keys())
+        held = appended(held, keys[-1])
+        rooms.append(held[ROOM].data_ptr())
+        assert torch.equal(held["prev_key"], torch.cat([k.k for k in keys], 2))
+        assert torch.equal(held["prev_value"], torch.cat([k.v for k in keys], 2))
+    assert len(set(rooms)) == 3
+    assert held[ROOM].size(3) == 4 * SMALLEST_ROOM
+
+
+def test_padding_is_kept_from_the_token_on_that_has_some():
+    held, padded = {}, torch.tensor([[True], [False], [False], [True]])
+    for padding in (None, padded, None):
+        held = appended(held, new_keys()._replace(padding=padding))
+    expected = torch.zeros(BATCH, 3, dtype=torch.bool)
+    expected[:, 1:2] = padded
+    assert torch.equal(held["prev_key_padding_mask"].bool(), expected)
+
+
+def test_gradients_reach_every_step_that_kept_keys():
+    held, firsts = {}, []
+    for _ in range(3):
+        keys = new_keys(requires_grad=True)
+        firsts.append(keys.k)
+        held = appended(held, keys)
+        held = reordered(held, torch.tensor([1, 0, 2, 2]), None)
+    (found,) = torch.autograd.grad(held["prev_key"].square().sum(), firsts[:1])
+    assert found.abs().sum() > 0
+
+
+ORDERS = {
+    "none": [0, 1, 2, 3],
+    "some": [0, 0, 3, 2],
+    "all": [1, 0, 3, 2],
+    "copies": [2, 2, 2, 2],
+}
+
+
+@pytest.mark.parametrize("leaves_after", [None, 20])
+def test_a_search_of_any_orders_leaves_the_keys_of_every_history(leaves_after):
+    """In place and by what changed, against whole copies of every row."""
+    generator = torch.Generator().manual_seed(leaves_after or 0)
+    names = list(ORDERS)
+    held, state, expected, changes = {}, {}, None, []
+    for t in range(SMALLEST_ROOM + 8):
+        new = new_keys()
+        rows = 2 if leaves_after is not None and t > leaves_after else BATCH
+        new = Keys(new.k[:rows], new.v[:rows])
+        read_token(state, rows, new.k.device)
+        held = appended(held, new)
+        expected = new.k if expected is None else torch.cat([expected, new.k], 2)
+        order = ORDERS[names[int(torch.randint(len(names), (), generator=generator))]]
+        if rows < BATCH:
+            order = [min(o, 1) for o in order[:rows]]
+        elif t == leaves_after:
+            order = [3, 1]
+        order = torch.tensor(order)
+        changes.append(changed_tokens(state, order))
+        held = reordered(held, order, changes[-1])
+        expected = expected[order]
+        assert torch.equal(held["prev_key"], expected)
+    assert (None in changes) == (leaves_after is not None)
+    assert 0 in changes and any(c is not None and 0 < c < 5 for c in changes[10:])
+
+
+@torch.no_grad()
+def test_what_two_beams_share_is_not_written_again():
+    held, state = {}, {}
+    for order in ([2, 2, 2, 2], [0, 1, 2, 3], [1, 0, 3, 2]):
+        read_token(state, BATCH, torch.device("cpu"))
+        held = appended(held, new_keys())
+        changed = changed_tokens(state, torch.tensor(order))
+        held = reordered(held, torch.tensor(order), changed)
+    assert changed == 2  # all beams descend from the third's first token
+    held[ROOM][:, :, :, 0] = 7.0
+    assert held["prev_key"][:, :, 0].eq(7).all()
+
+
+@split
+@pytest.mark.parametrize("beam", [1, 4])
+def test_steps_past_the_doubling_equal_one_pass_among_reordered_beams(case, beam):
+    model = fast(randomised(case))
+    source = source_batch()[:1] if beam > 1 else source_batch()[:1].expand(4, -1)
+    steps = SMALLEST_ROOM + 8
+    target_in = torch.cat([shifted(sentence(steps, seed=n)) for n in range(4)])
+    orders = {5: [0, 1, 2, 3], 9: [1, 0, 2, 2], 20: [3, 3, 0, 1], 36: [0, 0, 2, 3]}
+    found = stepwise_log_probs(model, source, target_in, orders, beam)
+    for order in orders.values():
+        target_in = target_in[torch.tensor(order)]
+    expected = log_probs(model, source.expand(4, -1) if beam > 1 else source, target_in)
+    assert difference(found, expected) <= TOLERANCE
+
+
+@split
+def test_a_prepared_model_translates_as_before(case):
+    model = randomised(case)
+    source = source_batch(lengths=(7, 11, 4, 9))
+    expected = generated([model], source)
+    assert joint_of(model) is None
+    actual = generated([fast(model)], source)
+    assert joint_of(model) is not None
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+        assert abs(ours["score"] - theirs["score"]) <= 1e-5
+
+
+@split
+def test_a_layout_is_no_state(case, tmp_path):
+    model = randomised(case)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = fast(model).state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    torch.save(after, tmp_path / "fast.pt")
+    torch.save(before, tmp_path / "plain.pt")
+    size = {f.name: f.stat().st_size for f in tmp_path.iterdir()}
+    assert size["fast.pt"] < 1.01 * size["plain.pt"]
+
+
+def changed_in_place(model):
+    with torch.no_grad():
+        model.decoder.layers[0].self_attn.v_proj.weight.mul_(1.5)
+
+
+def an_optimiser_step(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model.get_normalized_probs(model(*batch_of_one()), log_probs=True)[..., 5].sum().backward()
+    optimizer.step()
+    model.zero_grad()
+
+
+def another_tensor(model):
+    projection = model.decoder.layers[0].self_attn.k_proj
+    projection.weight.data = projection.weight.data * 1.5
+
+
+def loaded(model):
+    model.load_state_dict(build(*SPLIT["rope"], seed=5).state_dict())
+
+
+def batch_of_one():
+    source = sentence(6)
+    return source, torch.tensor([6]), shifted(sentence(9))
+
+
+@pytest.mark.parametrize("change", [changed_in_place, an_optimiser_step, another_tensor, loaded])
+def test_a_joint_product_follows_its_parameters(change):
+    """Against a model of the same parameters that was never prepared."""
+    model = fast(randomised(SPLIT["rope"]))
+    source, _, target_in = batch_of_one()
+    before = stepwise_log_probs(model, source, target_in)
+    change(model)
+    fresh = build(*SPLIT["rope"], seed=1).eval()
+    fresh.load_state_dict({k: v.contiguous() for k, v in model.state_dict().items()})
+    found = stepwise_log_probs(model, source, target_in)
+    assert difference(found, stepwise_log_probs(fresh, source, target_in)) <= TOLERANCE
+    assert difference(found, before) > 1e-3
+
+
+@pytest.mark.parametrize("change", [copy.deepcopy, lambda m: m.double(), lambda m: m.bfloat16()])
+def test_a_model_that_was_copied_or_cast_projects_with_its_own_weights(change):
+    model = change(fast(randomised(SPLIT["rope"])))
+    attention = model.decoder.layers[0].self_attn
+    with torch.no_grad():
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+            projection.weight.mul_(1.5)
+        x = torch.randn(1, 2, attention.embed_dim, dtype=attention.q_proj.weight.dtype)
+        found, _ = attention(x, x, x, need_weights=False)
+        expected, _ = MultiheadAttention.forward(attention, x, x, x, need_weights=False)
+    tolerance = 2e-2 if x.dtype == torch.bfloat16 else TOLERANCE
+    assert x.dtype == found.dtype and difference(found, expected) <= tolerance
+
+
+def test_reordered_copies_of_a_sentence_are_what_they_were():
+    model = randomised(SPLIT["rope"])
+    source = source_batch(lengths=(7, 5))
+    out = model.encoder(source, src_lengths=torch.tensor([7, 5]))
+    out = model.encoder.reorder_encoder_out(out, torch.tensor([0, 0, 1, 1]))
+    within = model.encoder.reorder_encoder_out(out, torch.tensor([1, 1, 3, 2]))
+    assert within is out
+    left = model.encoder.reorder_encoder_out(out, torch.tensor([3, 2]))
+    assert torch.equal(left["encoder_out"][0], out["encoder_out"][0][:, 2:])
+    mixed = model.encoder.reorder_encoder_out(out, torch.tensor([0, 2, 1, 3]))
+    assert torch.equal(mixed["encoder_out"][0], out["encoder_out"][0][:, [0, 2, 1, 3]])
+    assert not mixed["beam_size"]
+
+
+def test_gradients_of_a_prepared_model_reach_all_three_projections():
+    model = randomised(SPLIT["rope"])
+    x = torch.randn(5, 2, model.decoder.layers[0].self_attn.embed_dim)
+
+    def gradients():
+        attention = model.decoder.layers[0].self_attn
+        weights = [p.weight for p in (attention.q_proj, attention.k_proj, attention.v_proj)]
+        output, _ = attention(x, x, x, need_weights=False)
+        return torch.stack(torch.autograd.grad(output.square().sum(), weights))
+
+    expected = gradients()
+    fast(model)
+    assert difference(gradients(), expected) <= 1e-4 * expected.abs().max()
