@@ -60,6 +60,7 @@ class Choice:
             gradient was asked for.
         num_times: over how many times they were estimated.
         iterations: that the parallel engine needed; 0 for others.
+        wide: whether its long segments did.
     """
 
     solver: str
@@ -68,6 +69,7 @@ class Choice:
     gradient_error: float | None
     num_times: int
     iterations: int = 0
+    wide: bool = True
 
     @property
     def good_enough(self) -> bool:
@@ -114,7 +116,16 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
     def estimate(solver: str, step: float, rows: int) -> Choice:
         own, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
         value_error, gradient_error = _errors(own, finer)
-        return Choice(solver, step, value_error, gradient_error, rows, own.iterations)
+        record = own.record
+        return Choice(
+            solver,
+            step,
+            value_error,
+            gradient_error,
+            rows,
+            record.iterations_needed,
+            record.wide_did,
+        )
 
     for solver, step in candidates:
         choice = estimate(solver, step, windows[0])
@@ -146,6 +157,7 @@ def _worse(one: Choice, other: Choice) -> Choice:
         value_error=max(one.value_error, other.value_error),
         gradient_error=gradient_error,
         iterations=max(one.iterations, other.iterations),
+        wide=one.wide and other.wide,
     )
 
 
@@ -154,7 +166,7 @@ class _Solution(NamedTuple):
 
     values: Tensor | None
     gradient: Tensor | None
-    iterations: int
+    record: SolveRecord
 
 
 def _solution(
@@ -173,10 +185,10 @@ def _solution(
             if inputs:
                 gradient = _functional_gradient(values, inputs)
     except FlowError:
-        return _Solution(None, None, record.iterations_needed)
+        return _Solution(None, None, record)
     # Where RK4 stood in, the engine that was asked gave nothing.
     found = None if record.fallbacks else values.detach()
-    return _Solution(found, gradient, record.iterations_needed)
+    return _Solution(found, gradient, record)
 
 
 def _errors(own: _Solution, finer: _Solution) -> tuple[float, float | None]:

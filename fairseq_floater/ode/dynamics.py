@@ -79,18 +79,16 @@ class PositionDynamics(RescaledModule):
     def coefficients(self) -> DynamicsCoefficients:
         """Return the coefficients in at least float32, differentiable, both scales folded in."""
         dtype = torch.promote_types(self.weight1.dtype, torch.float32)
-        weight1, bias1, weight2, bias2 = (
-            parameter.to(dtype) * self.lr_scale
-            for parameter in (self.weight1, self.bias1, self.weight2, self.bias2)
-        )
-        dim = self.dim
+
+        def layer(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            weight, bias = (self.scaled(parameter.to(dtype)) for parameter in (weight, bias))
+            # Their gradients are joined by one kernel; those of two slices would take five.
+            of_p, of_time = weight.split([self.dim, 1], dim=1)
+            time = of_time.squeeze(1)
+            return of_p, time if self.time_scale == 1 else time / self.time_scale, bias
+
         return DynamicsCoefficients(
-            w1=weight1[:, :dim],
-            time1=weight1[:, dim] / self.time_scale,
-            bias1=bias1,
-            w2=weight2[:, :dim],
-            time2=weight2[:, dim] / self.time_scale,
-            bias2=bias2,
+            *layer(self.weight1, self.bias1), *layer(self.weight2, self.bias2)
         )
 
     def forward(self, t: Tensor | float, p: Tensor) -> Tensor:

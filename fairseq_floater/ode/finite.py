@@ -9,6 +9,7 @@ float32 it stops by itself. torchdiffeq's adjoint goes back by a solve of its ow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -45,7 +46,7 @@ def is_finite(values: Tensor) -> bool:
     """Return whether all values are finite: one reduction and one transfer, as a rule."""
     # An infinity or a NaN anywhere makes the sum non-finite; a finite sum of finite values can
     # overflow float32, hence the second look.
-    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+    return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
 
 
 def check_trajectory(trajectory: Tensor, times: Tensor) -> None:

@@ -111,12 +111,13 @@ class FlowSolver:
             num_tokens: of the longest sentence of the batch; matters in training only.
         """
         self._num_updates = num_updates
-        due = False
+        due = self.record.fell_back  # another engine may do without
+        self.record.fell_back = False
         training &= p0.requires_grad or any(p.requires_grad for p in dynamics.parameters())
         if training:
             longest = max(self._longest, 1 << (num_tokens - 1).bit_length())
             period = _period(num_updates)
-            due = period != self._period or longest > self._longest
+            due |= period != self._period or longest > self._longest
             self._period, self._longest = period, longest
         if due or self._chosen is None:
             self._measured_at = num_updates
@@ -155,7 +156,7 @@ class FlowSolver:
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:
             choice = choose(dynamics, p0, times, training)
-            self.record.iterations = choice.iterations + 1
+            self.record.iterations, self.record.wide = choice.iterations + 1, choice.wide
             self._report(choice, training)
             return {**choice.options, "gradient": gradient}
         step = checked_step_size(solver, step, gradient)
@@ -164,6 +165,9 @@ class FlowSolver:
         if training and (self.error is None or solver not in TORCHDIFFEQ_SOLVERS):
             record = SolveRecord(look=True)
             error = step_halving_error(dynamics, p0, times, **engine, record=record)
+            if record.iterations_needed:
+                self.record.iterations = record.iterations_needed + 1
+                self.record.wide = record.wide_did
             # Where RK4 stood in, it was RK4's error.
             error = float("inf") if record.fallbacks else error
             self._report(Choice(solver, step, error, None, len(times)), training)

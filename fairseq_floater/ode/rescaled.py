@@ -26,6 +26,10 @@ class RescaledModule(nn.Module):
             raise ValueError(f"`lr_scale` must be positive, but is {lr_scale} instead.")
         self.lr_scale = float(lr_scale)
 
+    def scaled(self, parameter: Tensor) -> Tensor:
+        """Return theta of u, without a kernel where they are the same."""
+        return parameter if self.lr_scale == 1 else parameter * self.lr_scale
+
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "lr_scale"] = torch.tensor(self.lr_scale, dtype=torch.float64)

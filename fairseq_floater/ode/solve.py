@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_floater.ode.engines import ENGINES
 from fairseq_floater.ode.engines.rk4_hermite import solve_rk4_hermite
 from fairseq_floater.ode.finite import check_trajectory, watch_gradient
+from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.ode.solve_record import SolveRecord
 
 TORCHDIFFEQ_SOLVERS = tuple(name for name, e in ENGINES.items() if e.solve_adjoint is not None)
@@ -67,7 +69,8 @@ def solve(
     assert run is not None  # `checked_step_size` refuses it
     trajectory = p0.unsqueeze(0)
     if len(times) > 1:
-        trajectory = run(dynamics, p0, times, step_size, record or SolveRecord())
+        with exact_products():
+            trajectory = run(dynamics, p0, times, step_size, record or SolveRecord())
     check_trajectory(trajectory.detach(), times)
 
     def step(start: Tensor, interval: Tensor) -> Tensor:
@@ -147,11 +150,12 @@ def _checked_times(times: Tensor) -> Tensor:
         raise ValueError(
             f"`times` must have shape [N], N >= 1, but has {list(times.shape)} instead."
         )
-    if not bool(times.isfinite().all()):
+    values = times.numpy()  # each call of torch would count as much as one on a GPU
+    if not np.isfinite(values).all():
         raise ValueError("`times` must be finite, but holds a value that is not.")
-    steps = times.diff()
-    if len(steps) and float(steps.min()) <= 0:
-        i = int((steps <= 0).nonzero()[0])
+    not_ahead = np.diff(values) <= 0
+    if not_ahead.any():
+        i = int(not_ahead.argmax())
         raise ValueError(
             "`times` must be strictly increasing, but "
             f"times[{i + 1}] = {float(times[i + 1]):.6g} follows times[{i}] = {float(times[i]):.6g}."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -196,7 +197,8 @@ class FloaterPositions(FlowPositions, PositionSignal):
         if self.training and self.update_interval > 1:
             return self._solved_at_intervals(times, blocks)[:num_rows]
         p0 = self._initial_values(blocks)
-        return self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))[:num_rows]
+        rows = self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))
+        return rows if len(rows) == num_rows else rows[:num_rows]
 
     def compute_before(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
@@ -208,7 +210,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return rows[1:].flip(0)
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
-        num_tokens = round(self.clock.place(float(times[-1]))) + 1
+        num_tokens = round(self.clock.place(times.numpy()[-1])) + 1
         return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
 
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
@@ -231,10 +233,16 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     def times(self, num_rows: int, rows_per_token: int = 1) -> Tensor:
         """Return the times of token positions 0, 1/r, 2/r, ...: [N] float64 on the CPU."""
-        return self.clock.times(torch.arange(num_rows, dtype=torch.float64) / rows_per_token)
+        return _times(self.clock, num_rows, rows_per_token)
 
     def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
-        return torch.stack([block.initial() for block in blocks], dim=1)  # [S, L, C]
+        joined: Tensor = _Joined.apply(*(block.initial() for block in blocks))
+        return joined
+
+
+@lru_cache(maxsize=256)
+def _times(clock: Clock, num_rows: int, rows_per_token: int) -> Tensor:
+    return clock.times(torch.arange(num_rows, dtype=torch.float64) / rows_per_token)
 
 
 class _LastSolve:
@@ -259,6 +267,22 @@ class _LastSolve:
             with torch.no_grad():
                 self.rows = self.solver.solve(self.dynamics, self.p0, times, **self.engine)
         return self.rows[: len(times)]
+
+
+class _Joined(torch.autograd.Function):
+    """Stack the p(0) [S, C] of L blocks: [S, L, C].
+
+    Each block's gradient comes back in one piece; torch's own stack hands out strided ones, which are
+    copied block by block.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *starts: Tensor) -> Tensor:
+        return torch.stack(starts, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad.transpose(0, 1).contiguous().unbind()
 
 
 class _ZeroGradient(torch.autograd.Function):

@@ -20,7 +20,7 @@ class StartValues(RescaledModule):
     def initial(self) -> Tensor:
         """Return the start in at least float32, in the shape of ``values``."""
         dtype = torch.promote_types(self.values.dtype, torch.float32)
-        return self.values.to(dtype) * self.lr_scale
+        return self.scaled(self.values.to(dtype))
 
 
 class FlowPositions(PositionEncoder):

@@ -97,18 +97,31 @@ NEUTRAL = AttentionHooks()
 
 
 class PositionBias(NamedTuple):
-    """Add to each token's projection row ``positions`` [T, B or 1] of ``table`` [N, C]."""
+    """Add to each token's projection row ``positions`` [T, B or 1] of ``table`` [N, C].
+
+    Attributes:
+        table: the rows.
+        positions: of each token; [0]: token i of every sentence has row i.
+        has_own: whether the rows hold the projection's own bias already.
+    """
 
     table: Tensor
     positions: Tensor
+    has_own: bool = False
 
     def one_per_sentence(self, beam_size: int) -> PositionBias:
         """Keep the first of each sentence's copies, B of B * beam_size."""
-        return PositionBias(self.table, first_copies(self.positions, 1, beam_size))
+        return self._replace(positions=first_copies(self.positions, 1, beam_size))
 
     def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
         """Append the biases of ``other``'s tokens, for keys that are joined in time."""
-        positions = [self.positions, other.positions + len(self.table)]
+        places = [
+            bias.positions
+            if bias.positions.numel()
+            else torch.arange(len(bias.table), device=bias.table.device)[:, None]
+            for bias in (self, other)
+        ]
+        positions = [places[0], places[1] + len(self.table)]
         return PositionBias(
             torch.cat([self.table, other.table]),
             torch.cat([p.expand(-1, batch) for p in positions]),
@@ -134,8 +147,9 @@ class ProjectionBiases(AttentionHooks):
     def project_jointly(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
         if not self.biases:
             return super().project_jointly(weight, bias, x)
-        rows = [_read(*self.biases[stream]) for stream in "qkv"]
-        return _product(x, weight, torch.cat(rows, dim=-1) + bias)
+        biases = [self.biases[stream] for stream in "qkv"]
+        rows = torch.cat([_read(b.table, b.positions) for b in biases], dim=-1)
+        return _product(x, weight, rows if biases[0].has_own else rows + bias)
 
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
         of_keys = {s: self.biases[s].one_per_sentence(beam_size) for s in "kv" if s in self.biases}
@@ -155,8 +169,11 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
         projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
         return projected
     # That bias is added to whichever is fewer: to the table, so that its gradient is a sum over rows and
-    # not over tokens, or in a decoding step to the rows it reads.
-    if bias.positions.numel() < len(bias.table):
+    # not over tokens, or in a decoding step to the rows it reads. Where whole sentences pass, the stack
+    # has added those of all projections to the table at once.
+    if bias.has_own:
+        rows = _read(bias.table, bias.positions)
+    elif bias.positions.numel() < len(bias.table):
         rows = _read(bias.table, bias.positions) + own
     else:
         rows = _read(bias.table + own, bias.positions)
@@ -181,7 +198,7 @@ def _read(table: Tensor, positions: Tensor) -> Tensor:
 
 def first_copies(x: Any, batch_dim: int, beam_size: int) -> Any:
     """Keep the first of each sentence's copies along ``batch_dim`` of a tensor; None stays None."""
-    if x is None or x.size(batch_dim) == 1:  # the same for all
+    if x is None or x.dim() <= batch_dim or x.size(batch_dim) == 1:  # the same for all
         return x
     index = torch.arange(0, x.size(batch_dim), beam_size, device=x.device)
     return x.index_select(batch_dim, index)

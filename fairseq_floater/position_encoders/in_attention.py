@@ -177,7 +177,8 @@ class DistanceBias(AttentionPositions):
     def gathered(self, table: Tensor, at: At) -> Tensor:
         """Return the bias of each pair of tokens, [B or 1, H, T, S], from ``table`` [N, sides, H]."""
         rows = gather_rows(table.flatten(0, 1), self.signed_rows(at.distances))
-        return rows.permute(0, 3, 1, 2)
+        # Laid out as every block reads it.
+        return rows.permute(0, 3, 1, 2).contiguous()
 
 
 def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderSpec) -> Tensor:

@@ -63,14 +63,14 @@ class PositionSignal(PositionEncoder):
         Args:
             x: the stream.
             table: the block's rows, [N, C].
-            positions: the row of each token, [T, B or 1].
+            positions: the row of each token, [T, B or 1]; [0]: token i of every sentence has row i.
         """
         if self.joint is None:
             rows = gather_rows(table, positions)
             return x * rows if self.spec.combine == MULTIPLY else x + rows
         of_x, of_rows = self.joint.weight.chunk(2, dim=1)
         bias = self.joint.bias
-        if positions.numel() < len(table):  # a step of decoding: project what it reads alone
+        if 0 < positions.numel() < len(table):  # a step of decoding: project what it reads alone
             return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
 

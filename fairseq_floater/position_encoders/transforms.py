@@ -24,8 +24,12 @@ def token_positions(is_padding: Tensor) -> Tensor:
 
 
 def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
-    """Gather rows of ``table`` [N, C] by time-first ``positions`` [T, B or 1]: [T, B or 1, C]."""
-    return F.embedding(positions, table)
+    """Gather rows of ``table`` [N, C] by time-first ``positions`` [T, B or 1]: [T, B or 1, C].
+
+    Without any position, [0], token i of every sentence has row i: nothing is gathered, and no
+    gradient scattered.
+    """
+    return F.embedding(positions, table) if positions.numel() else table.unsqueeze(1)
 
 
 class At(NamedTuple):
@@ -113,6 +117,11 @@ class Tokens:
         changes, in_front = torch.stack([changes, is_padding[:, 0].any().long()]).tolist()
         at_ends = changes <= 1
         return cls(is_padding, True, at_ends, at_ends and not in_front, last_only, warp)
+
+    @property
+    def in_order(self) -> bool:
+        """Return whether slot i of every sentence may have row i: nothing looks at padding behind."""
+        return self.padding_behind and not self.last_only and self.warp is None
 
     def at(self, slots_do: bool) -> At:
         """Number the tokens; with ``slots_do``, by their slots where padding stands at the ends.

@@ -106,7 +106,8 @@ class PositionBiasedAttention(MultiheadAttention):
         q, scale = hooks.turn(q, "q", tables), hooks.scaling(self.head_dim)
         explicit = need_weights or before_softmax or hooks.needs_weights
         # In training fairseq's cross-attention drops out explicit weights, and so draws its numbers.
-        if not explicit and (incremental_state is not None or not static_kv):
+        draws = static_kv and self.training and self.dropout_module.p > 0
+        if not explicit and not draws:
             return self._merge(self._fused(q, keys, attn_mask, scale)), None
         scores = _scores(q * scale, keys, attn_mask)  # [B, H, T, S]
         if before_softmax:

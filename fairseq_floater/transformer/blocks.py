@@ -139,9 +139,9 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
 class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     """Extend fairseq's decoder layer by positions of both sides.
 
-    Of a signal's table [N, 4, C] three streams bias self-attention's q, k, v and one cross-attention's
-    q, by target position; ``source_table`` [N', 2, C] biases cross-attention's k and v by source
-    position. With `--cross-self-attention` the source's share of the joint keys takes the source biases.
+    Of a signal's four streams three bias self-attention's q, k, v and one cross-attention's q, by
+    target position; two others bias cross-attention's k and v, by source position. With
+    `--cross-self-attention` the source's share of the joint keys takes the source biases.
     """
 
     def build_self_attention(
@@ -179,8 +179,10 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         *tables: Tensor,
         need_attn: bool = False,
         need_head_weights: bool = False,
-        source_table: Tensor | None = None,
         source_positions: Tensor | None = None,
+        source_own: Tensor | None = None,
+        source_keys: Tensor | None = None,
+        source_values: Tensor | None = None,
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run the block, as fairseq's does, with positions.
@@ -191,12 +193,13 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         Args:
             self_attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
             tables: what the encoder of target positions prepared for this block.
-            source_table: a signal's rows of source positions.
-            source_positions: the row of each source token.
+            source_positions: the row of each source token; ``source_own``: whether rows hold the
+                projections' own biases; ``source_keys``, ``source_values``: the rows, [N', C].
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
         biases = _biases(self.positions, tables, (*QKV, "cross_q"))
-        source = tuple(tensor for tensor in (source_table, source_positions) if tensor is not None)
+        given = (source_positions, source_own, source_keys, source_values)
+        source = tuple(tensor for tensor in given if tensor is not None)
         source_biases = _biases(None, source, ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
@@ -274,17 +277,20 @@ def _hooks(part: nn.Module | None, biases: dict[str, PositionBias]) -> Attention
 def _biases(
     part: nn.Module | None, tables: Tables, streams: tuple[str, ...]
 ) -> dict[str, PositionBias]:
-    """Return the bias of each stream that a signal's table [N, S, C] has, by name.
+    """Return the bias of each stream that a signal has rows for, by name.
 
     Args:
         part: of the block; one that acts inside attention has no streams.
-        tables: the table and the row of each token, [T, B or 1], or nothing.
-        streams: names, in the table's order.
+        tables: as `PreparedSignal` lays them out, or nothing.
+        streams: names, in that order.
     """
     if isinstance(part, AttentionPart) or not tables:
         return {}
-    table, positions = tables
-    return {name: PositionBias(rows, positions) for name, rows in zip(streams, table.unbind(1))}
+    positions, own, *by_stream = tables
+    return {
+        name: PositionBias(rows, positions, has_own=bool(own.numel()))
+        for name, rows in zip(streams, by_stream)
+    }
 
 
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:

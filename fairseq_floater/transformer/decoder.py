@@ -28,10 +28,10 @@ from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.decoding_cache import changed_tokens, read_token
+from fairseq_floater.transformer.prepared import Prepared
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     WARP,
-    Prepared,
     all_blocks,
     attach_encoder,
     check_base_length,
@@ -42,7 +42,7 @@ from fairseq_floater.transformer.stack_positions import (
 from fairseq_floater.transformer.weight_layout import lay_out
 
 #: How a block takes the tensors of source positions.
-SOURCE_ARGUMENTS = ("source_table", "source_positions")
+SOURCE_ARGUMENTS = ("source_positions", "source_own", "source_keys", "source_values")
 
 
 class _Source(NamedTuple):

@@ -21,10 +21,10 @@ from fairseq_floater.position_encoders.warp import warp_of_source
 from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
+from fairseq_floater.transformer.prepared import Prepared
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     WARP,
-    Prepared,
     all_blocks,
     attach_encoder,
     check_base_length,

@@ -27,9 +27,9 @@ from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.sides import has_positions
-from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.transformer.prepared import Prepared, PreparedSignal
 
 # Where the encoder's output tells the decoder where training put the tokens.
 WARP = "position_warp"
@@ -124,47 +124,6 @@ def all_blocks(stack: Any) -> list[nn.Module]:
     return list(stack.layers.children())
 
 
-class Prepared:
-    """Hold what an encoder prepared for the blocks of a stack in one forward pass.
-
-    Subclasses say it for each kind of encoder; here a block gets nothing.
-    """
-
-    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
-        """Let positions enter the input ``x`` [T, B, C] of ``block``."""
-        return x
-
-    def tables(self, block: nn.Module) -> Tables:
-        """Return the tensors that ``block`` is called with."""
-        return ()
-
-    def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
-        """Return ``mask``, which is added to the logits of self-attention, as ``block`` needs it."""
-        return mask
-
-
-class PreparedSignal(Prepared):
-    """Hold the rows of a signal.
-
-    Attributes:
-        positions: [T, B or 1], the row of each token, time first as blocks hold their tokens.
-    """
-
-    def __init__(self, signal: PositionSignal, positions: Tensor, rows: dict[int, Tensor]):
-        self.positions = positions
-        self._signal = signal
-        self._hidden = signal.spec.target == HIDDEN
-        self._rows = rows  # [N, S, C] by id of the block
-
-    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
-        rows = self._rows.get(id(block)) if self._hidden else None
-        return x if rows is None else self._signal.enter(x, rows[:, 0], self.positions)
-
-    def tables(self, block: nn.Module) -> Tables:
-        rows = None if self._hidden else self._rows.get(id(block))
-        return () if rows is None else (rows, self.positions)
-
-
 class PreparedAttention(Prepared):
     """Hold the tables of positions inside attention, and the bias that the blocks share."""
 
@@ -247,9 +206,7 @@ def prepare(
     if tokens.last_only:  # a step reads its rows for all blocks at once
         table = table.index_select(0, at.queries[:, -1])
         at = at._replace(queries=torch.arange(len(table), device=table.device)[:, None])
-    # One backward pass joins what flows into all blocks' rows.
-    by_block = {id(block): rows for block, rows in zip(owners, table.unbind(2))}
-    return PreparedSignal(encoder, at.queries.T.contiguous(), by_block)
+    return PreparedSignal.of(encoder, table, owners, tokens, at)
 
 
 def with_base(cfg: Any, side: str) -> Any:

@@ -2,10 +2,12 @@
 
 import copy
 import math
+from typing import ClassVar
 
 import pytest
 import torch
 from test_ode import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.benchmark.flows import standard_flows
 from fairseq_floater.ode import PositionDynamics, SolveRecord, choose, solve
@@ -75,9 +77,8 @@ def test_quadrature_is_exact_for_cubics(steps):
     torch.testing.assert_close(powers[1], powers[0] @ powers[0])
 
 
-def by_plain_iteration(dynamics, p0, times, step):
+def by_plain_iteration(dynamics, p0, times, step, steps):
     """The same equations, segment by segment, solved by Picard's iteration under autograd."""
-    steps = round(6.4 / step)
     first, powers = quadrature(steps)
     x0, values, slopes = p0, [p0[None]], []
     count = math.ceil((float(times[-1]) - 1e-9) / step / steps)
@@ -85,7 +86,7 @@ def by_plain_iteration(dynamics, p0, times, step):
         t = step * (segment * steps + torch.arange(steps + 1, dtype=torch.float64))
         x = x0.expand(steps, *x0.shape)
         slope0 = dynamics(t[0], x0)
-        for _ in range(120):
+        for _ in range(40):
             inner = torch.stack([dynamics(time, point) for time, point in zip(t[1:], x)])
             shape = (steps, *[1] * x0.dim())
             x = x0 + step * (first.view(shape) * slope0 + torch.tensordot(powers[0], inner, dims=1))
@@ -98,11 +99,12 @@ def by_plain_iteration(dynamics, p0, times, step):
 
 
 @pytest.mark.parametrize("times", [TIMES[:70], UNEVEN], ids=["equidistant", "uneven"])
-def test_collocation_solves_its_equations_and_their_gradient(times):
+@pytest.mark.parametrize("wide", [True, False])
+def test_collocation_solves_its_equations_and_their_gradient(times, wide):
     dynamics, p0 = weak_flow(dim=4, rows=(2,))
-    record = SolveRecord()
+    record = SolveRecord(iterations=20, look=False, wide=wide)
     values = solve_collocation(dynamics, p0, times, 0.4, record)
-    expected = by_plain_iteration(dynamics, p0, times, 0.4)
+    expected = by_plain_iteration(dynamics, p0, times, 0.4, steps=64 if wide else 16)
     weights = torch.sin(torch.arange(values.numel(), dtype=values.dtype)).view_as(values)
     inputs = [p0, *dynamics.parameters()]
     gradients = torch.autograd.grad((values * weights).sum(), inputs)
@@ -135,6 +137,35 @@ def test_a_gradient_that_does_not_converge_is_rk4s(monkeypatch):
     (expected,) = torch.autograd.grad(solve(dynamics, p0, TIMES, step_size=0.1).sum(), p0)
     assert record.fallbacks == 1
     torch.testing.assert_close(gradient, expected)
+
+
+class Precision(TorchDispatchMode):
+    """Notes what products of float32 may lose on a GPU."""
+
+    seen: ClassVar[set] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name in ("aten::mm", "aten::addmm"):
+            self.seen.add(torch.backends.cuda.matmul.fp32_precision)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has no such setting"
+)
+@pytest.mark.parametrize("solver", ["adams", "collocation", "rk4_hermite"])
+def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(solver):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        dynamics, p0 = named_flow("small")
+        Precision.seen.clear()
+        with Precision():
+            solve(dynamics, p0, TIMES[:20], solver=solver).sum().backward()
+        assert Precision.seen == {"ieee"}
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # Without a look after each iteration, as on a GPU

@@ -110,7 +110,7 @@ def test_stretched_positions_count_in_tokens(lengths_measured):
         ({}, "cpu", ("adams", None)),
         ({"floater_step_size": 0.3}, "cpu", ("adams", 0.3)),
         ({"floater_step_size": 0.3}, "cuda", ("collocation", 0.3)),
-        ({"floater_step_size": 1.6}, "cuda", ("rk4_hermite", 1.6)),
+        ({"floater_step_size": 1.6}, "cuda", ("adams", 1.6)),
         ({"floater_solver": "rk4"}, "cuda", ("rk4", None)),
         ({"floater_solver": "collocation", "floater_step_size": 0.1}, "cpu", ("collocation", 0.1)),
     ],
@@ -181,6 +181,16 @@ def test_a_solve_that_rk4_did_over_is_said_in_the_log(caplog, monkeypatch):
     said = [r.getMessage() for r in caplog.records if "RK4 stands in" in r.getMessage()]
     assert len(said) == 3  # once a flow; then they are counted
     assert found.get_smoothed_values()["flow_fallbacks"] == 3
+
+
+def test_a_flow_that_rk4_did_over_is_measured_before_the_next_update(monkeypatch):
+    trained = model(floater_solver="collocation")
+    for update in (4, 5, 6):
+        if update == 5:
+            monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
+        with metrics.aggregate() as found:
+            step(trained, update=update)
+    assert found.get_smoothed_values()["flow_error_age"] == 0  # at 6, of no new period
 
 
 def test_statistics_are_in_fairseqs_training_log():

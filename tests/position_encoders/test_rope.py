@@ -32,6 +32,7 @@ from oracles import transformers_module
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.rope import turn_pairs
 
 every_side = pytest.mark.parametrize("side", SIDES)
 OPTIONS = {
@@ -242,3 +243,11 @@ def test_what_is_said_of_the_options():
 def test_options_that_turn_nothing_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         build("rope", target="attention", **options)
+
+
+def test_pairs_that_cannot_be_read_as_complex_numbers_turn_alike():
+    x = torch.randn(2, 3, 5, 9)[..., :8]  # rows begin at odd places
+    angles = torch.randn(5, 4)
+    turned = turn_pairs(x, angles.cos(), angles.sin())
+    expected = turn_pairs(x.contiguous(), angles.cos(), angles.sin())
+    torch.testing.assert_close(turned, expected, rtol=0, atol=1e-6)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import difference
+from helpers import build, difference, randomise_positions, source_batch, target_batch
 
 from fairseq_floater.position_encoders.hooks import AttentionHooks
 from fairseq_floater.transformer.attention import PositionBiasedAttention
@@ -157,3 +157,24 @@ def test_attention_drops_out_in_training_alone(attention):
     assert torch.equal(one, again)
     attention.train()
     assert difference(attention(x, x, x, need_weights=False)[0], one) > 1e-2
+
+
+@pytest.mark.parametrize("lengths", [(7, 12, 5), (9, 9, 9)], ids=["padded", "whole"])
+def test_rows_with_the_projections_own_bias_do_what_each_projection_does(lengths):
+    model = randomise_positions(build("floater", target="qkv", dropout=0.0)).train()
+    source, target = source_batch(lengths=lengths), target_batch(lengths=lengths)
+
+    def logits_and_gradient():
+        logits = model(source, source.ne(1).sum(1), target)[0][target.ne(1)]
+        parameter = model.decoder.layers[0].encoder_attn.v_proj.bias
+        return logits, torch.autograd.grad(logits.square().sum(), parameter)[0]
+
+    logits, gradient = logits_and_gradient()
+    for name, module in model.named_modules():
+        if name.endswith(("q_proj", "k_proj", "v_proj")):
+            module.register_forward_hook(
+                lambda *_: None
+            )  # whoever looks on gets the projection alone
+    expected, reference = logits_and_gradient()
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-4)

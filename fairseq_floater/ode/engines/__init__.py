@@ -9,8 +9,8 @@ from fairseq_floater.ode.engines import adams, collocation, reference, rk4_hermi
 ENGINES = {
     engine.name: engine
     for engine in (
-        adams.ENGINE,
         collocation.ENGINE,
+        adams.ENGINE,
         rk4_hermite.ENGINE,
         reference.RK4,
         reference.MIDPOINT,

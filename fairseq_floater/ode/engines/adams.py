@@ -30,6 +30,7 @@ from fairseq_floater.ode.engines.rk4_hermite import (
     rk4_step,
     rk4_step_back,
 )
+from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.ode.solve_record import SolveRecord
 
 # h_k, h_{k-1}, h_{k-2}, h_{k-3}: the integral over the next step of the cubic through them.
@@ -51,7 +52,7 @@ def solve_adams(
         step: grid spacing in units of time.
         record: counts evaluations.
     """
-    grid = HermiteGrid(times, step, p0)
+    grid = HermiteGrid.kept(times, step, p0)
     record.add(grid.num_steps + 1 + 3 * min(grid.num_steps, STARTING_STEPS))
     if isinstance(dynamics, PositionDynamics):
         return _TwoLayerAdams.apply(p0, grid, *dynamics.coefficients())
@@ -73,6 +74,7 @@ class _TwoLayerAdams(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @exact_products()
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, first_slopes, hidden, *coefficients = ctx.saved_tensors
         h, grid = DynamicsCoefficients(*coefficients), ctx.grid
@@ -95,7 +97,7 @@ class _TwoLayerAdams(torch.autograd.Function):
             at_values[k].addmm_(at_hidden[k], h.w1)
         accumulate_coefficients(
             total,
-            grid.times_like(values)[first:],
+            grid.times[first:],
             values[first:],
             hidden[first:],
             at_hidden[first:],
@@ -118,7 +120,7 @@ def _integrate_two_layers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute values, slopes and hidden layers [K + 1, R, C] on the grid, in place."""
     w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
-    t = grid.times_like(p0)[:, None]
+    t = grid.times[:, None]
     bias1, bias2 = t * h.time1 + h.bias1, t * h.time2 + h.bias2
     values = p0.new_empty(grid.num_steps + 1, *p0.shape)
     slopes, hidden = torch.empty_like(values), torch.empty_like(values)
@@ -152,6 +154,11 @@ ENGINE = Engine(
     default_step=0.1,
     auto_steps={
         "cpu": (0.4, 0.2, 0.1, 0.05, 0.025),
+        "cuda": (
+            0.1,
+            0.05,
+            0.025,
+        ),  # where the parallel engine does not converge: half of RK4's kernels
         "evaluation": (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125),
     },
     benchmark_steps=(0.1, 0.2, 0.4),

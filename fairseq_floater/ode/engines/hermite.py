@@ -8,6 +8,8 @@ which every engine has anyway; its error is of fourth order.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -61,23 +63,45 @@ class HermiteGrid:
         self._forward = _WeightedSums(rows, torch.stack(weights, dim=1), like)
         self._transposed = self._forward.transposed(2 * points)
 
+        grid_times = self.start + step * torch.arange(points, dtype=torch.float64)
+        #: times of all K + 1 grid points, and as many ones: [2, K + 1] in dtype and on device of ``like``
+        self.times_and_ones = constant_like(
+            torch.stack([grid_times, torch.ones_like(grid_times)]), like
+        )
+        self.times = self.times_and_ones[0]
+
+    @classmethod
+    def kept(cls, times: Tensor, step: float, like: Tensor, multiple: int = 1) -> Self:
+        """Return the grid from a store: copies of its numbers to a GPU cost as much as an iteration.
+
+        Arguments as for the class; ``times`` on the CPU.
+        """
+        key = times.numpy().tobytes()
+        return cls._made(key, step, like.dtype, like.device, multiple)
+
+    @classmethod
+    @lru_cache(maxsize=256)  # batches differ in length, and each flow has its own
+    def _made(
+        cls, times: bytes, step: float, dtype: torch.dtype, device: torch.device, multiple: int
+    ) -> Self:
+        numbers = torch.frombuffer(bytearray(times), dtype=torch.float64)
+        return cls(numbers, step, torch.empty(0, dtype=dtype, device=device), multiple)
+
     def time(self, k: int) -> float:
         """Return the time of grid point ``k``."""
         return self.start + k * self.step
 
-    def times_like(self, like: Tensor) -> Tensor:
-        """Return the times of all K + 1 grid points, in dtype and on device of ``like``."""
-        times = self.start + self.step * torch.arange(self.num_steps + 1, dtype=torch.float64)
-        return constant_like(times, like)
-
     def interpolate(self, values: Tensor, slopes: Tensor) -> Tensor:
         """Interpolate values and slopes [K + 1, ..., C] on the grid: [N, ..., C] at the requested times."""
-        return self._forward(torch.cat([values, slopes]))
+        return self.interpolate_joined(torch.cat([values, slopes]))
 
-    def transpose(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Transpose :meth:`interpolate`: gradient [N, ..., C] -> gradients of values and slopes."""
-        grad_values, grad_slopes = self._transposed(grad).chunk(2)
-        return grad_values, grad_slopes
+    def interpolate_joined(self, both: Tensor) -> Tensor:
+        """Interpolate values, and after them slopes, on the grid, [2 (K + 1), ..., C]: [N, ..., C]."""
+        return self._forward(both)
+
+    def transpose(self, grad: Tensor) -> Tensor:
+        """Transpose :meth:`interpolate`: gradient [N, ..., C] -> those of both, [2, K + 1, ..., C]."""
+        return self._transposed(grad).unflatten(0, (2, -1))
 
 
 class _WeightedSums:
@@ -94,7 +118,7 @@ class _WeightedSums:
             offsets = torch.cat([ends.new_zeros(1), ends[:-1]])
             rows, weights = rows[used], weights[used]
         self._cpu = (rows, weights, offsets)
-        self._like = like
+        self._like = like.new_empty(0)  # holds no graph
         self.rows = constant_like(rows, like, torch.int64)
         self.offsets = constant_like(offsets, like, torch.int64)
         self.weights = constant_like(weights, like)

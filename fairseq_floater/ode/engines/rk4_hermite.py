@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics, slope_in_place
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid
+from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.ode.solve_record import SolveRecord
 
 Slope = Callable[[float, Tensor], Tensor]
@@ -66,7 +67,7 @@ def solve_rk4_hermite(
         step: grid spacing; stability wants spectral radius * step < 2.78, accuracy < 0.2.
         record: counts evaluations.
     """
-    grid = HermiteGrid(times, step, p0)
+    grid = HermiteGrid.kept(times, step, p0)
     record.add(4 * grid.num_steps + 1)
     if isinstance(dynamics, PositionDynamics):
         return solve_two_layers(p0, grid, *dynamics.coefficients())
@@ -93,6 +94,7 @@ class _TwoLayerFlow(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @exact_products()
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, slopes, *coefficients = ctx.saved_tensors
         h, grid = DynamicsCoefficients(*coefficients), ctx.grid
@@ -100,7 +102,7 @@ class _TwoLayerFlow(torch.autograd.Function):
         total = [torch.zeros_like(c) for c in coefficients]
 
         # The last grid point has a slope but no step.
-        final = Stage(h, grid.times_like(values)[-1:], values[-1:])
+        final = Stage(h, grid.times[-1:], values[-1:])
         running = grad_values[-1] + final.pull_back(0, grad_slopes[-1])
         final.accumulate(total)
 
@@ -163,7 +165,7 @@ def rk4_stages(
 ) -> list[Stage]:
     """Recompute the four stages of the steps in ``chunk`` side by side from the grid values."""
     step = grid.step
-    t = grid.times_like(values)[chunk.start : chunk.stop]
+    t = grid.times[chunk.start : chunk.stop]
     p, f1 = values[chunk.start : chunk.stop], slopes[chunk.start : chunk.stop]
     first = Stage(h, t, p)
     second = Stage(h, t + step / 2, p + step / 2 * f1)

@@ -1,0 +1,73 @@
+"""Count the kernels that an update launches: aten calls that are not views.
+
+On a GPU each of them costs the host a few microseconds whatever its size, so that the many small
+ones of a flow can hold up an update whose products take no longer. The count does not depend on the
+width of a model, and can be taken on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq.trainer import Trainer
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_floater.benchmark.batches import Batch
+from fairseq_floater.ode import auto
+from fairseq_floater.position_encoders.flow import FlowPositions
+
+# They allocate, or only look at what is known of a tensor.
+WITHOUT_KERNEL = frozenset(
+    (
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+        *("alias", "detach", "lift_fresh", "promote_types", "set_", "_unsafe_view"),
+    )
+)
+# Updates before the one that is counted: the first chooses engines and fills stores.
+WARM_UP = 2
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        if not func.is_view and name not in WITHOUT_KERNEL:
+            self.calls[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def update_launches(trained: Trainer, batch: Batch) -> Counter[str]:
+    """Count what forward and backward pass of an update launch, by name; the optimiser takes no step."""
+    model, criterion = trained.model.train(), trained.criterion
+    counting = _Counting()
+    for number in range(WARM_UP + 1):
+        model.zero_grad(set_to_none=True)
+        if number < WARM_UP:
+            criterion(model, batch)[0].backward()
+            continue
+        with counting:
+            criterion(model, batch)[0].backward()
+    return counting.calls
+
+
+@contextmanager
+def engines_of_a_gpu(model: Any) -> Iterator[None]:
+    """Let the flows of a ``model`` on the CPU be solved as on a GPU: by its engines, looked at once."""
+    solvers = [m.solver for m in model.modules() if isinstance(m, FlowPositions)]
+    before, auto.CANDIDATES["cpu"] = auto.CANDIDATES["cpu"], auto.CANDIDATES["cuda"]
+    for solver in solvers:
+        solver.forget()
+        solver.record.look = False
+    try:
+        yield
+    finally:
+        auto.CANDIDATES["cpu"] = before
+        for solver in solvers:
+            solver.forget()
+            solver.record.look = None

@@ -1,0 +1,189 @@
+"""Iterate on one segment of `collocation.py`, in as few kernels and with as few looks as can be.
+
+Letters: n nodes after the segment's first, R rows, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_floater.ode.dynamics import DynamicsCoefficients
+from fairseq_floater.ode.engines.hermite import constant_like
+from fairseq_floater.ode.engines.quadrature import powers_of, quadrature
+
+_TINY = torch.finfo(torch.float32).tiny
+_Map = Callable[[Tensor], Tensor]
+
+
+class Iterated(NamedTuple):
+    """Hold where an iteration came to, [n, R, C], and the largest values of its residual and of that, [2]."""
+
+    x: Tensor
+    sizes: Tensor
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Say how long to iterate: ``count`` times without a look, or, where it is None, as long as is needed.
+
+    Attributes:
+        count: iterations to make; None to look after each.
+        most: iterations where each is looked at.
+        tolerance: of the residual, relative to the largest value.
+    """
+
+    count: int | None
+    most: int
+    tolerance: float
+
+    def run(self, advance: _Map, x: Tensor, correct: _Map | None) -> Iterated:
+        """Solve x = advance(x), from a guess.
+
+        Args:
+            advance: the equation's right side.
+            x: the guess.
+            correct: from what the equation leaves to what x lacks; None: the one for the other.
+        """
+        limit = self.most if self.count is None else self.count
+        for iterations in range(limit + 1):
+            new = advance(x)
+            looks = self.count is None or iterations == limit
+            residual = new - x if looks or correct else new
+            if looks:
+                both = torch.stack([residual, x]).flatten(1)
+                sizes = torch.linalg.vector_norm(both, math.inf, dim=1)
+                if iterations == limit or relative([sizes]) <= self.tolerance:
+                    break
+            x = x + correct(residual) if correct else new
+        return Iterated(x if correct else new, sizes, iterations)
+
+
+def relative(sizes: list[Tensor]) -> float:
+    """Return the largest residual relative to its x; NaN where one is. Waits for the device."""
+    joined = sizes[0] if len(sizes) == 1 else torch.cat(sizes)
+    ratios = [r / max(x, _TINY) for r, x in joined.view(-1, 2).tolist()]
+    return math.nan if any(map(math.isnan, ratios)) else max(ratios)
+
+
+class Nodes:
+    """Hold the numbers of n nodes: q0 and their times since the start [n, 1, 1], Q, Q^2, Q^4 ... [n, n].
+
+    Args:
+        steps: n.
+        step: grid spacing.
+        like: gives dtype and device.
+    """
+
+    def __init__(self, steps: int, step: float, like: Tensor):
+        first, powers = quadrature(steps)
+        self.first = constant_like(step * first, like)[:, None, None]
+        since_start = step * torch.arange(1, steps + 1, dtype=torch.float64)
+        self.since_start = constant_like(since_start, like)[:, None, None]
+        self.powers = [constant_like(step ** (2**j) * q, like) for j, q in enumerate(powers)]
+        # Sums over the nodes, plainly and by q0, in one product.
+        self.sums = torch.stack([torch.ones_like(self.first).flatten(), self.first.flatten()])
+
+
+@lru_cache(maxsize=16)
+def kept_nodes(steps: int, step: float, dtype: torch.dtype, device: torch.device) -> Nodes:
+    """Return the nodes from a store: copying their numbers to a GPU costs as much as an iteration."""
+    return Nodes(steps, step, torch.empty(0, dtype=dtype, device=device))
+
+
+class Segment:
+    """Solve one segment in place, and pull gradients back through it.
+
+    Args:
+        h: the flow.
+        nodes: of the segment.
+        known: values, slopes and hidden layers [n + 1, R, C] to be filled; the first value is known.
+        plain: whether to iterate without the Jacobian.
+    """
+
+    def __init__(
+        self, h: DynamicsCoefficients, nodes: Nodes, known: tuple[Tensor, ...], plain: bool
+    ):
+        self.h, self.nodes, self.plain = h, nodes, plain
+        self.values, self.slopes, self.hidden = known
+        self.jacobians: list[Tensor] = []
+
+    def solve(self, biases: tuple[Tensor, ...], iteration: Iteration) -> Iterated:
+        """Fill in what is not known; ``biases`` [n + 1, R, C] are both layers' at the nodes' times."""
+        x0 = self.values[0]
+        slope0 = self._evaluate(slice(0, 1), biases, x0[None])
+        # Into rooms of their own: broadcasting alone may lay nodes out last.
+        constant, guess = torch.empty_like(self.values[1:]), torch.empty_like(self.values[1:])
+        torch.addcmul(x0, self.nodes.first, slope0, out=constant)
+        torch.addcmul(x0, self.nodes.since_start, slope0, out=guess)
+
+        def advance(x: Tensor) -> Tensor:
+            return _over_nodes(
+                self.nodes.powers[0], self._evaluate(slice(1, None), biases, x), constant
+            )
+
+        found = iteration.run(advance, guess, None if self.plain else self._correct)
+        self.values[1:] = found.x
+        return found
+
+    def _evaluate(self, at: slice, biases: tuple[Tensor, ...], x: Tensor) -> Tensor:
+        hidden, slopes, bias1, bias2 = (
+            part[at].flatten(0, 1) for part in (self.hidden, self.slopes, *biases)
+        )
+        torch.addmm(bias1, x.flatten(0, 1), self.h.w1.T, out=hidden).relu_()
+        return torch.addmm(bias2, hidden, self.h.w2.T, out=slopes).view_as(x)
+
+    def _correct(self, residual: Tensor) -> Tensor:
+        if not self.jacobians:
+            is_open = (self.hidden[1:].flatten(0, 1) > 0).to(residual)
+            self.jacobians = powers_of(self.h.w2 @ (is_open.mean(0)[:, None] * self.h.w1))
+        for q, jacobian in zip(self.nodes.powers, self.jacobians):
+            residual = _over_nodes(q, residual @ jacobian.T, residual)
+        return residual
+
+    def _correct_back(self, residual: Tensor) -> Tensor:
+        for q, jacobian in zip(self.nodes.powers, self.jacobians):
+            residual = _over_nodes(q.T, residual @ jacobian, residual)
+        return residual
+
+    def pull_back(
+        self, gradient: Tensor, iteration: Iteration
+    ) -> tuple[Tensor, Tensor, Tensor, Iterated]:
+        """Pull a ``gradient`` of values and slopes, [2, n + 1, R, C], back to the first value [R, C].
+
+        Returns:
+            The gradient there, and those at the hidden layers, before the ReLU, and at the slopes.
+        """
+        h, is_open, back = self.h, self.hidden > 0, self.nodes.powers[0].T
+        at_values, at_slopes = gradient[:, 1:]
+        hidden, values = torch.empty_like(self.hidden), torch.empty_like(at_values)
+
+        def pull(slopes: Tensor, at: slice) -> Tensor:
+            """Pull the gradient of slopes back to before the ReLU."""
+            into = hidden[at].flatten(0, 1)
+            return torch.mm(slopes.flatten(0, 1), h.w2, out=into).mul_(is_open[at].flatten(0, 1))
+
+        def advance(slopes: Tensor) -> Tensor:
+            """Return the slopes' gradient: direct, and through the values they add up to."""
+            direct, into = at_values.flatten(0, 1), values.flatten(0, 1)
+            torch.addmm(direct, pull(slopes, slice(1, None)), h.w1, out=into)
+            return _over_nodes(back, values, at_slopes)
+
+        guess = _over_nodes(back, at_values, at_slopes)
+        found = iteration.run(advance, guess, None if self.plain else self._correct_back)
+        both = torch.addmm(gradient[:, 0].flatten(1), self.nodes.sums, values.flatten(1))
+        value0, slope0 = both.view(2, 1, *values.shape[1:])
+        at_start = torch.addmm(value0[0], pull(slope0, slice(0, 1)), h.w1)
+        return at_start, hidden, torch.cat([slope0, found.x]), found
+
+
+def _over_nodes(matrix: Tensor, x: Tensor, plus: Tensor) -> Tensor:
+    """Return plus + matrix x: [n, n] times [n, R, C]."""
+    return torch.addmm(plus.flatten(1), matrix, x.flatten(1)).view_as(x)

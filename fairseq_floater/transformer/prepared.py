@@ -1,0 +1,112 @@
+"""Hold what a position encoder prepared for the blocks of a stack in one forward pass.
+
+Letters: N rows of the table, L blocks that receive positions, S streams, C channels, B sentences, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.hooks import Tables, own_bias
+from fairseq_floater.position_encoders.signal import HIDDEN, QKV, PositionSignal
+from fairseq_floater.position_encoders.transforms import At, Tokens
+from fairseq_floater.transformer.blocks import (
+    PositionBiasedDecoderBlock,
+    PositionBiasedEncoderBlock,
+)
+
+
+class Prepared:
+    """Hold what an encoder prepared for the blocks of a stack in one forward pass.
+
+    Subclasses say it for each kind of encoder; here a block gets nothing.
+    """
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        """Let positions enter the input ``x`` [T, B, C] of ``block``."""
+        return x
+
+    def tables(self, block: nn.Module) -> Tables:
+        """Return the tensors that ``block`` is called with."""
+        return ()
+
+    def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
+        """Return ``mask``, which is added to the logits of self-attention, as ``block`` needs it."""
+        return mask
+
+
+class PreparedSignal(Prepared):
+    """Hold the rows of a signal.
+
+    Blocks take them as flat tensors: the row of each token, [T, B or 1], time first as they hold their
+    tokens, or [0] where token i of every sentence has row i; one number where rows hold the
+    projections' own biases, else none; and the rows of each stream, [N, C].
+    """
+
+    def __init__(
+        self,
+        signal: PositionSignal,
+        positions: Tensor,
+        rows: Mapping[int, Sequence[Tensor]],
+        has_own: bool,
+    ):
+        self._signal = signal
+        self._hidden = signal.spec.target == HIDDEN
+        self._positions, self._own = positions, positions.new_empty(int(has_own))
+        self._rows = rows  # of each stream, by id of the block
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        rows = self._rows.get(id(block)) if self._hidden else None
+        return x if rows is None else self._signal.enter(x, rows[0], self._positions)
+
+    def tables(self, block: nn.Module) -> Tables:
+        rows = None if self._hidden else self._rows.get(id(block))
+        return () if rows is None else (self._positions, self._own, *rows)
+
+    @classmethod
+    def of(
+        cls, signal: PositionSignal, table: Tensor, owners: list[nn.Module], tokens: Tokens, at: At
+    ) -> Self:
+        """Lay out the ``table`` [N, S, L, C] of ``signal`` for the L blocks ``owners``.
+
+        Args:
+            signal: whose rows they are.
+            table: rows.
+            owners: in the table's order.
+            tokens: of the batch.
+            at: where they stand.
+        """
+        flat = table.flatten(1, 2)  # streams, and in them blocks: [N, S * L, C]
+        streams, own = signal.spec.streams, None
+        if signal.spec.target == QKV and not tokens.last_only:
+            own = _own_biases(owners, streams)
+            flat = flat if own is None else flat + own
+        # One backward pass joins what flows into all rows.
+        rows, count = flat.unbind(1), len(owners)
+        in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
+        positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
+        by_block = {id(block): rows[n::count] for n, block in enumerate(owners)}
+        return cls(signal, positions, by_block, own is not None)
+
+
+def _own_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:
+    """Return the own biases of the signal's projections, stream by stream: [S * L, C].
+
+    None where they cannot be added to the rows ahead of the blocks: a projection has none, or is no plain
+    layer; a sharded block's are not all here; joint keys take rows of both sides.
+    """
+    whole = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
+    if any(not isinstance(b, whole) or getattr(b, "cross_self_attention", False) for b in owners):
+        return None
+    found = []
+    for stream in streams:
+        cross, _, name = stream.rpartition("_")
+        for block in owners:
+            attention = block.encoder_attn if cross else block.self_attn
+            found.append(own_bias(getattr(attention, f"{name}_proj")))
+    there = [own for own in found if own is not None]
+    return torch.stack(there) if len(there) == len(found) else None

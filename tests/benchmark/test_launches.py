@@ -1,0 +1,46 @@
+"""An update with FLOATER's exact gradient launches few more kernels than fairseq's own."""
+
+import pytest
+
+from fairseq_floater.benchmark.batches import dictionary, make_batches
+from fairseq_floater.benchmark.contestants import contestants, trainer
+from fairseq_floater.benchmark.launches import engines_of_a_gpu, update_launches
+from fairseq_floater.benchmark.settings import Settings
+
+BASE_WIDTH = 512
+
+
+def launches_of(tmp_path, length, width=32, encoders=("floater",), shortest=None):
+    """Kernels of an update of base depth by name of the contestant, the baseline first."""
+    # A flow as strong as at base width needs as many iterations as there.
+    scale = 0.01 * (BASE_WIDTH / width) ** 0.5
+    options = [f"--floater-init-scale {scale}"]
+    for side in ("encoder", "decoder"):
+        options += [f"--{side}-embed-dim {width}", f"--{side}-ffn-embed-dim {width}"]
+    settings = Settings(
+        encoders=encoders,
+        tokens=2 * length,
+        length=(shortest or length, length),
+        vocabulary=100,
+        model_options=" ".join(options).split(),
+    )
+    words = dictionary(settings.vocabulary)
+    batch = make_batches(settings, words, tokens=settings.tokens)[0]
+    found = {}
+    for contestant in contestants(settings, str(tmp_path)):
+        trained = trainer(contestant, words)
+        with engines_of_a_gpu(trained.model):
+            found[contestant.name] = sum(update_launches(trained, batch).values())
+    return found
+
+
+@pytest.mark.parametrize("shortest", [None, 40], ids=["whole", "padded"])
+@pytest.mark.parametrize("length", [64, 256])
+def test_an_update_launches_at_most_three_tenths_more_than_fairseqs(tmp_path, length, shortest):
+    found = launches_of(tmp_path, length, shortest=shortest)
+    assert found["fairseq"] < found["floater"] <= 1.3 * found["fairseq"], found
+
+
+def test_the_count_does_not_depend_on_the_width(tmp_path):
+    encoders = ("rope", "sinusoidal")
+    assert launches_of(tmp_path, 20, 32, encoders) == launches_of(tmp_path, 20, 64, encoders)
