@@ -4,12 +4,13 @@
 # usage: bash scripts/demo.sh [--work DIR] [--dry-run]
 #
 # English -> German number words, from nothing to a table in under ten minutes on two cores:
-#   plain                              fairseq's own Transformer: the donor of the three below, and
-#                                      the control of equal updates for the last
-#   floater-all-qkv                    FLOATER, all blocks, started from the donor and trained on
-#   sinusoidal-input-hidden            the donor trained on for the same updates
-#   learned-all-hidden                 learned tables, started from the donor, the same updates
-#   floater-all-hidden-scratch-nobase  FLOATER alone, no sinusoid, from random parameters
+#   plain                       fairseq's own Transformer: the donor of the next two, and the control
+#                               of equal updates for the last two
+#   floater-all-qkv             FLOATER, all blocks, started from the donor and trained on
+#   sinusoidal-input-hidden     the donor trained on for the same updates
+#   rope-all-attention-scratch  RoPE, from random parameters
+#   sinusoidal-all-hidden-scratch-nobase-position-stretch_0.5_2.5
+#                               the sinusoid at all blocks, from random parameters, on stretched positions
 # Scored on lines of trained length and on longer ones. A second run skips what is whole.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -18,17 +18,19 @@ from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
 CONFIG = USER_DIR.parent / "configs" / "numbers_en_de.yaml"
+STRETCHED = ("--position-stretch", "0.5:2.5")
 SYSTEMS = (
     System(PLAIN),
-    System("floater", target="hidden", base=False, scratch=True),
+    System("rope", scratch=True),
+    System("sinusoidal", base=False, scratch=True, options=STRETCHED),
     System("floater"),
     System("sinusoidal", "input"),
-    System("learned"),
 )
 _JOBS = 2  # one thread each: the models are too small to share one among cores
 _WHERE = """
-plain is fairseq's sinusoidal Transformer from random parameters: the donor, and the control of equal updates
-for floater-all-hidden-scratch-nobase; the other three trained on from it for equal updates.
+plain is fairseq's sinusoidal Transformer from random parameters: the donor of floater-all-qkv and of
+sinusoidal-input-hidden, which trained on from it for equal updates, and the control of the two others,
+which trained from random parameters for as many updates as plain.
 
 Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png
