@@ -19,6 +19,7 @@ import random
 import runpy
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ PRELOADED += ("torch.distributed.run", "torchdiffeq", "sacrebleu", "sentencepiec
 def python():
     """Start the process that is forked, and return the path of the command that asks for it."""
     folder = tempfile.mkdtemp(prefix="warm-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     own |= {"PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "ignore"}
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
@@ -47,7 +49,8 @@ def python():
         env=environment | own,
         start_new_session=True,
     )
-    server.stdout.readline()
+    atexit.register(server.stdin.close)  # till then somebody holds it
+    assert server.stdout.readline() == b"ready\n"
     command = Path(folder) / "python"
     client = shlex.join([sys.executable, "-IS", str(Path(__file__).with_name("warm_client.py"))])
     command.write_text(f'#!/bin/sh\nexec {client} {folder} "$@"\n')
