@@ -9,10 +9,11 @@ import torch
 
 torch.set_num_threads(1)
 
-# The files that take minutes, longest first: begun last, one of them would run alone at the end.
+# The files that take longest, in order: begun last, one of them would run alone at the end.
 LONGEST = (
-    *("test_preemption", "test_s2l_script", "test_scripts", "test_distributed"),
-    *("test_integration", "test_fairseq_compat", "test_integration_training", "test_wmt14"),
+    *("test_contract", "test_fairseq_compat", "test_integration", "test_integration_training"),
+    *("test_s2l_script", "test_roberta_training", "test_benchmark", "test_distributed"),
+    *("test_question_answering_training", "test_scripts", "test_faults_disk", "test_faults"),
 )
 
 
@@ -24,6 +25,31 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+_CHOICES = {}
+
+
+@pytest.fixture()
+def measured_once(monkeypatch):
+    """Measure equal flows for an engine once: hundreds of tests begin with the same few.
+
+    A choice is a function of all that the key holds; tests/ode measures anew.
+    """
+    from fairseq_floater.ode import flow_solver
+
+    def choose(dynamics, p0, times, training=True, measure=flow_solver.choose):
+        tensors = [*dynamics.state_dict().values(), p0.detach(), times]
+        wanted = [p.requires_grad for p in (*dynamics.parameters(), p0)]
+        values = [v for module in dynamics.modules() for v in vars(module).values()]
+        numbers = [v for v in values if isinstance(v, float | int)]
+        key = (type(dynamics), training, *wanted, *numbers)
+        key += tuple((t.dtype, t.shape, t.double().numpy().tobytes()) for t in tensors)
+        if key not in _CHOICES:
+            _CHOICES[key] = measure(dynamics, p0, times, training)
+        return _CHOICES[key]
+
+    monkeypatch.setattr(flow_solver, "choose", choose)
 
 
 def pytest_addoption(parser):

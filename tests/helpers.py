@@ -32,6 +32,10 @@ CASES = [
 every_case = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), CASES, ids=["-".join(case) for case in CASES]
 )
+# For what a table of all blocks shows of that of the first one, too.
+every_encoder = pytest.mark.parametrize(
+    ("encoder", "blocks", "target"), [c for c in CASES if c[1] == "all"], ids=lambda word: word
+)
 SIGNALS = [case for case in CASES if case[2] in ("qkv", "hidden")]
 every_signal_case = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), SIGNALS, ids=["-".join(case) for case in SIGNALS]
@@ -235,9 +239,9 @@ def gradients(model, seed=0):
     return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def generated(models, source):
+def generated(models, source, longest=25):
     """The four best hypotheses of every sentence, one after the other."""
-    generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=25)
+    generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=longest)
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}}
     with torch.no_grad():
         return [hypothesis for best in generator.generate(models, sample) for hypothesis in best]
@@ -256,17 +260,21 @@ def save_donor(path, *, arch="transformer_tiny", data=None, seed=3, **options):
     args = Namespace(arch=arch, **options)
     ARCH_CONFIG_REGISTRY[arch](args)
     args.max_source_positions = args.max_target_positions = 1024
-    task = Namespace(source_lang="en", target_lang="de", data=data)
+    task = {"source_lang": "en", "target_lang": "de", "data": data}
+    return save_state(
+        path, model, args, task, checkpoint={"maximize_best_checkpoint_metric": False}
+    )
+
+
+def save_state(path, model, args, task, **cfg):
+    """Write a checkpoint as fairseq's trainer does; ``cfg``: further sections of options."""
+    updates = {"num_updates": 7, "criterion_name": "x", "optimizer_name": "y"}
     state = {
         "args": None,
-        "cfg": {
-            "model": args,
-            "task": vars(task),
-            "checkpoint": {"maximize_best_checkpoint_metric": False},
-        },
+        "cfg": {"model": args, "task": task, **cfg},
         "model": model.state_dict(),
         "criterion": None,
-        "optimizer_history": [{"num_updates": 7, "criterion_name": "x", "optimizer_name": "y"}],
+        "optimizer_history": [{**updates, "lr_scheduler_state": {}}],
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 4}, "val_loss": 2.0},
         "last_optimizer_state": {"state": {}},

@@ -5,6 +5,7 @@ from argparse import Namespace
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from helpers import save_state
 
 WORDS = 30
 LONGEST = 32  # tokens
@@ -74,24 +75,7 @@ def save_model(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape))
-    given_task = task or {"_name": "masked_lm", "data": "elsewhere"}
-    state = {
-        "args": None,
-        "cfg": {
-            "common": {"tpu": False, "seed": 1},
-            "model": args,
-            "task": given_task,
-            "criterion": {"_name": criterion},
-        },
-        "model": model.state_dict(),
-        "criterion": None,
-        "optimizer_history": [
-            {"criterion_name": criterion, "optimizer_name": "adam", "num_updates": 1}
-        ],
-        "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 2}},
-    }
-    state["optimizer_history"][0]["lr_scheduler_state"] = {}
+    task = task or {"_name": "masked_lm", "data": "elsewhere"}
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state, path)
-    return path
+    common, criterion = {"tpu": False, "seed": 1}, {"_name": criterion}
+    return save_state(path, model, args, task, common=common, criterion=criterion)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import toy as toys
+import warm
 
 from fairseq_floater.experiments.info import collect
 from fairseq_floater.position_encoders import POSITION_ENCODERS
@@ -131,8 +132,12 @@ def test_fairseqs_commands_on_a_checkpoint_run_as_typed(tmp_path_factory, tmp_pa
     text = (ROOT / "docs" / "fairseq-commands.md").read_text()
     block = re.search(r"```bash\n(.*?)```", text, re.DOTALL)[1]
     commands = block[block.index("fairseq-generate") :]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = toys.environment(PATH=path)
+    for tool in ("generate", "validate", "interactive"):
+        command = tmp_path / f"fairseq-{tool}"
+        command.write_text(f'#!/bin/sh\nexec {warm.python()} -m fairseq_cli.{tool} "$@"\n')
+        command.chmod(0o755)
+    path = (str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"])
+    environment = toys.environment(PATH=os.pathsep.join(path))
     script = ["bash", "-euo", "pipefail", "-c", commands]
     output = toys.run(script, cwd=tmp_path, env=environment).stdout
     for result in (r"^BLEU +\d", r"valid on 'valid' subset \| loss", r"^D-0\t"):

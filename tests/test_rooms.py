@@ -160,4 +160,4 @@ def test_text_needs_no_torch():
         f"for name in {names}: importlib.import_module(name)\n"
         "print({'torch', 'fairseq'} & {*sys.modules})"
     )
-    assert run([sys.executable, "-c", code]).stdout == "set()\n"
+    assert run([sys.executable, "-c", code], new=True).stdout == "set()\n"

@@ -63,16 +63,15 @@ def environment(**changes):
 def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300, new=False):
     """Run a command to its end and return it; another exit code than ``code`` fails the test.
 
-    Signals, Python's own options and what happens at its exit need a ``new`` process (`warm.py`).
+    ``new`` is a process of Python's own start, not a forked one (`warm.py`).
     """
     __tracebackhide__ = True
     command = [str(word) for word in command]
-    how = {"cwd": cwd, "env": environment() if env is None else env, "timeout": timeout}
-    if warm.is_warm(command) and not new:
-        done = warm.run(command, stdin=stdin, **how)
-    else:
-        how |= {"capture_output": True, "text": True, "encoding": "utf-8"}
-        done = subprocess.run(command, input=stdin, **how)
+    if command[0] == sys.executable and not new:
+        command[0] = warm.python()
+    env = environment(FLOATER_PYTHON=warm.python()) if env is None else env
+    how = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": timeout}
+    done = subprocess.run(command, input=stdin, cwd=cwd, env=env, **how)
     if done.returncode != code:
         raise AssertionError(
             f"exit code {done.returncode} instead of {code}: {shlex.join(command)}\n"

@@ -1,76 +1,163 @@
-"""`python -m MODULE WORDS` without the five seconds in which a new process imports torch and fairseq.
+"""A Python that starts without the five seconds in which a new process imports torch and fairseq.
 
-Not a test file. A command is a process of its own, with its own arguments, environment, folder and exit
-code, forked from one that has imported both and nothing of this package; the module runs as `__main__`.
-What happens before that (options of Python itself), after it (`atexit`) and by signals needs a new process.
+Not a test file. :func:`python` is the path of a command for ``sys.executable``'s place. What it starts of
+fairseq, torchrun and this package, and scripts, are processes of their own, with their own arguments,
+environment, folder, descriptors and exit code, forked from one that has imported what is slow and nothing
+of this package; so is what such a process starts by its own ``sys.executable``. Signals are handed on, a
+kill ends both. All else is left to Python itself. Run as a script, this is the process that is forked.
 """
 
+import atexit
+import fcntl
+import functools
+import gc
+import importlib
+import json
 import logging
-import multiprocessing
 import os
+import random
 import runpy
+import select
+import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from multiprocessing import forkserver
+import threading
+import traceback
 from pathlib import Path
 
-_CONTEXT = multiprocessing.get_context("forkserver")
 # torch's optimisers import torch._dynamo, for two seconds, when the first one is made.
-_CONTEXT.set_forkserver_preload(
-    ["fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo", "sacrebleu"]
-)
+PRELOADED = ("matplotlib.pyplot", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
+PRELOADED += ("torch.distributed.run", "torchdiffeq", "sacrebleu", "sentencepiece")
 
 
-def is_warm(command):
-    """Whether ``command`` is one of fairseq's or ours, as ``python -m MODULE WORDS``."""
-    module = command[2].partition(".")[0] if len(command) > 2 else ""
-    return command[:2] == [sys.executable, "-m"] and module in ("fairseq_cli", "fairseq_floater")
+@functools.cache
+def python():
+    """Start the process that is forked, and return the path of the command that asks for it."""
+    folder = tempfile.mkdtemp(prefix="warm-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    own = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    own |= {"PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "ignore"}
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    server = subprocess.Popen(
+        [sys.executable, "-sP", __file__, folder],
+        stdin=subprocess.PIPE,  # its end is the end of this process
+        stdout=subprocess.PIPE,
+        env=environment | own,
+        start_new_session=True,
+    )
+    atexit.register(server.stdin.close)  # till then somebody holds it
+    assert server.stdout.readline() == b"ready\n"
+    command = Path(folder) / "python"
+    client = shlex.join([sys.executable, "-IS", str(Path(__file__).with_name("warm_client.py"))])
+    command.write_text(f'#!/bin/sh\nexec {client} {folder} "$@"\n')
+    command.chmod(0o755)
+    return str(command)
 
 
-def run(command, *, stdin, cwd, env, timeout):
-    """Run ``python -m MODULE WORDS`` to its end, as :func:`subprocess.run` does."""
-    _start_server(env)
-    with tempfile.TemporaryDirectory() as folder:
-        streams = [Path(folder) / name for name in ("stdin", "stdout", "stderr")]
-        streams[0].write_text(stdin, encoding="utf-8")
-        process = _CONTEXT.Process(target=_become, args=(command[2:], streams, cwd, env))
-        process.start()
-        try:
-            process.join(timeout)
-            if process.exitcode is None:
-                raise subprocess.TimeoutExpired(command, timeout)
-        finally:
-            if process.exitcode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.join()
-        output, messages = (path.read_text(encoding="utf-8") for path in streams[1:])
-    return subprocess.CompletedProcess(command, process.exitcode, output, messages)
+def serve(folder):
+    """Fork for every caller; return in the processes that become what they ask for: the words."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{folder}/socket")
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            os._exit(0)
+        caller, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            return accompanied(caller)
+        caller.close()
 
 
-def _start_server(env):
-    """Start the process that is forked, once, where it finds no GPU and one thread, as commands do."""
-    before = dict(os.environ)
-    os.environ.update(env)
+def accompanied(caller):
+    """Fork the command, and stay with the caller: hand on its signals and the command's end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    message, descriptors, _, _ = socket.recv_fds(caller, 1 << 20, 250)
+    request = json.loads(message)
+    command = os.fork()
+    if command == 0:
+        caller.close()
+        return become(request, descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ended = os.pidfd_open(command)
+    while ended not in select.select([ended, caller], [], [])[0]:
+        asked = caller.recv(1)
+        if asked:
+            os.kill(command, asked[0])
+        else:  # the caller was killed
+            os.killpg(command, signal.SIGKILL)
+            break
+    code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
     try:
-        forkserver.ensure_running()
+        caller.send(code.to_bytes(2, "big", signed=True))
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        os._exit(0)
 
 
-def _become(words, streams, cwd, env):
-    """Be the command: in the forked process, which ends with all that it starts."""
+def become(request, descriptors):
+    """Be the process that the caller stands for, up to what it runs."""
     os.setsid()
-    for number, path in enumerate(streams):
-        flags = os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY
-        os.dup2(os.open(path, flags), number)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  closed at the end
-    if cwd is not None:
-        os.chdir(cwd)
+    free = max(request["descriptors"]) + 1
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, free) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, number in zip(aside, request["descriptors"], strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for number in request["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(request["environment"])
+    of_folder = request["words"][0] in ("-m", "-c") and not os.environ.get("PYTHONSAFEPATH")
+    before = [request["folder"]] if of_folder else []
+    sys.path[:0] = before + os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.executable = request["python"]
+    sys.orig_argv = [sys.executable, *request["words"]]
+    random.seed()
+    return request["words"]
+
+
+def run(words):
+    """Run what a command line asks Python for; return the exit code."""
+    sys.argv = words[1:] if words[0] == "-m" else ["-c", *words[2:]] if words[0] == "-c" else words
+    try:
+        if words[0] == "-m":
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif words[0] == "-c":
+            exec(words[1], {"__name__": "__main__"})
+        else:
+            sys.path.insert(0, str(Path(words[0]).parent))
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    for name in PRELOADED:
+        importlib.import_module(name)
     logging.root.handlers.clear()  # fairseq's own message at its import has made one
-    sys.argv = ["-m", *words[1:]]
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    gc.freeze()
+    code = run(serve(sys.argv[1]))
+    # As Python ends, without its taking apart of all that was imported.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -68,14 +68,7 @@ def target_args(
     donor_arch = architecture(donor_args)
     if family_of(donor_arch) is not family or not hasattr(donor_args, "encoder_embed_dim"):
         raise CheckpointError(f"{donor} is no {family.name}: its architecture is {donor_arch!r}.")
-    parser = argparse.ArgumentParser(
-        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
-    family.ours.add_args(parser)
-    # fairseq's own defaults of some options would pass for the user's words.
-    unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
-    words = vars(parser.parse_args(list(options), unset))
-    explicit = argparse.Namespace(**{k: v for k, v in words.items() if v is not _UNSET})
+    explicit = _explicit_options(family, options)
     wanted = argparse.Namespace(**vars(explicit))
     _take_shape(wanted, donor_args, arch, family)
     ARCH_CONFIG_REGISTRY[arch](wanted)
@@ -89,9 +82,8 @@ def target_args(
             )
     merged = {**vars(donor_args), **vars(explicit), "arch": arch, "_name": arch}
     if family is ROBERTA and not hasattr(explicit, "max_positions"):
-        merged.pop(
-            "max_positions", None
-        )  # the length of the donor's table, whatever its options say
+        # The length of the donor's table, whatever its options say.
+        merged.pop("max_positions", None)
     # A donor trained with the plugin does not decide where the new model's positions come from.
     own = [option.dest for option in all_options()]
     own += ["no_token_positional_embeddings"] if donor_arch in family.architectures else []
@@ -101,6 +93,18 @@ def target_args(
     args = argparse.Namespace(**merged)
     ARCH_CONFIG_REGISTRY[arch](args)
     return args
+
+
+def _explicit_options(family: Family, words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a command line into the model's options that they name, and no defaults."""
+    parser = argparse.ArgumentParser(
+        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    family.ours.add_args(parser)
+    # fairseq's own defaults of some options would pass for the user's words.
+    unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
+    found = vars(parser.parse_args(list(words), unset))
+    return argparse.Namespace(**{k: v for k, v in found.items() if v is not _UNSET})
 
 
 def _take_shape(

@@ -27,8 +27,6 @@ def score(verbs: Any) -> None:
     text = "insist on BLEU after splitting compounds (made for German by itself, refused elsewhere)"
     add("--compound-split", action="store_const", const=True, help=text)
     add("--test-set", metavar="NAME", help="wmt14/full, wmt14: checks the line count")
-    text = "first see that the reference scores 100 on itself"
-    add("--self-check", dest="check_references", action="store_true", help=text)
     add_metric_options(parser)
 
 

@@ -172,29 +172,6 @@ def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
         )
 
 
-def self_check(
-    references: Sequence[str], language: str, *, tokenize: str = "13a", name: str = "references"
-) -> None:
-    """Check that raw references score 100.00 sacreBLEU against themselves.
-
-    Args:
-        references: raw lines.
-        language: of the references.
-        tokenize: the tokenizer, one of sacreBLEU's.
-        name: how errors call the references.
-
-    Raises:
-        ScoringError: they do not; says so where no line has the four tokens that BLEU counts.
-    """
-    _check_corpus(references, references, name, name)
-    found = corpus_score(bleu_metric(tokenize, _checked_language(language)), references, references)
-    # A perfect score is 100.00000000000004 in floating point.
-    if f"{found.score:.2f}" != "100.00":
-        hint = "; no line has 4 tokens, and BLEU averages over 1 to 4." * (found.totals[-1] == 0)
-        rule = f"`{name}` must score 100.00 BLEU against itself"
-        raise scoring_error(rule, f"scores {found.score:.2f}", hint)
-
-
 def run(
     hypotheses_path: FilePath,
     references_path: FilePath,
@@ -202,7 +179,6 @@ def run(
     target_language: str,
     format: str = "auto",
     remove_bpe: str | None = None,
-    check_references: bool = False,
     **options: Any,
 ) -> ScoreReport:
     """Read, check and score two files, as ``floater score`` does.
@@ -211,7 +187,6 @@ def run(
         hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
         references_path: raw references, one a line.
         target_language: of the references.
-        check_references: do :func:`self_check` first.
         options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap`` and ``seed`` of
             :func:`score`.
 
@@ -220,9 +195,6 @@ def run(
     """
     references = read_references(references_path)
     hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)
-    if check_references:
-        tokenize = options.get("tokenize", "13a")
-        self_check(references, target_language, tokenize=tokenize, name=str(references_path))
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
     return score(hypotheses, references, target_language=target_language, **options)
 

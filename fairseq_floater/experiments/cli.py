@@ -54,8 +54,8 @@ def run(verbs: Any) -> None:
             preparation=commands.preparation_of(args),
             **places,
         )
-        environment = {} if args.dry_run else use_gpus(asked.machines)
-        launcher = Launcher(dry_run=args.dry_run, environment=environment)
+        gpus = use_gpus(asked.machines, dry_run=args.dry_run)
+        launcher = Launcher(dry_run=args.dry_run, environment=gpus)
         with launcher.signals():
             Protocol(asked, launcher).run()
 

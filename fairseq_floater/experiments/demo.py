@@ -42,7 +42,7 @@ Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 def _run(work: Path, dry_run: bool) -> None:
     machines, experiment = Machines(len(visible_gpus())), Experiment(CONFIG)
-    environment = ONE_THREAD if dry_run else {**ONE_THREAD, **use_gpus(machines)}
+    environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
     screen = Screen(len(SYSTEMS))
     launcher = Launcher(dry_run=dry_run, screen=screen, environment=environment)
     runs = (Run(experiment, system, work, machines=machines) for system in SYSTEMS)

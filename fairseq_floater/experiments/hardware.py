@@ -106,8 +106,8 @@ def visible_gpus() -> list[str]:
     return [line.strip() for line in found.splitlines() if line.strip().isdigit()]
 
 
-def use_gpus(machines: Machines) -> dict[str, str]:
-    """Return the environment in which programs see no more GPUs than are asked for.
+def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
+    """Return the environment in which programs see no more GPUs than are asked for; in a dry run, none.
 
     fairseq takes all that it sees, and with --cpu starts a process for each: the tokens of an update
     would not be those that are recorded.
@@ -115,6 +115,8 @@ def use_gpus(machines: Machines) -> dict[str, str]:
     Raises:
         UserError: there are not so many.
     """
+    if dry_run:
+        return {}
     there, wanted = visible_gpus(), 0 if machines.on_cpu else machines.processes
     if wanted > len(there):
         raise UserError(

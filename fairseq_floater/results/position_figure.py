@@ -139,16 +139,7 @@ def plot_positions(
     model = build_model(state, args, checkpoint)
     trained = trained_lengths(trained_length, data, state, args)
     figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
-    stacks = STACKS if stack == "both" else (stack,)
-    found: list[Track | Term] = []
-    for name in stacks:
-        found += read_tracks(model, name, length, trained, figure.notes)
-        found += read_terms(model, name, length, trained)
-    if not found:
-        raise CheckpointError(
-            f"{checkpoint} has no position table to draw: {figure.model}. Before it sees words it "
-            "tells no positions apart."
-        )
+    found = _read(model, STACKS if stack == "both" else (stack,), length, figure)
     chosen = _selected(found, streams, blocks, figure.notes)
     tracks = [track for track in chosen if isinstance(track, Track)]
     terms = [term for term in chosen if isinstance(term, Term)]
@@ -162,6 +153,22 @@ def plot_positions(
     heading = [figure.title, *figure.notes]
     draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
     return figure
+
+
+def _read(
+    model: Any, stacks: Sequence[str], length: int | None, figure: PositionFigure
+) -> list[Track | Term]:
+    """Read all that can be drawn of ``stacks``; CheckpointError where that is nothing."""
+    found: list[Track | Term] = []
+    for name in stacks:
+        found += read_tracks(model, name, length, figure.trained_lengths, figure.notes)
+        found += read_terms(model, name, length, figure.trained_lengths)
+    if not found:
+        raise CheckpointError(
+            f"{figure.checkpoint} has no position table to draw: {figure.model}. Before it sees words "
+            "it tells no positions apart."
+        )
+    return found
 
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:

@@ -67,26 +67,9 @@ def attach_encoder(
     layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
-    is_there = has_positions(cfg, side)
-    spec = EncoderSpec(
-        streams=streams,
-        combine=cfg.position_combine if is_there else ADD,
-        heads=shape.attention_heads,
-        blocks=len(blocks),
-        dim=shape.embed_dim,
-        every_block=cfg.position_blocks == "all",
-        target=cfg.position_target,
-        side=side,
-        max_positions=cfg.max_source_positions if side == "source" else cfg.max_target_positions,
-        padding_idx=stack.padding_idx,
-        base_at_input=stack.embed_positions is not None,
-        options=encoder_options(cfg),
-        vocabulary=stack.embed_tokens.num_embeddings,
-        length_option=stack.length_option,
-        fills_length=stack.fills_length,
-    )
+    spec = _spec(stack, cfg, streams, side, shape)
     with torch.random.fork_rng(devices=[]):
-        name = cfg.position_encoder if is_there else NoPositions.name
+        name = cfg.position_encoder if has_positions(cfg, side) else NoPositions.name
         encoder = encoder_class(name, cfg.position_target)(spec)
         for index, block in zip(indices, blocks):
             part = encoder.build_block(index) if encoder.receives(index) else None
@@ -99,6 +82,27 @@ def attach_encoder(
             f"`--position-blocks input`, but are {layers_to_keep!r}: only layer 0 has positions."
         )
     setattr(stack, attribute, encoder)
+
+
+def _spec(stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any) -> EncoderSpec:
+    """Say what :func:`attach_encoder` builds, in the words of the encoders."""
+    return EncoderSpec(
+        streams=streams,
+        combine=cfg.position_combine if has_positions(cfg, side) else ADD,
+        heads=shape.attention_heads,
+        blocks=len(all_blocks(stack)),
+        dim=shape.embed_dim,
+        every_block=cfg.position_blocks == "all",
+        target=cfg.position_target,
+        side=side,
+        max_positions=cfg.max_source_positions if side == "source" else cfg.max_target_positions,
+        padding_idx=stack.padding_idx,
+        base_at_input=stack.embed_positions is not None,
+        options=encoder_options(cfg),
+        vocabulary=stack.embed_tokens.num_embeddings,
+        length_option=stack.length_option,
+        fills_length=stack.fills_length,
+    )
 
 
 def _kept_indices(layers_to_keep: str) -> list[int]:

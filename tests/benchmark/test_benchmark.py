@@ -345,7 +345,8 @@ def test_encoders_stand_side_by_side_beside_one_baseline():
 
 
 def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(solvers, "COMPARED", [("rk4", 0.02), ("adams", 0.1)])
+    monkeypatch.setattr(solvers, "COMPARED", [("rk4", 0.1), ("adams", 0.1)])
+    monkeypatch.setattr(solvers, "REFERENCE", "rk4 0.1")
     figure, as_json = tmp_path / "figure.png", tmp_path / "benchmark.json"
     words = ["benchmark", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
     threads = torch.get_num_threads()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from helpers import dictionary, difference, padded, save_donor, sentence
+from helpers import dictionary, difference, padded, save_donor, save_state, sentence
 from roberta_models import FLAGS, SHAPE, TINY, logits, roberta, save_as_of_2019
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
@@ -35,18 +35,7 @@ def save(path, model, arch="roberta", **options):
     """A checkpoint as fairseq's trainer writes it."""
     args = Namespace(arch=arch, **{**SHAPE, "max_positions": POSITIONS, **options})
     ARCH_CONFIG_REGISTRY[arch](args)
-    state = {
-        "args": None,
-        "cfg": {"model": args, "task": {"_name": "masked_lm"}},
-        "model": model.state_dict(),
-        "criterion": None,
-        "optimizer_history": [{"num_updates": 7, "criterion_name": "x", "optimizer_name": "y"}],
-        "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 4}, "val_loss": 2.0},
-        "last_optimizer_state": {"state": {}},
-    }
-    torch.save(state, path)
-    return path
+    return save_state(path, model, args, {"_name": "masked_lm"})
 
 
 @pytest.fixture()

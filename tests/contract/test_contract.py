@@ -17,6 +17,7 @@ from helpers import (
     build,
     difference,
     every_case,
+    every_encoder,
     every_target,
     generated,
     log_probs,
@@ -42,6 +43,7 @@ from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.row_range import PositionRangeError
 from fairseq_floater.position_encoders.signal import PositionSignal
 
+pytestmark = pytest.mark.usefixtures("measured_once")
 TABLES = [
     c for c in CASES if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
 ]
@@ -55,7 +57,10 @@ def _cases(cases):
 
 every_table = _cases(TABLES)
 every_signal = _cases([c for c in TABLES if c[2] in ("qkv", "hidden")])
-every_endless_table = _cases([c for c in TABLES if POSITION_ENCODERS[c[0]].inductive])
+every_endless_table = _cases(
+    [c for c in TABLES if POSITION_ENCODERS[c[0]].inductive and c[1] == "all"]
+)
+every_kept_table = _cases([c for c in TABLES if c[1] == "all"])
 
 
 def recorded(model, monkeypatch):
@@ -233,7 +238,7 @@ DROPS = {
 }
 
 
-@every_table
+@every_kept_table
 @pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
 def test_the_kept_table_is_dropped_by(encoder, blocks, target, drop, monkeypatch):
     model = visible(encoder, blocks, target)
@@ -257,19 +262,20 @@ UNANNOUNCED = {
 }
 
 
-@every_table
+@every_kept_table
 @pytest.mark.parametrize("change", UNANNOUNCED.values(), ids=UNANNOUNCED)
 def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, target, change):
     model = visible(encoder, blocks, target)
-    generated([model], source_batch())
+    generated([model], source_batch(), 2)
     change(model)
     fresh = build(encoder, blocks, target, seed=5).eval()
     fresh.load_state_dict(model.state_dict())
-    for one, other in zip(generated([model], source_batch()), generated([fresh], source_batch())):
+    found, expected = (generated([m], source_batch(), 2) for m in (model, fresh))
+    for one, other in zip(found, expected, strict=True):
         assert torch.equal(one["positional_scores"], other["positional_scores"])
 
 
-@every_case
+@every_encoder
 def test_evaluation_follows_fairseqs_adam(encoder, blocks, target):
     model = visible(encoder, blocks, target, dropout=0.0)
     batch = source_batch(), target_batch()
@@ -286,7 +292,7 @@ def test_evaluation_follows_fairseqs_adam(encoder, blocks, target):
     assert difference(after, before) > 0.01
 
 
-@every_case
+@every_encoder
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
     model = visible(encoder, blocks, target, dropout=0.0)
@@ -323,7 +329,7 @@ def test_ten_thousand_positions_with_a_bounded_time(encoder, blocks, target):
 # 4. Precision.
 
 
-@every_table
+@every_kept_table
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
 def test_half_precision_computes_in_float32_and_casts_last(
     encoder, blocks, target, dtype, monkeypatch
@@ -342,7 +348,7 @@ def test_half_precision_computes_in_float32_and_casts_last(
     assert difference(log_probs(model, *batch), log_probs(exact, *batch)) < 0.2
 
 
-@every_case
+@every_encoder
 def test_double_precision_works(encoder, blocks, target):
     model = visible(encoder, blocks, target)
     batch = source_batch(), target_batch()
@@ -350,7 +356,7 @@ def test_double_precision_works(encoder, blocks, target):
     assert difference(log_probs(model.double(), *batch), single) <= TOLERANCE
 
 
-@every_table
+@every_kept_table
 def test_autocast_leaves_the_table_alone(encoder, blocks, target):
     model = visible(encoder, blocks, target)
     expected = tables(model)

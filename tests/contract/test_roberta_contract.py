@@ -22,6 +22,7 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 
 # Those with a table of their own; with fairseq's sinusoid underneath, `sinusoidal` at the input adds none.
+pytestmark = pytest.mark.usefixtures("measured_once")
 TABLES = [
     c for c in CASES if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
 ]

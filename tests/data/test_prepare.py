@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
+import toy
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
@@ -368,13 +368,7 @@ def test_bad_options(raw: Path, options: tuple[str, ...]) -> None:
 
 
 def script(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable}
-    command = ["bash", str(SCRIPT), *map(str, arguments)]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == code, result.stderr
-    return result
+    return toy.run(["bash", SCRIPT, *arguments], code=code)
 
 
 @pytest.fixture(scope="module")
@@ -457,7 +451,8 @@ def test_a_dry_run_prints_commands_and_makes_nothing(numbers: Path, tmp_path: Pa
 
 
 def test_a_stopped_script_leaves_no_process(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from fairseq_floater.data import binarised; "
+    code = "import sys; sys.argv[0] = 'floater'; from pathlib import Path; "
+    code += "from fairseq_floater.data import binarised; "
     code += "binarised.binarise(Path(sys.argv[1]), ['bash', '-c', 'echo $$; exec sleep 60'])"
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     log = tmp_path / "binarise.log"

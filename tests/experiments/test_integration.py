@@ -72,8 +72,8 @@ def translated(toy, trained):
 
 
 # What an encoder itself does, contract, warm start and stored checkpoints test for every one; the path
-# differs by what it learns: a flow, a table of limited length, a recurrence.
-_LEARNING = ("floater", "learned", "rnn")
+# differs by what it learns: a flow, or a table of limited length.
+_LEARNING = ("floater", "learned")
 every_encoder = pytest.mark.parametrize(
     "encoder",
     [pytest.param(e, marks=[pytest.mark.slow] * (e not in _LEARNING)) for e in POSITION_ENCODERS],

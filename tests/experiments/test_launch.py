@@ -45,6 +45,7 @@ def test_a_failure_shows_the_end_of_the_log_and_names_it(tmp_path, capfd):
 
 PARENT = """
 import sys
+sys.argv[0] = "floater"  # which needs no fairseq
 from fairseq_floater.experiments.launch import Launcher
 launcher = Launcher()
 with launcher.signals():

@@ -103,7 +103,7 @@ def test_without_a_configuration_only_the_installation_is_checked(checked):
 
 def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(tmp_path):
     (tmp_path / "subword_nmt.py").write_text("raise ImportError('no such thing\\nsecond line')")
-    done = floater("info", "--check", env=environment(PYTHONPATH=str(tmp_path)), code=1, new=True)
+    done = floater("info", "--check", env=environment(PYTHONPATH=str(tmp_path)), code=1)
     assert "missing  subword-nmt    cannot be imported (no such thing). Run: " in done.stdout
     assert "-m pip install subword-nmt\n" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("not ready: 1 missing (subword-nmt)")

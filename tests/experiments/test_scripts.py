@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 import yaml
+from toy import environment
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "FLOATER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
 
 
 def run(script, *words, **options):
     command = ["bash", str(ROOT / "scripts" / script), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, **options)
+    env = environment(FLOATER_PYTHON=warm.python())
+    return subprocess.run(command, capture_output=True, text=True, env=env, **options)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
     command = ["bash", str(ROOT / "scripts" / "protocol.sh"), str(config), *map(str, words)]
     killed = subprocess.Popen(
         command,
-        env=ENVIRONMENT,
+        env=environment(),
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

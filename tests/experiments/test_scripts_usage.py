@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from test_scripts import ENVIRONMENT, ROOT, run
+from test_scripts import ROOT, run
+from toy import environment
 
 SOURCED = ("common.sh",)
 SCRIPTS = sorted(p for p in (ROOT / "scripts").glob("*.sh") if p.name not in SOURCED)
@@ -71,10 +72,10 @@ def test_a_script_uses_its_own_clone_whatever_is_installed_or_lies_around(tmp_pa
     subprocess.run(command, check=True)
     [packages] = (tmp_path / "venv").glob("lib/*/site-packages")
     (packages / "installed.pth").write_text("\n".join([str(other), *site.getsitepackages()]))
-    environment = {k: v for k, v in ENVIRONMENT.items() if k != "PYTHONPATH"}
-    environment["FLOATER_PYTHON"] = str(tmp_path / "venv" / "bin" / "python")
+    changed = environment(FLOATER_PYTHON=str(tmp_path / "venv" / "bin" / "python"))
+    changed.pop("PYTHONPATH", None)
     words = ["bash", ROOT / "scripts" / "protocol.sh", CONFIG, "--encoder", "learned", "--dry-run"]
-    done = subprocess.run(words, cwd=other, env=environment, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=other, env=changed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     commands = done.stdout.replace("\\", "")  # before a space of a path
     assert f"--user-dir {ROOT / 'fairseq_floater'} " in commands

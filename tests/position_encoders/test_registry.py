@@ -44,7 +44,7 @@ def test_the_help_of_the_options_is_made_from_the_registry():
 )
 def test_torch_is_imported_with_a_class_only(code, needs):
     code = f"import sys; sys.argv = ['floater']\n{code}\nprint({{'torch', 'fairseq'}} & {{*sys.modules}})"
-    assert run([sys.executable, "-c", code]).stdout == f"{needs or 'set()'}\n"
+    assert run([sys.executable, "-c", code], new=True).stdout == f"{needs or 'set()'}\n"
 
 
 def test_one_line_more_is_one_encoder_more(monkeypatch):

@@ -22,6 +22,7 @@ from helpers import (
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
+pytestmark = pytest.mark.usefixtures("measured_once")
 SOME = [c for c in CASES if c[0] != "none" and c[1] == "all"] + [("sinusoidal", "input", "hidden")]
 every_case = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), SOME, ids=["-".join(c) for c in SOME]

@@ -192,12 +192,12 @@ def run(script, *words, cwd):
 
 
 def shown(output):
-    """The commands that a dry run prints, as bash reads them: one list of words each."""
+    """The commands that a dry run prints, as bash reads them: one list of words each, no `> FILE`."""
     return [
         subprocess.run(
             ["bash", "-c", f'printf "%s\\0" {line}'], capture_output=True, text=True, check=True
         ).stdout.split("\0")[:-1]
-        for line in output.splitlines()
+        for line in (printed.partition(" > ")[0] for printed in output.splitlines())
     ]
 
 

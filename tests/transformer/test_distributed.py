@@ -207,7 +207,8 @@ def process_of_two(rank, folder):
 @pytest.fixture(scope="session")
 def of_two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp")
-    torch.multiprocessing.spawn(process_of_two, args=(str(folder),), nprocs=2)
+    start = torch.multiprocessing.start_processes
+    start(process_of_two, args=(str(folder),), nprocs=2, start_method="fork")
     return torch.load(folder / "found.pt", weights_only=True)
 
 
@@ -228,12 +229,11 @@ def test_torchs_own_ddp_gives_the_gradient_of_the_joined_batch(of_two_processes,
 # fairseq-train on the CPU, two batches an update: of one process, of two, of two nodes.
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-SETTINGS = {name: ("--position-encoder", name) for name in ("floater", "learned")}
-# A flow large enough to be seen from its first update on.
-SETTINGS["floater"] += ("--floater-init-scale", 0.1)
-# Under this seed one process needs further rows between two solves before the other does.
-INTERVAL = ("--floater-update-interval", 4, "--seed", 5)
-SETTINGS["floater-interval"] = (*SETTINGS["floater"], *INTERVAL)
+SETTINGS = {"learned": ("--position-encoder", "learned")}
+# A flow large enough to be seen from its first update on. Under this seed one process needs further rows
+# between two solves before the other does.
+SETTINGS["floater"] = ("--position-encoder", "floater", "--floater-init-scale", 0.1)
+SETTINGS["floater"] += ("--floater-update-interval", 4, "--seed", 5)
 
 # Runs of fairseq-train, one a line, in one process: importing torch and fairseq takes longer.
 SEVERAL = """

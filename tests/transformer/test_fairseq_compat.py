@@ -20,6 +20,7 @@ from helpers import (
     dictionary,
     difference,
     every_case,
+    every_encoder,
     every_signal_case,
     every_target,
     generated,
@@ -42,6 +43,7 @@ from helpers import (
 from omegaconf import OmegaConf
 
 # Models that are fairseq's Transformer: to the letter, and until the flow is trained.
+pytestmark = pytest.mark.usefixtures("measured_once")
 SAME = {
     "sinusoidal-input-hidden": ("sinusoidal", "input", "hidden"),
     **{f"floater-{b}-{t}": ("floater", b, t) for b in ("all", "input") for t in ("qkv", "hidden")},
@@ -182,14 +184,14 @@ def test_copies_in_another_order_are_not_taken_for_beams():
     assert difference(output[0], expected[0][order]) <= TOLERANCE
 
 
-@every_case
+@every_encoder
 def test_beams_and_ensembles(encoder, blocks, target):
     """A sentence's hypotheses do not depend on its batch, and scores are those of one pass."""
     models = [visible(encoder, blocks, target, seed=seed) for seed in (0, 1)]
     source = source_batch(lengths=(7, 11, 4))
-    together = generated(models, source)
+    together = generated(models, source, 10)
     for i, row in enumerate(source):
-        alone = generated(models, row[row.ne(PAD)][None])
+        alone = generated(models, row[row.ne(PAD)][None], 10)
         for ours, theirs in zip(together[4 * i : 4 * i + 4], alone, strict=True):
             assert ours["tokens"].tolist() == theirs["tokens"].tolist()
             assert abs(ours["score"] - theirs["score"]) <= TOLERANCE
@@ -219,7 +221,9 @@ def test_a_search_adds_the_sources_biases_once_and_keeps_one_key_a_sentence(monk
 # fairseq's options.
 
 
-CHECKPOINTED = [("checkpoint_activations", case) for case in CASES]
+# In the first block alone: of each kind of encoder one.
+MOST = [c for c in CASES if c[1] == "all" or c[0] in ("floater", "learned", "rope", "conv")]
+CHECKPOINTED = [("checkpoint_activations", case) for case in MOST]
 CHECKPOINTED += [
     ("offload_activations", ("floater", "all", target)) for target in ("qkv", "hidden")
 ]
@@ -251,7 +255,7 @@ def test_activation_checkpointing(option, case):
     assert difference(log_probs(twin, *batch), expected) == 0
 
 
-@every_case
+@pytest.mark.parametrize(("encoder", "blocks", "target"), MOST, ids=lambda word: word)
 def test_layerdrop_trains(encoder, blocks, target):
     options = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5, "dropout": 0.0}
     model = randomise_positions(build(encoder, blocks, target, **options))
@@ -363,13 +367,17 @@ def test_the_sinusoid_is_fairseqs(blocks, target):
     assert len(tables(model)) == (3 if target == "qkv" else 2 if blocks == "all" else 0)
 
 
+# Of a flow that is enlarged, the measured choice takes seconds.
+STRONG = {"floater_solver": "rk4_hermite"}
+
+
 @every_target
 def test_a_checkpoint_loads_under_another_learning_rate_scale(target):
     batch = source_batch(), target_batch()
-    saved = visible("floater", target=target, floater_lr_scale=4.0)
+    saved = visible("floater", target=target, floater_lr_scale=4.0, **STRONG)
     before = saved.state_dict()
     for scale, allowed in ((1.0, 1e-6), (4.0, 0), (0.3, TOLERANCE)):  # 0.3 rounds
-        model = build("floater", target=target, floater_lr_scale=scale, seed=5).eval()
+        model = build("floater", target=target, floater_lr_scale=scale, seed=5, **STRONG).eval()
         model.load_state_dict(copy.deepcopy(before), strict=True)
         assert difference(log_probs(model, *batch), log_probs(saved, *batch)) <= allowed
     one, four = (build("floater", target=target, floater_lr_scale=s).eval() for s in (1.0, 4.0))
@@ -378,7 +386,8 @@ def test_a_checkpoint_loads_under_another_learning_rate_scale(target):
 
 @every_target
 def test_an_exponential_moving_average_averages_the_flow(target):
-    model = randomise_positions(build("floater", target=target, floater_lr_scale=4.0)).train()
+    model = build("floater", target=target, floater_lr_scale=4.0, **STRONG)
+    randomise_positions(model).train()
     batch = source_batch(), target_batch()
     loss_of(model, *batch).backward()
     ema = EMA(model, EMAConfig(store_ema=True, ema_decay=0.75))
@@ -389,7 +398,7 @@ def test_an_exponential_moving_average_averages_the_flow(target):
     ema.step(model)
     for averaged, start in zip(ema.get_model().parameters(), first):
         torch.testing.assert_close(averaged.detach(), 1.5 * start)
-    fresh = build("floater", target=target, seed=5).eval().requires_grad_(False)
+    fresh = build("floater", target=target, seed=5, **STRONG).eval().requires_grad_(False)
     fresh.load_state_dict(ema.get_model().state_dict())
     assert difference(log_probs(ema.get_model(), *batch), log_probs(fresh, *batch)) <= 1e-6
 

@@ -287,7 +287,7 @@ def test_a_plain_checkout_is_what_user_dir_loads(toy, tmp_path):
     elsewhere.mkdir()
     words = toy.training(elsewhere / "out", "--arch", toys.ARCH, "--max-update", 2)
     command = [sys.executable, "-m", "fairseq_cli.train", *words, "--user-dir", copy]
-    done = toys.run(command, cwd=elsewhere, new=True)
+    done = toys.run(command, cwd=elsewhere)
     files = done.stderr.split("LOADED\n")[1].split()
     assert len(files) > 10
     assert all(Path(file).is_relative_to(copy) for file in files)

@@ -129,10 +129,11 @@ def test_a_step_keeps_no_more_after_many_tokens_than_after_one(case):
 def test_beams_and_ensembles(case):
     models = [seen(case, seed=seed) for seed in (0, 1)]
     source = source_batch(lengths=(7, 11, 4))
-    together = generated(models, source)
+    together = generated(models, source, 10)
     for i, row in enumerate(source):
         row = row[row.ne(PAD)][None]
-        for ours, theirs in zip(together[4 * i : 4 * i + 4], generated(models, row), strict=True):
+        alone = generated(models, row, 10)
+        for ours, theirs in zip(together[4 * i : 4 * i + 4], alone, strict=True):
             assert ours["tokens"].tolist() == theirs["tokens"].tolist()
             assert abs(ours["score"] - theirs["score"]) <= TOLERANCE
         best = together[4 * i]["tokens"][None]

@@ -95,12 +95,8 @@ def score(
     names = [files.name for files in systems]
     shown = {name: (labels or {}).get(name, name) for name in names}
     _check_systems(shown, short_systems, baseline)
+    _check_limit(length_limit)
     check_bootstrap(bootstrap, seed)
-    if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
-        raise UsageError(
-            "`--max-len-a` and `--max-len-b` must not be negative, nor above "
-            f"{LARGEST_LIMIT:,}, but are {length_limit}."
-        )
     split = SplitReport.read(split_dir)
     bleu = bleu_metric(tokenize, split.made_from["options"]["target"])
     # sacreBLEU knows the number of references, a part of the signature, once something is scored.
@@ -139,6 +135,14 @@ def _check_systems(
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
     if len(set(labels.values())) < len(labels):
         raise UsageError(f"`--label` must tell the systems apart, but they are {labels}.")
+
+
+def _check_limit(limit: tuple[float, float] | None) -> None:
+    if limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in limit):
+        raise UsageError(
+            "`--max-len-a` and `--max-len-b` must not be negative, nor above "
+            f"{LARGEST_LIMIT:,}, but are {limit}."
+        )
 
 
 class _TestSet:

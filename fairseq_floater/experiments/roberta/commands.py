@@ -79,9 +79,8 @@ def _run(args: argparse.Namespace) -> None:
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
     seed = args.seed if args.part == "finetune" else None
     asked = asked_of(args, experiment, system, donor=args.donor, seed=seed)
-    launcher = Launcher(
-        dry_run=args.dry_run, environment={} if args.dry_run else use_gpus(asked.machines)
-    )
+    gpus = use_gpus(asked.machines, dry_run=args.dry_run)
+    launcher = Launcher(dry_run=args.dry_run, environment=gpus)
     is_stage = args.part == "pretrain-flow"
     job: Steps = FlowStage(asked, launcher) if is_stage else FineTuning(asked, args.task, launcher)
     with launcher.signals():
