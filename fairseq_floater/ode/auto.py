@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics
-from fairseq_floater.ode.engines import ENGINES
+from fairseq_floater.ode.engines import engines_for
 from fairseq_floater.ode.finite import FlowError
 from fairseq_floater.ode.solve import error_by_halving, solve
 from fairseq_floater.ode.solve_record import SolveRecord
@@ -39,7 +39,7 @@ SHORTEST_WINDOW = 32
 
 def _candidates(case: str) -> tuple[tuple[str, float], ...]:
     """List engines and steps, from the fastest to the most robust."""
-    return tuple((e.name, step) for e in ENGINES.values() for step in e.auto_steps.get(case, ()))
+    return tuple((e.name, step) for e in engines_for(case) for step in e.auto_steps[case])
 
 
 # A CPU pays for each evaluation of h, a GPU for each round of them.

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_floater.ode import (
-    ENGINES,
     TORCHDIFFEQ_SOLVERS,
     Choice,
     Clock,
@@ -19,6 +18,7 @@ from fairseq_floater.ode import (
     solve,
     step_halving_error,
 )
+from fairseq_floater.ode.engines import engines_for
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,9 @@ def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]
     if solver != AUTO:
         return solver, step
     case = "cuda" if device == "cuda" else "cpu"
-    engines = (e for e in ENGINES.values() if case in e.auto_steps)
-    return next(e.name for e in engines if step is None or not step > e.coarsest_step), step
+    return next(
+        e.name for e in engines_for(case) if step is None or not step > e.coarsest_step
+    ), step
 
 
 def _period(num_updates: int) -> int:

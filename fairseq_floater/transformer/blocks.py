@@ -198,9 +198,8 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
         biases = _biases(self.positions, tables, (*QKV, "cross_q"))
-        given = (source_positions, source_own, source_keys, source_values)
-        source = tuple(tensor for tensor in given if tensor is not None)
-        source_biases = _biases(None, source, ("k", "v"))
+        source = (source_positions, source_own, source_keys, source_values)
+        source_biases = _biases(None, [t for t in source if t is not None], ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not self.self_attn.holds_keys(incremental_state):

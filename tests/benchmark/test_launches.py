@@ -21,10 +21,10 @@ def launches_of(tmp_path, length, width=32, encoders=("floater",), shortest=None
         encoders=encoders,
         tokens=2 * length,
         length=(shortest or length, length),
-        vocabulary=100,
+        vocabulary=(100,),
         model_options=" ".join(options).split(),
     )
-    words = dictionary(settings.vocabulary)
+    words = dictionary(100)
     batch = make_batches(settings, words, tokens=settings.tokens)[0]
     found = {}
     for contestant in contestants(settings, str(tmp_path)):

@@ -207,7 +207,7 @@ def test_bad_times_are_refused(times, words):
     [
         (
             {"solver": "euler"},
-            "collocation, adams, rk4_hermite, rk4, midpoint, dopri5, but is 'euler'",
+            "adams, collocation, rk4_hermite, rk4, midpoint, dopri5, but is 'euler'",
         ),
         ({"gradient": "none"}, "direct, adjoint, but is 'none'"),
         ({"gradient": "adjoint"}, "needs a solver of torchdiffeq"),

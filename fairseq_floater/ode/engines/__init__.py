@@ -4,16 +4,26 @@
 """
 
 from fairseq_floater.ode.engines import adams, collocation, reference, rk4_hermite
+from fairseq_floater.ode.engines.engine import Engine
 
-#: by name, in the order in which ``auto`` tries them
+#: by name
 ENGINES = {
     engine.name: engine
     for engine in (
-        collocation.ENGINE,
         adams.ENGINE,
+        collocation.ENGINE,
         rk4_hermite.ENGINE,
         reference.RK4,
         reference.MIDPOINT,
         reference.DOPRI5,
     )
 }
+
+
+def engines_for(case: str) -> list[Engine]:
+    """Return the engines that ``auto`` tries for a ``case`` (`Engine.auto_steps`), in that order.
+
+    Those that begin with a coarse step come first: they are the fastest there.
+    """
+    found = [engine for engine in ENGINES.values() if case in engine.auto_steps]
+    return sorted(found, key=lambda engine: -engine.auto_steps[case][0])
