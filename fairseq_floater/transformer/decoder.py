@@ -128,8 +128,6 @@ class FloaterDecoder(TransformerDecoderBase):
         source = _Source.read(encoder_out)
         one_step = incremental_state is not None
         first: Any = all_blocks(self)[0]
-        if incremental_state is not None and first.self_attn.has_weights:  # it keeps keys, not sums
-            read_token(incremental_state, len(prev_output_tokens), prev_output_tokens.device)
         is_padding = prev_output_tokens.eq(self.padding_idx)
         warp = None if source.warp is None else source.warp.of_target(is_padding)
         tokens = Tokens.read(is_padding, one_step, warp)
@@ -140,6 +138,9 @@ class FloaterDecoder(TransformerDecoderBase):
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
         source_positions = self._prepared_source(source, incremental_state, embedded.dtype)
+        # After them: to encoders, a batch begins where the state is empty.
+        if incremental_state is not None and first.self_attn.has_weights:  # it keeps keys, not sums
+            read_token(incremental_state, len(prev_output_tokens), prev_output_tokens.device)
         x = positions.enter(embedded.transpose(0, 1), first)  # [T, B, C]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
