@@ -178,7 +178,7 @@ def warm_start(
             plain = without_our_positions(own, parameters, ours, family, keep_rows=keep_rows)
         args, model = build(plain)
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
-    _copy(model, plain.state, donor, report)
+    _copy(model, dict(plain.state), donor, report)  # fairseq renames what is old in place
     report.ignored += [name for name in parameters if name not in plain.state] + heads
     if has_base(args) and _LEARNED_BASE in plain.state and _LEARNED_BASE not in parameters:
         report.notes.append(_TABLE_NOTE)
