@@ -44,6 +44,7 @@ from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.time_left import seconds_left
+from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
@@ -213,13 +214,13 @@ class LengthComparison(TableRunner[Cell]):
 
 
 def systems_of(
-    experiment: Experiment, *, encoders: str | None, start: str, stretch: str | None
+    experiment: Experiment, *, encoders: Sequence[str] | None, start: str, stretch: str | None
 ) -> list[ListedSystem]:
     """Return the systems of a comparison.
 
     Args:
         experiment: the configuration, with a section ``s2l``; its baseline is always among them.
-        encoders: ``all`` or names with commas; None for the configuration's systems.
+        encoders: registered names; None for the configuration's systems.
         start: ``scratch`` or ``donor``, of ``encoders``.
         stretch: LOW:HIGH; also each system that takes it under ``--position-stretch``; None: not.
     """
@@ -243,7 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/compare.sh", allow_abbrev=False)
     add_config(parser)
     add_table_options(parser)
-    parser.add_argument("--encoders", metavar="NAMES")
+    parser.add_argument("--encoders", type=encoder_names, metavar="NAMES")
     parser.add_argument("--start", choices=("scratch", "donor"), default="scratch")
     parser.add_argument("--stretch", metavar="LOW:HIGH")
     parser.add_argument("--seeds", type=seeds)

@@ -14,33 +14,22 @@ from dataclasses import replace
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import ListedSystem, ShortToLong
 from fairseq_floater.experiments.system import PLAIN, System, system_from_words
-from fairseq_floater.position_encoders.registry import ENCODERS, POSITION_ENCODERS
+from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
 
-ALL = "all"
 
-
-def forms_of(encoders: str, *, scratch: bool) -> list[ListedSystem]:
-    """Return the systems of encoders that are named with commas, or of all.
+def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
+    """List the systems of registered ``encoders``, in the forms that their classes declare.
 
     From random parameters nothing stands underneath a signal, so that it alone says where a token is;
     from a donor fairseq's sinusoid stays, as in the paper.
 
     Args:
-        encoders: ``all``, or registered names.
+        encoders: names.
         scratch: train from random parameters, else from the donor.
-
-    Raises:
-        UsageError: a name that is none.
     """
-    names = list(ENCODERS) if encoders == ALL else encoders.split(",")
     found = []
-    for name in names:
-        if name not in ENCODERS:
-            known = ", ".join((ALL, *ENCODERS))
-            raise UsageError(
-                f"`--encoders` must be names with commas of {known}, but has {name!r} instead."
-            )
+    for name in encoders:
         for form in POSITION_ENCODERS[name].forms:
             system = replace(system_from_words(f"--encoder {name} {form}"), scratch=scratch)
             found.append(listed(replace(system, base=not (scratch and system.joins_base))))

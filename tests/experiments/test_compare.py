@@ -1,5 +1,6 @@
 """scripts/compare.sh: the systems it makes of the registry, what it leaves to others, the time left."""
 
+import argparse
 import os
 import shlex
 from functools import partial
@@ -18,7 +19,11 @@ from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import system_from_words
 from fairseq_floater.experiments.time_left import seconds_left
-from fairseq_floater.position_encoders.registry import ENCODERS, POSITION_ENCODERS
+from fairseq_floater.position_encoders.registry import (
+    ENCODERS,
+    POSITION_ENCODERS,
+    encoder_names,
+)
 
 CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
 STRETCH = "0.5:2.5"
@@ -33,7 +38,7 @@ SINUSOID, ROPE, T5 = (
 
 
 def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
-    forms = forms_of("all", scratch=True)
+    forms = forms_of(tuple(ENCODERS), scratch=True)
     assert {system.run.encoder for system in forms} == set(ENCODERS)
     experiment = Experiment(CONFIG)
     for system in forms:
@@ -44,7 +49,7 @@ def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
 
 @pytest.mark.parametrize("start", ["scratch", "donor"])
 def test_forms_have_names_labels_and_options_of_their_own(start):
-    forms = with_stretched(forms_of("all", scratch=start == "scratch"), STRETCH)
+    forms = with_stretched(forms_of(tuple(ENCODERS), scratch=start == "scratch"), STRETCH)
     for distinct in ("name", "label"):
         assert len({getattr(system.run, distinct) for system in forms}) == len(forms)
     for system in forms:
@@ -53,7 +58,7 @@ def test_forms_have_names_labels_and_options_of_their_own(start):
 
 
 def test_forms_differ_in_nothing_but_the_encoder():
-    forms = {system.run.name: system.run for system in forms_of("all", scratch=True)}
+    forms = {system.run.name: system.run for system in forms_of(tuple(ENCODERS), scratch=True)}
     # Fairseq's own Transformer keeps its sinusoid; underneath other signals nothing stands.
     assert {name for name, run in forms.items() if run.joins_base and run.base} == set()
     assert forms[SINUSOID].base and not forms["sinusoidal-all-hidden-scratch-nobase"].base
@@ -62,7 +67,12 @@ def test_forms_differ_in_nothing_but_the_encoder():
 
 
 def test_no_vector_is_for_a_distance_that_training_does_not_have():
-    chosen = systems_of(Experiment(CONFIG), encoders="t5,shaw", start="scratch", stretch=STRETCH)
+    chosen = systems_of(
+        Experiment(CONFIG),
+        encoders=("t5", "shaw"),
+        start="scratch",
+        stretch=STRETCH,
+    )
     near = {s.run.name for s in chosen}
     assert {T5, "shaw-all-attention-scratch"} < near
     # Stretched by 2.5 training has distances of 2.5 * 23.
@@ -73,7 +83,7 @@ def test_no_vector_is_for_a_distance_that_training_does_not_have():
 
 
 def test_a_stretched_twin_follows_each_system_that_takes_it():
-    forms = forms_of("all", scratch=True)
+    forms = forms_of(tuple(ENCODERS), scratch=True)
     stretched = {s.run.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
     assert stretched == {name for name, cls in POSITION_ENCODERS.items() if cls.continuous}
     # A system that is listed already, and one whose base would stay in place, get no twin.
@@ -84,14 +94,14 @@ def test_a_stretched_twin_follows_each_system_that_takes_it():
     for wrong in ("2", "0:1"):
         with pytest.raises(UsageError, match="`--position-stretch` must be LOW:HIGH"):
             with_stretched(listed, wrong)
-    with pytest.raises(UsageError, match="`--encoders` must be names .* but has 'fourier' instead"):
-        forms_of("rope,fourier", scratch=True)
+    with pytest.raises(argparse.ArgumentTypeError, match="some of .* but is 'rope,fourier'"):
+        encoder_names("rope,fourier")
 
 
 def test_the_baseline_is_always_compared():
     chosen = partial(systems_of, Experiment(CONFIG), start="scratch", stretch=None)
-    assert [s.run.name for s in chosen(encoders="t5,rope")] == [SINUSOID, T5, ROPE]
-    names = [s.run.name for s in chosen(encoders="sinusoidal")]
+    assert [s.run.name for s in chosen(encoders=("t5", "rope"))] == [SINUSOID, T5, ROPE]
+    names = [s.run.name for s in chosen(encoders=("sinusoidal",))]
     assert names == [SINUSOID, "sinusoidal-all-hidden-scratch-nobase"]
     assert chosen(encoders=None) == Experiment(CONFIG).s2l.listed()
 
@@ -127,7 +137,12 @@ def compare(tmp_path):
         more = ("--work", str(tmp_path / "w"), "--processes", "0", "--jobs", "1")
         args = _parser().parse_args([str(CONFIG), *more, *words])
         args.seeds, experiment = args.seeds or [1], Experiment(CONFIG)
-        systems = systems_of(experiment, encoders="t5,rope", start=args.start, stretch=None)
+        systems = systems_of(
+            experiment,
+            encoders=("t5", "rope"),
+            start=args.start,
+            stretch=None,
+        )
         every = [Cell(system) for system in systems]
         runner = LengthComparison(args, launcher, experiment, every)
         chosen = select(every, args.only)
