@@ -14,11 +14,10 @@ from fairseq_floater.position_encoders.relative_flow import (
     FlowStart,
     row_width,
 )
-from fairseq_floater.position_encoders.rotation_flow import RotationFlowPositions
-
-# Largest initial frequency, radians a unit of ln(1 + |d|): half a turn from a token to its neighbour's
-# neighbour's, and two turns up to 60 tokens.
-FREQUENCY = 3.0
+from fairseq_floater.position_encoders.rotation_flow import (
+    RotationFlowPositions,
+    largest_frequency,
+)
 
 
 class RelativeRotationPositions(DistanceFlow):
@@ -44,7 +43,7 @@ class RelativeRotationPositions(DistanceFlow):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        largest = options["rotation_frequency"] or FREQUENCY
+        largest = largest_frequency(options, target)
         return f"{super().describe(options, target)}, frequencies up to {largest} at the start"
 
     def __init__(self, spec: EncoderSpec):
@@ -55,7 +54,7 @@ class RelativeRotationPositions(DistanceFlow):
                 f"--position-encoder rotation_flow turns pairs of channels, but has {width} with "
                 "--position-target relative: an even number of heads (bias) or an even width of a head."
             )
-        largest = spec.options["rotation_frequency"] or FREQUENCY
+        largest = largest_frequency(spec.options, spec.target)
         planes = torch.arange(1, width // 2 + 1)
         self.frequencies = nn.Parameter(largest * planes / len(planes))
 

@@ -19,13 +19,17 @@ from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoi
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
 DELTA = 0.1
-# Largest initial frequency, radians a token.
-FREQUENCY = 0.3
+# Largest initial frequency: radians a token; over distances radians a unit of ln(1 + |d|), half a turn
+# from a token to its neighbour's neighbour, and two turns up to 60 tokens.
+FREQUENCY, RELATIVE_FREQUENCY = 0.3, 3.0
 
 
-def _largest(options: dict[str, Any]) -> float:
+def largest_frequency(options: dict[str, Any], target: str) -> float:
+    """Return the largest initial frequency, ``--rotation-frequency`` or that of the target."""
     frequency: float | None = options["rotation_frequency"]
-    return FREQUENCY if frequency is None else frequency
+    if frequency is not None:
+        return frequency
+    return RELATIVE_FREQUENCY if target == "relative" else FREQUENCY
 
 
 class RotationFlowPositions(PositionSignal):
@@ -56,8 +60,8 @@ class RotationFlowPositions(PositionSignal):
         Option(
             "--rotation-frequency",
             None,
-            f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative 3 "
-            "radians a unit of ln(1 + distance)",
+            f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative "
+            f"{RELATIVE_FREQUENCY:g} radians a unit of ln(1 + distance)",
             float,
         ),
         RELATIVE_OPTION,
@@ -75,12 +79,14 @@ class RotationFlowPositions(PositionSignal):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"frequencies up to {_largest(options)} radians a token at the start"
+        return (
+            f"frequencies up to {largest_frequency(options, target)} radians a token at the start"
+        )
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         # For entries of deviation s the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
-        largest = _largest(spec.options) / DELTA
+        largest = largest_frequency(spec.options, spec.target) / DELTA
         std = largest / (2 * (2 * spec.dim) ** 0.5)
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
 
