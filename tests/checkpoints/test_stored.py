@@ -20,12 +20,16 @@ TOLERANCE = 1e-5
 # `auto` may choose another engine and step one day, whose values are off by up to 1e-3 of the largest
 # (ode/auto.py): the engines that it chooses from then differ by up to 4e-3 here.
 AUTO_TOLERANCE = 5e-3
+# Its rows were off by up to 8e-5 when `torch.matrix_exp` made them, in float32; ours by 1e-6.
+ROTATION_TOLERANCE = 5e-5
 
 ENCODERS = [case for case in CASES if case != DONOR]
 EXPECTED = json.loads(make_stored.OUTPUTS.read_text())
 
 
 def tolerance(case):
+    if case == "rotation":
+        return ROTATION_TOLERANCE
     return AUTO_TOLERANCE if case.endswith("auto") else TOLERANCE
 
 
@@ -34,7 +38,9 @@ def assert_outputs(actual, expected, allowed):
     assert difference(*pairs) <= allowed
     assert len(actual["hypotheses"]) == len(expected["hypotheses"])
     for found, stored in zip(actual["hypotheses"], expected["hypotheses"]):
-        if allowed == TOLERANCE:  # the scores of hypotheses lie closer together than AUTO_TOLERANCE
+        if (
+            allowed < AUTO_TOLERANCE
+        ):  # the scores of hypotheses lie closer together than AUTO_TOLERANCE
             assert found["tokens"] == stored["tokens"]
         assert found["score"] == pytest.approx(stored["score"], abs=allowed)
 

@@ -223,6 +223,28 @@ def test_a_rotation_solves_its_flow():
     assert difference(rows.double(), expected) < 1e-4
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("angle", [0.0, 1e-3, 0.4, 3.0, 20.0])
+def test_the_exponential_and_its_gradient_are_torchs(angle, dtype, tolerance):
+    from fairseq_floater.position_encoders.rotation_flow import rotation as exponential
+
+    generator = torch.Generator().manual_seed(1)
+    matrix, weights = torch.randn(2, 24, 24, generator=generator, dtype=torch.float64)
+    skew = matrix - matrix.T
+    skew = skew * (angle / torch.linalg.matrix_norm(skew, ord=2))
+
+    def both(function, skew):
+        skew = skew.clone().requires_grad_()
+        power = function(skew)
+        (power * weights.to(power)).sum().backward()
+        return power.detach().double(), skew.grad.double()
+
+    (ours, gradient), expected = both(exponential, skew.to(dtype)), both(torch.matrix_exp, skew)
+    scale = 1 + angle  # rounding of the angles themselves
+    assert difference(ours, expected[0]) < tolerance * scale
+    assert difference(gradient, expected[1]) < tolerance * scale * float(expected[1].abs().max())
+
+
 @pytest.mark.parametrize("frequency", [0.1, 0.3])
 def test_the_initial_frequencies_are_those_asked_for(frequency):
     signal, _, _ = rotation(2, rotation_frequency=frequency, encoder_embed_dim=256)
