@@ -349,6 +349,19 @@ def test_one_table_holds_what_training_on_changed():
     assert sum("→" in row for row in rows) == 2
 
 
+def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, systems):
+    bad, good = systems
+    start = SystemFiles("good-before", bad.hypotheses, bad.losses)
+    alone = score(folder, systems, baseline="bad", bootstrap=300)
+    beside = score(folder, [bad, start, good], baseline="bad", bootstrap=300)
+    for name, scores in beside.scores.items():
+        assert scores["good-before"].loss.value == alone.scores[name]["bad"].loss.value
+        assert scores["good-before"].loss_gain is None and scores["good-before"].rank is None
+        assert scores["good"].rank == alone.scores[name]["good"].rank
+        assert scores["good"].loss_gain == alone.scores[name]["good"].loss_gain
+    assert "for the number of comparisons of a bin, 1;" in beside.format_text()
+
+
 def test_the_table_is_narrow_and_the_json_is_whole():
     section = Experiment(ROOT / "configs" / "numbers_s2l.yaml").s2l
     labels = {system.run.name: system.label for system in section.listed()}

@@ -185,9 +185,12 @@ class _TestSet:
         scores = report.scores[name] = {
             system: self._score(system, index, report) for system in self.runs
         }
-        if report.baseline in scores:
-            _compare(scores, report.baseline)
-        _rank(scores)
+        # A warm start before training on is no contestant: it has its own table.
+        untrained = report.untrained.values()
+        contestants = {name: found for name, found in scores.items() if name not in untrained}
+        if report.baseline in contestants:
+            _compare(contestants, report.baseline)
+        _rank(contestants)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "

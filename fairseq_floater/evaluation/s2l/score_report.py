@@ -125,6 +125,12 @@ class S2LScores:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def untrained(self) -> dict[str, str]:
+        """Return the names of warm starts, scored before they were trained on, by that of the system."""
+        pairs = {name: name + UNTRAINED for name in self.labels}
+        return {after: before for after, before in pairs.items() if before in self.labels}
+
+    @property
     def has_loss(self) -> bool:
         """Return whether any system has a loss."""
         return any(found.loss for by_system in self.scores.values() for found in by_system.values())
@@ -190,7 +196,7 @@ class S2LScores:
 
     def _before_and_after(self) -> list[str]:
         """Return one table of what training on made of each warm start, by bin; empty without any."""
-        pairs = {name: name + UNTRAINED for name in self.labels if name + UNTRAINED in self.labels}
+        pairs = self.untrained
         if not pairs:
             return []
         rows = [["system", "", *self.scores], ["---"] * (len(self.scores) + 2)]
@@ -225,7 +231,7 @@ class S2LScores:
         if self.baseline:
             notes.append(
                 f"p is of resampled sentences{seeds}, corrected (Holm) for the number of comparisons of a "
-                f"bin, {len(self.labels) - 1}; the JSON has all p."
+                f"bin, {len(self.labels) - len(self.untrained) - 1}; the JSON has all p."
             )
         if any(found.rank for found in every):
             notes.append(
