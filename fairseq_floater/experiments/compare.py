@@ -124,7 +124,6 @@ class LengthComparison(TableRunner[Cell]):
             seed=seed,
             machines=self.machines,
             losses=True,
-            before=self.experiment.s2l.before,
         )
         return Protocol(run, self.launcher)
 

@@ -40,8 +40,8 @@ class Run:
         donor: its folder; None for ``work/plain``.
         seed: of training; None for the configuration's.
         machines: what to train on.
-        losses: also compute the loss of every test sentence.
-        before: also translate with the warm start, before it is trained on.
+        losses: also compute the loss of every test sentence; where the configuration's ``s2l`` says
+            ``before``, of the warm start as well, which is translated with too.
         preparation: further options of prepare_wmt14.sh.
     """
 
@@ -54,7 +54,6 @@ class Run:
     seed: int | None = None
     machines: Machines = ONE_CPU
     losses: bool = False
-    before: bool = False
     preparation: tuple[str, ...] = ()
 
 
@@ -116,7 +115,8 @@ class Protocol(Job):
         if self.stage == "finetune":
             self._warm_start()
             self._validate_warm_start()
-            if self.asked.before:
+            s2l = self.experiment.config.s2l
+            if self.asked.losses and s2l is not None and s2l.before:
                 for test in self.experiment.config.data.tests:
                     self._translate("warm_start.pt", test, BEFORE)
         if self.stage != "donor":

@@ -61,9 +61,9 @@ def _step(words):
     return step
 
 
-def run(work, launcher, encoder, *, scratch=False, **asked):
+def run(work, launcher, encoder, *, scratch=False, config=CONFIG, **asked):
     system = System(encoder, scratch=scratch)
-    Protocol(Run(Experiment(CONFIG), system, work, **asked), launcher).run()
+    Protocol(Run(Experiment(config), system, work, **asked), launcher).run()
     return launcher.steps
 
 
@@ -82,7 +82,11 @@ def test_the_steps_of_each_kind_of_system(tmp_path):
 
 
 def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
-    steps = run(tmp_path, FakeLauncher(), "rope", before=True, losses=True)
+    config = tmp_path / "before.yaml"
+    s2l = "threshold: 9, edges: [9], max-per-bin: 9, systems: [--encoder rope], before: true"
+    config.write_text(f"{CONFIG.read_text()}\ns2l: {{{s2l}}}\n")
+    asked = {"config": config, "losses": True}
+    steps = run(tmp_path, FakeLauncher(), "rope", **asked)
     translations = [
         f"{kind} {test}" for test in ("test", "test1") for kind in ("losses", "generate")
     ]
@@ -92,9 +96,11 @@ def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
     assert names == {
         f"{k}.{t}.before.txt" for k in ("losses", "generate") for t in ("test", "test_long")
     }
-    assert run(tmp_path, FakeLauncher(), "rope", before=True, losses=True) == DATA
+    assert run(tmp_path, FakeLauncher(), "rope", **asked) == DATA
+    record = RunFolder(tmp_path / "rope-all-attention").read()
+    assert str(config) in record["command"] and "--losses" in record["command"]
     # A donor, and what starts from random parameters, has no such moment.
-    assert run(tmp_path, FakeLauncher(), "plain", before=True) == [*DATA, *AFTER]
+    assert "warm-start" not in run(tmp_path, FakeLauncher(), "plain", **asked)
 
 
 def test_a_second_run_skips_what_is_whole(tmp_path):
