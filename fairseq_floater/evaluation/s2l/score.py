@@ -224,17 +224,17 @@ class _TestSet:
 
 
 def _warn_of_early_stops(report: S2LScores) -> None:
+    shortest = []
     for system, label in report.labels.items():
-        short = [
-            f"{name} {found[system].length_ratio:.2f}"
-            for name, found in report.scores.items()
-            if system in found and found[system].length_ratio < EARLY_STOP
-        ]
-        if short:
-            report.warnings.append(
-                f"{label} stops early: hypotheses of {', '.join(short)} of the references' length. "
-                "BLEU and chrF flatter that; read the loss."
-            )
+        ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
+        name, ratio = min(ratios.items(), key=lambda found: found[1])
+        if ratio < EARLY_STOP:
+            shortest.append(f"{label} {ratio:.2f} in {name}")
+    if shortest:
+        report.warnings.append(
+            f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
+            "flattered by BLEU and chrF; read the loss. At its shortest: " + "; ".join(shortest)
+        )
 
 
 def _bits_per_token(sums: Array) -> float:
