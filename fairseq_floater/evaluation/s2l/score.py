@@ -12,7 +12,6 @@ differences are paired (Koehn, 2004).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,11 @@ from fairseq_floater.evaluation.metrics import (
     corpus_score,
     sentence_counts,
 )
+from fairseq_floater.evaluation.s2l.comparisons import compare, rank
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score_report import (
-    BinScore,
-    Comparison,
-    Measure,
-    Rank,
-    S2LScores,
-)
+from fairseq_floater.evaluation.s2l.score_report import BinScore, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
-from fairseq_floater.evaluation.s2l.statistics import (
-    bootstrap_scores,
-    holm,
-    over_seeds,
-    paired_p_value,
-    places,
-)
+from fairseq_floater.evaluation.s2l.statistics import bootstrap_scores
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -189,8 +177,8 @@ class _TestSet:
         untrained = report.untrained.values()
         contestants = {name: found for name, found in scores.items() if name not in untrained}
         if report.baseline in contestants:
-            _compare(contestants, report.baseline)
-        _rank(contestants)
+            compare(contestants, report.baseline, report.seed)
+        rank(contestants)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
@@ -244,50 +232,8 @@ def _bits_per_token(sums: Array) -> float:
 def _measure(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Measure:
     """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
     per_seed = [score(counts.sum(0)) for counts in runs]
-    per_run = bootstrap_scores(runs, score, resamples, seed)
-    resampled, interval = per_run.mean(axis=0), None
+    resampled, interval = bootstrap_scores(runs, score, resamples, seed), None
     if resamples:
-        low, high = np.percentile(resampled, [2.5, 97.5])
+        low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
         interval = float(low), float(high)
-    with_seeds = over_seeds(per_run, seed)
-    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled, with_seeds)
-
-
-def _compare(scores: Mapping[str, BinScore], baseline: str) -> None:
-    """Compare the systems of a bin with its baseline, p-values corrected for their number."""
-    for attribute in ("bleu", "loss"):
-        base = getattr(scores[baseline], attribute)
-        measures = {name: getattr(found, attribute) for name, found in scores.items()}
-        found = {
-            name: _comparison(measure, base)
-            for name, measure in measures.items()
-            if measure is not None and base is not None
-        }
-        # The baseline is compared with itself for the record, which is no comparison.
-        others = [name for name in found if name != baseline]
-        for kind in ("p_value", "p_seeds"):
-            known = [name for name in others if getattr(found[name], kind) is not None]
-            corrected = holm([getattr(found[name], kind) for name in known])
-            for name, p_value in zip(known, corrected):
-                found[name] = replace(found[name], **{f"{kind}_holm": p_value})
-        for name, comparison in found.items():
-            setattr(scores[name], f"{attribute}_gain", comparison)
-
-
-def _comparison(ours: Measure, base: Measure) -> Comparison:
-    difference, p_seeds = ours.value - base.value, None
-    p_value = paired_p_value(difference, ours.resampled - base.resampled)
-    if ours.with_seeds is not None and base.with_seeds is not None:
-        p_seeds = paired_p_value(difference, ours.with_seeds - base.with_seeds)
-    return Comparison(difference, p_value, p_seeds=p_seeds)
-
-
-def _rank(scores: Mapping[str, BinScore]) -> None:
-    """Give the systems of a bin their ranks by loss."""
-    losses = {name: found.loss for name, found in scores.items() if found.loss is not None}
-    resampled = [m.resampled if m.with_seeds is None else m.with_seeds for m in losses.values()]
-    if not resampled or not len(resampled[0]):
-        return
-    values = [measure.value for measure in losses.values()]
-    for name, value, (best, worst) in zip(losses, values, places(values, resampled)):
-        scores[name].rank = Rank(1 + sum(other < value for other in values), best, worst)
+    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled)

@@ -16,13 +16,15 @@ UNTRAINED = "-before"
 
 @dataclass
 class Measure:
-    """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds."""
+    """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
+
+    ``resampled`` [R, B]: those of each run on the same B resamples of sentences.
+    """
 
     value: float
     interval: tuple[float, float] | None
     per_seed: list[float]
     resampled: Array = field(repr=False)
-    with_seeds: Array | None = field(default=None, repr=False)  # resampled over seeds as well
 
     @property
     def spread(self) -> float | None:
@@ -49,7 +51,8 @@ class Comparison:
         difference: of the means over seeds.
         p_value: over sentences.
         p_value_holm: corrected for the number of systems that a bin compares with the baseline.
-        p_seeds: over sentences and training seeds; None where a side has one seed.
+        p_seeds: over sentences and training seeds (a t test where sentences add nothing); None where a side
+            has one seed.
         p_seeds_holm: corrected likewise.
     """
 
@@ -69,7 +72,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Rank:
-    """A place by loss, and the best and the worst that it may be as far as chance tells."""
+    """A place by loss, and the best and the worst that chance leaves under any training seed."""
 
     place: int
     best: int
@@ -226,17 +229,19 @@ class S2LScores:
     def _significance(self) -> list[str]:
         """Say what p-values and ranks are corrected for."""
         every = [found for by_system in self.scores.values() for found in by_system.values()]
-        seeds = " and of training seeds" if any(f.loss and f.loss.spread for f in every) else ""
+        several = any(len(found.bleu.per_seed) > 1 for found in every)
         notes = []
         if self.baseline:
+            over = " and, where both have several, of training seeds" if several else ""
             notes.append(
-                f"p is of resampled sentences{seeds}, corrected (Holm) for the number of comparisons of a "
+                f"p is of sentences{over}, corrected (Holm) for the number of comparisons of a "
                 f"bin, {len(self.labels) - len(self.untrained) - 1}; the JSON has all p."
             )
         if any(found.rank for found in every):
+            under = ", under any one of the seeds that all have," if several else ""
             notes.append(
-                f"rank: 1 is the lowest loss; in brackets, the places that it may have at {LEVEL:.0%} over "
-                f"all pairs of a bin, by the same resamples of sentences{seeds}."
+                f"rank: 1 is the lowest loss; in brackets, the places that sentences leave{under} at "
+                f"{LEVEL:.0%} over all pairs of a bin."
             )
         return notes
 

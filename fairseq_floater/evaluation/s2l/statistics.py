@@ -5,7 +5,6 @@ Letters: S systems, R runs (seeds) of a system, N sentences, K counts of a sente
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,42 +42,61 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
     return np.concatenate(found, axis=1)
 
 
-def over_seeds(per_run: Array, seed: int) -> Array | None:
-    """Average resampled scores [R, B] over runs that are resampled too: [B]; None for one run.
+def seed_noise(per_run: Array, seed: int) -> Array | None:
+    """Draw what chance adds to a mean over runs [R, B]: its sentences and its training seeds: [B].
 
-    Run r of every system is drawn together, as runs of one seed see the same batches. The spread of so few
-    runs around their own mean is too small by sqrt((R - 1) / R), which is made up for.
+    R runs tell their own spread badly, so the seeds' share follows Student's distribution of R - 1 degrees
+    of freedom: with constant rows, the p-value of :func:`p_value` is that of a t test. Resampling the
+    runs themselves would call a fifth of all differences of three seeds significant at 5 % that are none.
+
+    Returns:
+        None for one run, which says nothing about seeds.
     """
-    runs = len(per_run)
+    runs, resamples = per_run.shape
     if runs < 2:
         return None
-    drawn = np.random.default_rng(seed).integers(runs, size=per_run.shape)
-    mean: Array = per_run.mean(axis=0)
-    resampled = np.take_along_axis(per_run, drawn, axis=0).mean(axis=0)
-    return mean + math.sqrt(runs / (runs - 1)) * (resampled - mean)
+    generator = np.random.default_rng(seed)
+    normal = generator.standard_normal((runs, resamples))
+    scale = np.sqrt(runs * generator.chisquare(runs - 1, resamples))
+    sentences = per_run.mean(axis=0)
+    of_seeds: Array = ((normal - normal.mean(axis=0)) * per_run).sum(axis=0) / scale
+    return sentences - sentences.mean() + of_seeds
 
 
-def paired_p_value(difference: float, resampled: Array) -> float | None:
+def difference_noise(ours: Array, base: Array, seed: int) -> Array | None:
+    """Draw what chance adds to the difference of two systems' means over runs [R, B]: [B].
+
+    With equally many runs the differences of runs are what is drawn, as in a paired t test.
+
+    Returns:
+        None where a system has one run.
+    """
+    if len(ours) == len(base):
+        return seed_noise(ours - base, seed)
+    noises = seed_noise(ours, seed), seed_noise(base, seed + 1)
+    return None if noises[0] is None or noises[1] is None else noises[0] - noises[1]
+
+
+def p_value(difference: float, noise: Array) -> float:
     """Return the chance of a difference as large, either way, if there were none.
 
-    It is 1 for a system against itself. ``resampled`` are the differences on the same resamples; their
-    spread around their own mean stands for chance, on both sides of it. sacreBLEU's paired bootstrap
-    takes the differences without their signs and counts one side: its p-values are a half to a third
-    of these.
+    Args:
+        difference: of two systems; a system against itself has p = 1.
+        noise: what chance adds to it [B]. Of sentences, it is the difference on resamples around its mean:
+            the paired bootstrap. sacreBLEU's takes the differences without their signs and counts one
+            side, so that its p-values are a half to a third of these.
     """
-    if not len(resampled):
-        return None
-    by_chance = np.abs(resampled - resampled.mean())
-    return float((np.sum(by_chance >= abs(difference)) + 1) / (len(resampled) + 1))
+    return float((np.sum(np.abs(noise) >= abs(difference)) + 1) / (len(noise) + 1))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for their number (Holm 1979), in their order.
+def holm(p_values: Sequence[float], comparisons: int) -> list[float]:
+    """Correct p-values for the number of comparisons (Holm 1979), in their order.
 
-    Rejecting all below a level, the chance that any of them is wrong stays below it.
+    Rejecting all below a level, the chance that any of them is wrong stays below it. Where fewer p-values
+    than ``comparisons`` are known, the others count as if they were larger.
     """
     order = np.argsort(p_values, kind="stable")
-    counts = np.arange(len(order), 0, -1)
+    counts = comparisons - np.arange(len(order))
     corrected = np.maximum.accumulate(counts * np.asarray(p_values, dtype=np.float64)[order])
     found = np.empty(len(order))
     found[order] = np.minimum(corrected, 1)
@@ -94,7 +112,7 @@ def places(values: Sequence[float], resampled: Sequence[Array]) -> list[tuple[in
 
     Args:
         values: [S] scores.
-        resampled: [S, B] scores on the same resamples.
+        resampled: [S, B] scores on the same resamples of sentences.
     """
     scores, chance = np.asarray(values), np.stack(resampled)
     chance = chance - chance.mean(axis=1, keepdims=True)
