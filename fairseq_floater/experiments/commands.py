@@ -16,6 +16,7 @@ from fairseq_floater.errors import UsageError, UserError, sentence
 from fairseq_floater.experiments.hardware import Machines, add_machine_options, machines_from_args
 from fairseq_floater.experiments.launch import BusyError
 from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.sections import LARGEST_SEED
 from fairseq_floater.experiments.stages import Experiment
 
 # Small models share one thread among cores badly; side by side they use them all.
@@ -49,7 +50,12 @@ def seeds(text: str) -> list[int]:
     """Parse the option ``--seeds 1,2,3``."""
     if not re.fullmatch(r"\d+(,\d+)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be numbers with commas, but is {text}")
-    return [int(seed) for seed in text.split(",")]
+    found = [int(seed) for seed in text.split(",")]
+    if len(set(found)) < len(found) or max(found) > LARGEST_SEED:
+        raise argparse.ArgumentTypeError(
+            f"must be different numbers up to {LARGEST_SEED}, but is {text}"
+        )
+    return found
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

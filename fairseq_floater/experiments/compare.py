@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import exit_code
+from fairseq_floater.errors import UsageError, exit_code
 from fairseq_floater.evaluation.s2l.score_report import UNTRAINED
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import (
@@ -174,6 +174,10 @@ class LengthComparison(TableRunner[Cell]):
         settings = self.experiment.settings(System(PLAIN))
         if settings["baseline"] in [cell.name for cell in scored]:
             words += ["--baseline", settings["baseline"]]
+        else:
+            self.launcher.say(
+                f"No comparison: the baseline {settings['baseline']} is not whole yet."
+            )
         words += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
         resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * len(scored))
         words += ["--bootstrap", str(resamples), "--json", self.args.work / "s2l.json"]
@@ -213,14 +217,18 @@ class LengthComparison(TableRunner[Cell]):
 
 
 def systems_of(
-    experiment: Experiment, *, encoders: Sequence[str] | None, start: str, stretch: str | None
+    experiment: Experiment,
+    *,
+    encoders: Sequence[str] | None,
+    start: str | None = None,
+    stretch: str | None = None,
 ) -> list[ListedSystem]:
     """Return the systems of a comparison.
 
     Args:
         experiment: the configuration, with a section ``s2l``; its baseline is always among them.
         encoders: registered names; None for the configuration's systems.
-        start: ``scratch`` or ``donor``, of ``encoders``.
+        start: ``scratch`` (None too) or ``donor``, of ``encoders``.
         stretch: LOW:HIGH; also each system that takes it under ``--position-stretch``; None: not.
     """
     section = experiment.s2l
@@ -232,7 +240,7 @@ def systems_of(
 
     if encoders is not None:
         found = [system for system in found if system.run.name == section.baseline]
-        forms = forms_of(encoders, scratch=start == "scratch")
+        forms = forms_of(encoders, scratch=start != "donor")
         found += [form for form in forms if form.run.name != section.baseline]
     if stretch is not None:
         found = with_stretched(found, stretch)
@@ -244,7 +252,7 @@ def _parser() -> argparse.ArgumentParser:
     add_config(parser)
     add_table_options(parser)
     parser.add_argument("--encoders", type=encoder_names, metavar="NAMES")
-    parser.add_argument("--start", choices=("scratch", "donor"), default="scratch")
+    parser.add_argument("--start", choices=("scratch", "donor"))
     parser.add_argument("--stretch", metavar="LOW:HIGH")
     parser.add_argument("--seeds", type=seeds)
     parser.add_argument("--raw", type=Path)
@@ -254,9 +262,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _seeds_of(work: Path) -> list[int]:
+    """Return the seeds that have a folder."""
+    names = (path.name.removeprefix("seed-") for path in work.glob("seed-*"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def _run(args: argparse.Namespace) -> None:
     experiment, args.work = experiment_of(args), work_of(args)
-    args.seeds = args.seeds or [experiment.config.seed]
+    looks = args.table or args.status
+    args.seeds = args.seeds or (looks and _seeds_of(args.work)) or [experiment.config.seed]
+    if args.start is not None and args.encoders is None:
+        raise UsageError("`--start` is of `--encoders`: the configuration's systems say theirs.")
     chosen = {name: getattr(args, name) for name in ("encoders", "start", "stretch")}
     every = [Cell(system) for system in systems_of(experiment, **chosen)]
     runner = partial(LengthComparison, experiment=experiment, every=every)

@@ -87,6 +87,10 @@ class Job(ABC):
                 with suppress(OSError, UserError), self.folder.changing() as record:
                     record.setdefault("sessions", []).append(session)
 
+    def own_command(self) -> str:
+        """Return the command that makes this run alone; empty where there is none."""
+        return ""
+
     def within(self, other: Job) -> None:
         """Hold the locks of another run, as a part of which this one's steps are run."""
         self.locks, self._own = other.locks, other._own
@@ -96,8 +100,16 @@ class Job(ABC):
             self.launcher.say(f"{self.title}: {text}")
 
     def command(self, words: list[Any], **places: Any) -> None:
-        places = {"name": self.title, "log": self.log, **places}
+        """Run a command of this run; the first one puts :meth:`own_command` into the record."""
+        if not self._has_worked and not self.launcher.dry_run and (own := self.own_command()):
+            with self.folder.changing() as record:
+                record["command"] = own
         self._has_worked = True
+        self.run_unrecorded(words, **places)
+
+    def run_unrecorded(self, words: list[Any], **places: Any) -> None:
+        """Run a command that may find its result whole, as those that make data do."""
+        places = {"name": self.title, "log": self.log, **places}
         self.launcher.run(words, locks=self.locks, **places)
 
     @contextmanager
@@ -110,14 +122,16 @@ class Job(ABC):
                 self.launcher.say(f"Another {self.script} is at work on {self.path}.")
                 raise BusyError(self.path)
             self._own = path, lock
+            before: dict[str, Any] = {}
             try:
                 with self.folder.changing() as record:
-                    for key in ("state", "reason"):
-                        record.pop(key, None)
+                    before = {k: record.pop(k) for k in ("state", "reason") if k in record}
                 yield
             except Exception as error:
+                failed = {"state": "failed", "reason": one_line(sentence(error))}
+                is_whole = before.get("state") == "done" and not self._has_worked
                 with suppress(OSError, UserError), self.folder.changing() as record:
-                    record |= {"state": "failed", "reason": one_line(sentence(error))}
+                    record |= before if is_whole else failed
                 raise
 
     @contextmanager

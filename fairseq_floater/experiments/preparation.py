@@ -31,6 +31,8 @@ class Preparation(Job):
             raise UsageError(
                 f"{self.experiment.path} is for your text: pass its folder with --raw."
             )
+        if self.raw is not None and self.experiment.config.data.numbers is not None:
+            raise UsageError(f"{self.experiment.path} is for the built-in corpus, without --raw.")
         with self.alone(self.path / ".data.lock"):
             self.steps()
 

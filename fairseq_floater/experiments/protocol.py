@@ -20,7 +20,7 @@ from fairseq_floater.experiments.run_folder import check_data, write_validation
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
-from fairseq_floater.files import write_whole
+from fairseq_floater.files import file_hash, write_whole
 from fairseq_floater.records import read_json
 
 # In the names of a warm start's own translations.
@@ -101,9 +101,6 @@ class Protocol(Job):
 
     def steps(self) -> None:
         """Run every step that is not whole yet."""
-        if not self.launcher.dry_run:
-            with self.folder.changing() as record:
-                record["command"] = self.own_command()
         with self.alone(self.asked.work / ".data.lock"):
             self._prepare_data()
         warning = untrained_distances(self.experiment, self.asked.system, self.data / "bin")
@@ -150,14 +147,14 @@ class Protocol(Job):
                     f"{self.experiment.path} makes its own corpus; --raw is for your text."
                 )
             raw = self.asked.work / "numbers"
-            self.command(floater("numbers", raw, *self.arguments("numbers")), log=log)
+            self.run_unrecorded(floater("numbers", raw, *self.arguments("numbers")), log=log)
         if wmt14 and raw is None:
             words: list[Any] = ["--out", self.data, "--bpe", self.settings["bpe"]]
             words += ["--vocab", self.settings["vocab"], *self.asked.preparation]
-            self.command(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *words], log=log)
+            self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *words], log=log)
         elif raw is not None:
             words = [raw, self.data, *self.arguments("prepare")]
-            self.command(["bash", SCRIPTS / "prepare_text.sh", *words], log=log)
+            self.run_unrecorded(["bash", SCRIPTS / "prepare_text.sh", *words], log=log)
         elif not binarised:
             raise UsageError(
                 f"{self.experiment.path} is for your text: pass its folder with --raw."
@@ -180,11 +177,21 @@ class Protocol(Job):
     def _warm_start(self) -> None:
         """Start the system from the donor's best checkpoint."""
         result = self.path / "warm_start.json"
+        best = self.donor / "checkpoints" / "checkpoint_best.pt"
+        donor = file_hash(best) if best.is_file() else None
         if result.is_file():
+            made = self.folder.read().get("donor_sha256", donor)
+            if donor is not None and made != donor:
+                raise UserError(
+                    f"{self.path} was started from another donor than {best}: use another --work, or "
+                    "remove the folder."
+                )
             return
         words = ["--force", "--json", result, *self.arguments("warm-start")]
-        best = self.donor / "checkpoints" / "checkpoint_best.pt"
         self.command(floater("warm-start", best, self.path / "warm_start.pt", *words))
+        if donor is not None:
+            with self.folder.changing() as record:
+                record["donor_sha256"] = donor
         self.say("warm start from the donor's best checkpoint")
 
     def _validate_warm_start(self) -> None:

@@ -161,7 +161,7 @@ class RunFolder:
             if made.get(key, settings[key]) != settings[key]:
                 raise ReportError(
                     f"{self.path} was made with {key} {made[key]}, not {settings[key]}; use another "
-                    "--work, or remove average.json, generate.* and scores.* there."
+                    "--work, or remove average.json, generate.*, losses.* and scores.* there."
                 )
 
     def resume(self, processes: int) -> str:

@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairseq_floater.errors import UsageError, shown
 
-_LARGEST_SEED = 2**32 - 1  # numpy's
+LARGEST_SEED = 2**32 - 1  # numpy's
 _HIGHEST_RATE = 1000  # a whole number of YAML may be too large to be halved
 _Sections = TypeVar("_Sections")
 
@@ -106,7 +106,7 @@ def require(path: Path, holds: object, key: str, rule: str, value: object) -> No
 
 def check_seed(path: Path, seed: int) -> None:
     """Refuse seeds that numpy does not take."""
-    require(path, 0 <= seed <= _LARGEST_SEED, "seed", f"from 0 to {_LARGEST_SEED}", seed)
+    require(path, 0 <= seed <= LARGEST_SEED, "seed", f"from 0 to {LARGEST_SEED}", seed)
 
 
 def check_rate(path: Path, key: str, rate: object) -> None:

@@ -89,6 +89,8 @@ class Joined:
 
 
 def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -> Any:
+    if test is not None and not paper:
+        raise UsageError("`--test` is an option of `--paper`.")
     if paper and figure is not None:
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
     understanding = None if paper or figure is not None else collect_understanding(results)

@@ -363,7 +363,7 @@ def test_one_table_holds_what_training_on_changed():
     rows = report.format_text().splitlines()
     assert rows[2:6] == [
         "| system |  | [1, 9) | all |",
-        "| --- | --- | --- | --- |",
+        "|---|---|---|---|",
         "| RoPE | BLEU | 2.5 → 30.0 | 2.5 → 30.0 |",
         "|  | loss | 9.00 → 1.50 | 9.00 → 1.50 |",
     ]

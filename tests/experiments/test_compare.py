@@ -13,7 +13,7 @@ from toy import ROOT
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.cells import act, select
-from fairseq_floater.experiments.compare import Cell, LengthComparison, _parser, systems_of
+from fairseq_floater.experiments.compare import Cell, LengthComparison, _parser, _run, systems_of
 from fairseq_floater.experiments.forms import forms_of, with_stretched
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
@@ -254,3 +254,26 @@ def test_the_names_of_systems_are_listed(capsys):
     cells = [Cell(s) for s in Experiment(CONFIG).s2l.listed()]
     act(LengthComparison, args, cells, ())
     assert capsys.readouterr().out.splitlines() == [cell.name for cell in cells]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--seeds", "1,1"], "must be different numbers"),
+        (["--seeds", str(2**32)], "must be different numbers up to"),
+        (["--start", "donor"], "is of `--encoders`"),
+    ],
+)
+def test_what_would_mean_nothing_is_refused(words, message, tmp_path, capsys):
+    with pytest.raises((UsageError, SystemExit)) as refused:
+        _run(_parser().parse_args([str(CONFIG), "--work", str(tmp_path), "--list", *words]))
+    assert message in str(refused.value) + capsys.readouterr().err
+
+
+def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):
+    for seed in (1, 3):
+        (tmp_path / f"seed-{seed}" / SINUSOID).mkdir(parents=True)
+    words = [str(CONFIG), "--work", str(tmp_path), "--status", "--only", SINUSOID]
+    _run(_parser().parse_args(words))
+    out = capsys.readouterr().out
+    assert f"{SINUSOID} seed 1" in out and f"{SINUSOID} seed 3" in out and "seed 2" not in out

@@ -32,7 +32,9 @@ class FakeLauncher(Launcher):
         if step == self.fails:
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
-            Path(words[words.index("--save-dir") + 1]).mkdir(parents=True)
+            folder = Path(words[words.index("--save-dir") + 1])
+            folder.mkdir(parents=True)
+            (folder / "checkpoint_best.pt").write_bytes(b"one")
         elif step == "validate":
             log.write_text("x | valid on 'valid' subset | loss 3.25 | ppl 9.5\n")
         elif output is not None:
@@ -101,6 +103,26 @@ def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
     assert str(config) in record["command"] and "--losses" in record["command"]
     # A donor, and what starts from random parameters, has no such moment.
     assert "warm-start" not in run(tmp_path, FakeLauncher(), "plain", **asked)
+
+
+def test_a_run_belongs_to_its_donor(tmp_path):
+    run(tmp_path, FakeLauncher(), "floater")
+    assert run(tmp_path, FakeLauncher(), "floater") == DATA
+    (tmp_path / "plain" / "checkpoints" / "checkpoint_best.pt").write_bytes(b"another")
+    with pytest.raises(UserError, match="was started from another donor"):
+        run(tmp_path, FakeLauncher(), "floater")
+
+
+def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):
+    config = tmp_path / "other.yaml"
+    config.write_text(CONFIG.read_text().replace("beam: 4", "beam: 5"))
+    run(tmp_path, FakeLauncher(), "floater")
+    folder = RunFolder(tmp_path / "floater-all-qkv")
+    before = folder.read()
+    with pytest.raises(UserError, match="--beam was 4 and is 5 now"):
+        run(tmp_path, FakeLauncher(), "floater", config=config)
+    assert folder.read() == before and before["state"] == "done"
+    assert len(before["sessions"]) == 1
 
 
 def test_a_second_run_skips_what_is_whole(tmp_path):

@@ -13,7 +13,9 @@ from helpers import save_model
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation.s2l.options import SplitOptions
 from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.results.page.examples import read_examples
 from fairseq_floater.results.page.logs import read_log
+from fairseq_floater.results.page.work import read_work
 from fairseq_floater.results.page.write import write_page
 
 LABELS = {"plain-a": 'sinusoid <script>alert(1)</script> & "it\'s"', "rope-b": "RoPE"}
@@ -59,6 +61,7 @@ def make_run(folder, name, seed, tests):
     }
     session = {"begun": "2026-11-22T13:00:00+00:00", "seconds": 61.0, **place}
     record = {"settings": settings, "command": "bash scripts/protocol.sh x", "sessions": [session]}
+    record["state"] = "done"
     (folder / "run.json").write_text(json.dumps(record))
     sizes = {"parameters": 1000, "position_parameters": 8, "training_seconds": 10.0 * seed}
     (folder / "average.json").write_text(json.dumps(sizes))
@@ -210,6 +213,19 @@ def test_the_strictest_p_values_and_ranks_are_shown_where_they_are(work, tmp_pat
     assert "1 to 2" in page.tables[2][1][-1][1]
 
 
+def test_runs_that_are_not_whole_and_lengths_that_were_not_scored_are_left_out(work, tmp_path):
+    copy = tmp_path / "work"
+    shutil.copytree(work, copy)
+    broken = copy / "seed-2" / "rope-b" / "run.json"
+    broken.write_text(json.dumps({**json.loads(broken.read_text()), "state": "failed"}))
+    scores = json.loads((copy / "s2l.json").read_text())
+    assert scores["bins"].pop("[1, 8)")
+    (copy / "s2l.json").write_text(json.dumps(scores))
+    found = read_work(copy)
+    assert {s.name: list(s.runs) for s in found.systems} == {"plain-a": ["1", "2"], "rope-b": ["1"]}
+    assert {e.group for e in read_examples(found, 2)} == set(scores["bins"]) - {"all"}
+
+
 def test_what_the_logs_tell(work):
     log = read_log(work / "seed-2" / "rope-b")
     assert log.losses == {7: 8.5, 14: 2.2}
@@ -219,7 +235,7 @@ def test_what_the_logs_tell(work):
     assert session.startswith("2026-11-22T13:00") and session.endswith(
         "h (CPU, 2 cores), commit unknown"
     )
-    assert log.versions == {"torch": "9"}
+    assert log.versions == [{"torch": "9"}]
 
 
 def test_runs_on_whole_test_sets_have_a_page_too(work, tmp_path, capsys):

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.evaluation.s2l.statistics import LEVEL
+from fairseq_floater.records import markdown_table
 from fairseq_floater.version import __version__
 
 #: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
@@ -191,18 +192,18 @@ class S2LScores:
         )
         if len(order) < 2:
             return []
-        rows = [["rank by loss", *self.scores], ["---"] * (1 + len(self.scores))]
+        rows = []
         for _, system in order:
             ranks = (found.get(system) for found in self.scores.values())
             rows.append([self.labels[system], *(str((f and f.rank) or "-") for f in ranks)])
-        return [*(f"| {' | '.join(row)} |" for row in rows), ""]
+        return [*markdown_table(["rank by loss", *self.scores], rows), ""]
 
     def _before_and_after(self) -> list[str]:
         """Return one table of what training on made of each warm start, by bin; empty without any."""
         pairs = self.untrained
         if not pairs:
             return []
-        rows = [["system", "", *self.scores], ["---"] * (len(self.scores) + 2)]
+        rows = []
         for after, before in pairs.items():
             for title, attribute, digits in [("BLEU", "bleu", 1), ("loss", "loss", 2)][
                 : 1 + self.has_loss
@@ -212,7 +213,7 @@ class S2LScores:
                     values = (getattr(found[name], attribute) for name in (before, after))
                     row.append(" → ".join(v.format(digits) if v else "-" for v in values))
                 rows.append(row)
-        lines = [f"| {' | '.join(row)} |" for row in rows]
+        lines = markdown_table(["system", "", *self.scores], rows)
         return ["Before and after training on, by bin:", "", *lines, ""]
 
     def _cells(self, system: str, found: BinScore) -> list[str]:

@@ -33,7 +33,7 @@ class RunLog:
         free_memory: the least that was free on the GPU, in GiB; None on a CPU.
         commands: the one that makes this run alone, where it is recorded, and all as they were run.
         sessions: when, how long, where and by which commit it was made.
-        versions: of what decides on results, by distribution.
+        versions: of what decides on results, by distribution, of each session.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class RunLog:
     free_memory: float | None = None
     commands: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: list[dict[str, str]] = field(default_factory=list)
 
 
 def read_log(folder: Path) -> RunLog:
@@ -63,7 +63,7 @@ def read_log(folder: Path) -> RunLog:
         made = {**session, "took": duration(session["seconds"])}
         made["commit"] = session["commit"] or "unknown"
         found.sessions.append(_SESSION.format(**made))
-        found.versions |= session["versions"]
+        found.versions.append(session["versions"])
     return found
 
 

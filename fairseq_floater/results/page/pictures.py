@@ -33,11 +33,11 @@ def position_picture(system: System, data: Path) -> Picture | None:
     """
     from PIL import Image  # comes with matplotlib
 
-    average = next(iter(system.folders.values()), Path()) / "average.pt"
-    if not average.is_file():
+    folder = next(iter(system.folders.values()), None)
+    if folder is None or not (average := folder / "average.pt").is_file():
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "positions.png"
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "positions.png"
         try:
             figure = plot_positions(average, path, data=str(data) if data.is_dir() else None)
         except (CheckpointError, ValueError) as error:

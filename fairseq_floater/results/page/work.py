@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.records import ReportError, read_json
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
 from fairseq_floater.results.table import collect
@@ -94,7 +95,7 @@ def _short_to_long(folder: Path, report: dict[str, Any]) -> Work:
     for name, label in report["labels"].items():
         system = System(name, label)
         for seed in seeds:
-            if (seed / name).is_dir():
+            if RunFolder(seed / name).read().get("state") == "done":
                 number = seed.name.removeprefix("seed-")
                 system.folders[number] = seed / name
                 system.runs[number] = read_run(seed / name, name)

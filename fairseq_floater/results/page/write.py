@@ -222,7 +222,7 @@ def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
 def _versions(work: Work, logs: Sequence[dict[str, RunLog]]) -> dict[str, str]:
     """Return the versions that runs and scores were made with, where they record them."""
     found: dict[str, dict[str, None]] = {}
-    made_with = [log.versions for of_seeds in logs for log in of_seeds.values()]
+    made_with = [v for of_seeds in logs for log in of_seeds.values() for v in log.versions]
     for system in work.systems:
         for run in system.runs.values():
             for score in run.scores.values():
