@@ -21,6 +21,7 @@ from fairseq_floater.checkpoints.reading import (
     load_checkpoint,
     position_parameters,
     save_checkpoint,
+    shared_copies,
 )
 from fairseq_floater.files import file_hash
 
@@ -103,6 +104,8 @@ def _chosen(
     paths = [Path(p) for p in inputs]
     if last is not None and best is not None:
         raise CheckpointError("`--last` and `--best` exclude each other.")
+    if updates and last is None:
+        raise CheckpointError("`--updates` says which checkpoints are the `--last` N: pass both.")
     count = best if last is None else last
     if count is None:
         if any(p.is_dir() for p in paths):
@@ -204,11 +207,6 @@ def _check_same_model(
 
 
 def _count(model: dict[str, Tensor]) -> int:
-    """Count parameters, shared embeddings once, without version marks and our scales."""
-    marks = (".version", "lr_scale", "_float_tensor")
-    kept = {n: t for n, t in model.items() if not n.endswith(marks)}
-    source, target = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
-    for copy, original in (("decoder.output_projection.weight", target), (target, source)):
-        if copy in kept and original in kept and torch.equal(kept[copy], kept[original]):
-            del kept[copy]
-    return sum(t.numel() for t in kept.values())
+    """Count parameters, those shared once, without version marks and our scales."""
+    left_out = (".version", "lr_scale", "_float_tensor", *shared_copies(model))
+    return sum(t.numel() for n, t in model.items() if not n.endswith(left_out))

@@ -12,6 +12,7 @@ import functools
 import importlib
 import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,27 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be read or used; the message is one sentence for a person."""
 
 
+class RefusedError(CheckpointError):
+    """A whole checkpoint that holds something which is not allow-listed."""
+
+
 @functools.cache
 def allow_fairseq_checkpoints() -> None:
-    """Allow-list what fairseq writes: its Namespace, and numpy scalars of `--eval-bleu` runs."""
+    """Allow-list what fairseq writes: its Namespace, and numpy's numbers, such as a best BLEU or F1."""
     import numpy
 
     allowed: list[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
     # numpy 2 moved the module; a checkpoint names the one it was written under.
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
         try:
-            reconstruct = importlib.import_module(module)._reconstruct
-        except (ImportError, AttributeError):
+            found = importlib.import_module(module)
+        except ImportError:
             continue
-        allowed.append((reconstruct, f"{module}._reconstruct"))
-    int64 = getattr(getattr(numpy, "dtypes", None), "Int64DType", None)
-    if int64 is not None:
-        allowed.append(int64)
+        names = [name for name in ("_reconstruct", "scalar") if hasattr(found, name)]
+        allowed += [(getattr(found, name), f"{module}.{name}") for name in names]
+    kinds = ("Int64DType", "Float64DType", "Float32DType")
+    dtypes = [getattr(getattr(numpy, "dtypes", None), kind, None) for kind in kinds]
+    allowed += [dtype for dtype in dtypes if dtype is not None]
     torch.serialization.add_safe_globals(allowed)
 
 
@@ -79,7 +85,8 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
                 "; `floater import-roberta` makes a checkpoint of the same model from its files at "
                 "Hugging Face"
             )
-        raise CheckpointError(f"{path} is refused: {reason}.") from None
+        refused = RefusedError if "GLOBAL" in str(error) else CheckpointError
+        raise refused(f"{path} is refused: {reason}.") from None
     # torch interprets whatever the bytes say, and so fails in every way that Python has.
     except Exception as error:
         raise CheckpointError(
@@ -103,12 +110,28 @@ def is_position(name: str) -> bool:
     return ".positions." in name or ".source_positions." in name
 
 
+def shared_copies(state: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the second names of parameters that have two: of shared embeddings, and what goes by word."""
+    source, target = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    pairs = {
+        "decoder.output_projection.weight": target,
+        target: source,
+        "decoder.positions.omega": "encoder.positions.omega",  # the encoder `complex`
+    }
+    return [
+        copy
+        for copy, original in pairs.items()
+        if copy in state and original in state and torch.equal(state[copy], state[original])
+    ]
+
+
 def position_parameters(state: dict[str, Any]) -> dict[str, int]:
     """Return the tensors of ``state`` that belong to a position encoder of ours, with their sizes."""
+    copies = shared_copies(state)
     return {
         name: tensor.numel()
         for name, tensor in state.items()
-        if is_position(name) and not name.endswith("lr_scale")
+        if is_position(name) and not name.endswith("lr_scale") and name not in copies
     }
 
 

@@ -7,7 +7,11 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
+from fairseq_floater.checkpoints.reading import (
+    CheckpointError,
+    RefusedError,
+    load_checkpoint,
+)
 from fairseq_floater.files import write_whole
 
 
@@ -52,6 +56,8 @@ def _is_whole(path: Path) -> bool:
             pass
     try:
         load_checkpoint(path)
+    except RefusedError:
+        raise  # it is whole: to put another in its place would lose what was trained
     except CheckpointError:
         return False
     return True

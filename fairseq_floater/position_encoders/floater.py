@@ -186,9 +186,6 @@ class FloaterPositions(FlowPositions, PositionSignal):
         block = InitialValues(block_index, self.spec)
         return block.requires_grad_(trains_start(self.spec.options))
 
-    def compute(self, num_positions: int, blocks: Sequence[InitialValues]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
-
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
     ) -> Tensor:

@@ -81,7 +81,7 @@ def check_encoder(args: Any) -> None:
     if args.position_encoder == "floater":
         return
     for flag, value, rule in (
-        ("--floater-train", args.floater_train or ALL, ALL),
+        ("--floater-train", scope(vars(args)), ALL),  # --floater-freeze is one of its values
         ("--floater-start", args.floater_start, ZERO),
     ):
         if value != rule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,14 +38,6 @@ class FlowPositions(PositionEncoder):
     def set_num_updates(self, num_updates: int) -> None:
         """Take the number of updates so far, from fairseq's trainer before each."""
         self.num_updates = num_updates
-
-    def train(self, mode: bool = True) -> Self:
-        # fairseq calls train() before every update, so only a change counts. After validation the
-        # flow is solved, and its error measured, at once, as in a run resumed from the checkpoint
-        # saved there.
-        if mode != self.training:
-            self.forget()
-        return super().train(mode)
 
     def forget(self) -> None:
         super().forget()

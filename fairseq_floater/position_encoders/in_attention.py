@@ -140,9 +140,6 @@ class WithoutTable(AttentionPositions):
 
     tabulated = False
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        raise RuntimeError(f"--position-encoder {self.name} has no position table.")
-
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         return [()] * len(blocks)
 
@@ -159,9 +156,6 @@ class DistanceBias(AttentionPositions):
     @abstractmethod
     def biases(self, distances: Tensor) -> Tensor:
         """Return the biases at signed real ``distances`` [N]: float32 [N, H]."""
-
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         distances = torch.arange(num_rows, device=self.anchor.device) / rows_per_token

@@ -5,7 +5,7 @@ Letters: N positions.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -24,12 +24,12 @@ class KeptTable(nn.Module, ABC):
     """Compute a table of rows [N, ...] over token positions; subclasses say how.
 
     The table is computed in float32 with autocast off and cast last. In training, and wherever
-    gradients are wanted, it is computed at every call, unless it comes from parameters that are all
-    frozen. There, and in evaluation without gradients, it is kept,
-    grown when a longer sentence comes, and dropped when the parameters may have changed: by
-    a change of ``train()``, by loading a state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that
-    wants gradients, and, where a batch begins, by whatever changed a parameter's sum (``p.data``,
-    ``vector_to_parameters``, the state dict of a part). It is no buffer: never saved, averaged or
+    gradients are wanted, it is computed at every call, unless no parameter that it comes from is
+    trained. There, and in evaluation without gradients, it is kept, grown when a longer sentence
+    comes, and dropped when the parameters may have changed: by a change of ``train()``, by loading a
+    state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that wants gradients, and, where a
+    batch begins, by whatever else changed a parameter (``p.data``, ``vector_to_parameters``, the state
+    dict of a part). It is no buffer: never saved, averaged or
     copied with a graph.
     """
 
@@ -45,16 +45,16 @@ class KeptTable(nn.Module, ABC):
         self.anchor: Tensor
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self._kept: dict[torch.dtype, Tensor] = {}
-        self._kept_for = torch.empty(0)  # the parameters' sums when it was computed
+        self._kept_for: list[Tensor] = []  # the parameters when it was computed
         #: size of the last table, see :func:`check_rows`
         self.size = 0.0
 
     def check_length(self, num_positions: int) -> None:
         """Raise ValueError for more positions than there are."""
 
-    @abstractmethod
     def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
         """Compute the table in float32 from the parts of the blocks: [N, ...]."""
+        return self.compute_between(num_positions, 1, blocks)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         """Compute rows at token positions 0, 1/r, 2/r, ...: float32 [N, ...].
@@ -66,7 +66,7 @@ class KeptTable(nn.Module, ABC):
             rows_per_token: r.
             blocks: the parts of the blocks that receive positions.
         """
-        raise NotImplementedError(f"{self.name} has no positions between two tokens.")
+        raise NotImplementedError(f"{self.name} has no position table between two tokens.")
 
     def compute_before(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         """Compute rows at token positions -N/r, ..., -2/r, -1/r: float32 [N, ...].
@@ -123,7 +123,10 @@ class KeptTable(nn.Module, ABC):
             return self._computed(num_positions, blocks, dtype)
         kept = self._kept.get(dtype)
         if not self._kept:
-            self._kept_for = self._parameter_sums(blocks)
+            self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
+        is_of_inference = kept is not None and kept.is_inference()  # no use in a backward pass
+        if is_of_inference and not torch.is_inference_mode_enabled():
+            kept = None
         if kept is None or len(kept) < num_positions:
             kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
         return kept[:num_positions]
@@ -131,11 +134,15 @@ class KeptTable(nn.Module, ABC):
     def drop_kept_table(self) -> None:
         """Compute the table anew at the next call."""
         self._kept.clear()
+        self._kept_for = []
 
     def begin_batch(self, blocks: Sequence[Any]) -> None:
-        """Forget what is kept if parameters changed unnoticed: reads each of them once."""
-        if self._kept and not torch.equal(self._kept_for, self._parameter_sums(blocks)):
-            self.forget()
+        """Forget what is kept if parameters changed unnoticed: compares each of them once."""
+        if self._kept_for:
+            pairs = zip(self._kept_for, self.sources(blocks))
+            changed = torch.stack([(kept != now).any() for kept, now in pairs])
+            if bool(changed.any()):  # one look at the device for all of them
+                self.forget()
 
     def forget(self) -> None:
         """Drop all that was derived from the parameters, which may have changed."""
@@ -146,13 +153,8 @@ class KeptTable(nn.Module, ABC):
         return [p for module in (self, *blocks) for p in module.parameters()]
 
     def _is_frozen(self, blocks: Sequence[Any]) -> bool:
-        """Return whether the table comes from parameters of which none is trained."""
-        sources = self.sources(blocks)
-        return bool(sources) and not any(parameter.requires_grad for parameter in sources)
-
-    def _parameter_sums(self, blocks: Sequence[Any]) -> Tensor:
-        sums = [p.detach().sum(dtype=torch.float64) for p in self.sources(blocks)]
-        return torch.stack(sums) if sums else torch.empty(0)
+        """Return whether none of the parameters that the table comes from is trained."""
+        return not any(parameter.requires_grad for parameter in self.sources(blocks))
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         if self.table_length:
@@ -175,9 +177,10 @@ class KeptTable(nn.Module, ABC):
         return table.to(dtype)
 
     def train(self, mode: bool = True) -> Self:
-        # fairseq calls train() before every update: what is kept then comes from frozen parameters.
+        # fairseq calls train() before every update, so only a change counts. After validation a flow is
+        # solved, and its error measured, at once, as in a run resumed from the checkpoint saved there.
         if mode != self.training:
-            self.drop_kept_table()
+            self.forget()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:

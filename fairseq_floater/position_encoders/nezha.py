@@ -72,9 +72,6 @@ class NezhaPositions(AttentionPositions):
     def build_block(self, block_index: int) -> DistanceVectors:
         return DistanceVectors(block_index, self.spec)
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
-
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
         lengths = places / rows_per_token

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from torch import Tensor
-
 from fairseq_floater.position_encoders.signal import PositionSignal
 
 
@@ -30,6 +25,3 @@ class NoPositions(PositionSignal):
 
     def costs(self) -> tuple[str, ...]:
         return ()
-
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        raise RuntimeError("--position-encoder none has no position table.")

@@ -115,9 +115,6 @@ class RopePositions(AttentionPositions):
     def build_block(self, block_index: int) -> RopePart:
         return RopePart(block_index, self.spec)
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
-
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         return self._angles(0, num_rows, rows_per_token)
 

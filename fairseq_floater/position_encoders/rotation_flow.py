@@ -119,9 +119,6 @@ class RotationFlowPositions(PositionSignal):
         std = 0.0 if self.spec.target == "qkv" else 0.5**0.5
         return StartingPoints(block_index, self.spec, std)
 
-    def compute(self, num_positions: int, blocks: Sequence[StartingPoints]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
-
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
     ) -> Tensor:

@@ -9,7 +9,6 @@ Letters: N positions, S streams, L blocks that receive positions, C channels.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -86,7 +85,3 @@ class PositionSignal(PositionEncoder):
             return note
         self.joint.weight.detach()[:, self.spec.dim :].zero_()
         return "the map of concat passes the block's input on, and no positions"
-
-    @abstractmethod
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        """Compute rows 0 .. N - 1 from the parts of the blocks: float32 [N, S, len(blocks), C]."""

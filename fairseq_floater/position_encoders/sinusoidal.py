@@ -140,5 +140,5 @@ class SinusoidalPositions(PositionSignal):
             if spec.every_block:
                 own = own + block_term(block.block_index + 1, spec.dim)
             per_block.append(own)
-        table = torch.stack(per_block, dim=1).unsqueeze(1)  # [N, 1, L, C]
-        return table.expand(-1, len(spec.streams), -1, -1).to(self.anchor.device)
+        table = torch.stack(per_block, dim=1).unsqueeze(1).to(self.anchor.device)  # [N, 1, L, C]
+        return table.expand(-1, len(spec.streams), -1, -1)

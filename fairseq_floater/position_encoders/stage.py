@@ -10,7 +10,7 @@ Letters: T tokens, B sentences, C channels.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -101,9 +101,6 @@ class InputStage(PositionEncoder):
     @abstractmethod
     def change(self, x: Tensor, part: Any, at: Pass) -> Tensor:
         """Do what :meth:`enter` says for a stream that is zero where it is padded."""
-
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        raise RuntimeError(f"--position-encoder {self.name} has no position table.")
 
 
 def without_gaps(run: Callable[[Tensor], Tensor], x: Tensor, is_padding: Tensor) -> Tensor:

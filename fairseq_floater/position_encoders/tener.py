@@ -119,9 +119,6 @@ class TenerPositions(AttentionPositions):
     def build_block(self, block_index: int) -> TenerPart:
         return TenerPart(block_index, self.spec)
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
-
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
         return interleaved_sinusoid(places / rows_per_token, self.spec.head_dim)

@@ -86,9 +86,6 @@ class XlPositions(AttentionPositions):
     def build_block(self, block_index: int) -> XlPart:
         return XlPart(block_index, self.spec)
 
-    def compute(self, num_positions: int, blocks: Sequence[XlPart]) -> Tensor:
-        return self.compute_between(num_positions, 1, blocks)
-
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
     ) -> Tensor:

@@ -25,6 +25,7 @@ from fairseq_floater.position_encoders.hooks import (
 from fairseq_floater.position_encoders.hooks import IncrementalState as IncrementalState
 from fairseq_floater.transformer.decoding_cache import (
     Keys,
+    NewOrder,
     appended,
     beams_as_queries,
     products_with,
@@ -125,24 +126,26 @@ class PositionBiasedAttention(MultiheadAttention):
         self,
         incremental_state: IncrementalState,
         new_order: Tensor,
-        changed: int | None = None,
+        known: NewOrder | None = None,
     ) -> IncrementalState:
-        """Reorder as fairseq does; keys kept once a sentence stay, unless a sentence leaves.
+        """Reorder as fairseq does; keys kept once a sentence stay while its hypotheses stand together.
 
         Args:
             incremental_state: of the decoding.
-            new_order: [B], of each sentence the one that it continues.
-            changed: how many of the last keys that can change at most; None: all.
+            new_order: [B], of each hypothesis the one that it continues.
+            known: the same, where other attentions are reordered with this one.
         """
+        known = known or NewOrder(new_order)
         held = self._get_input_buffer(incremental_state)
-        if held:
-            beam = self.get_incremental_state(incremental_state, "beam")
-            if beam is not None:
-                size: int = beam["size"]
-                if len(next(iter(held.values()))) * size == len(new_order):
-                    return incremental_state
-                new_order = new_order.view(-1, size)[:, 0] // size
-            self._set_input_buffer(incremental_state, reordered(held, new_order, changed))
+        if not held:
+            return incremental_state
+        order: Tensor | None = new_order
+        beam = self.get_incremental_state(incremental_state, "beam")
+        if beam is not None:
+            kept = len(next(iter(held.values())))
+            order, beam["size"] = known.of_sentences(kept, beam["size"])
+        if order is not None:
+            self._set_input_buffer(incremental_state, reordered(held, order, known.changed))
         return incremental_state
 
     def holds_keys(self, incremental_state: IncrementalState | None) -> bool:

@@ -33,7 +33,7 @@ class FloaterBertModel(RobertaModel):
     def build_model(cls, args: Any, task: Any) -> FloaterBertModel:
         """Build fairseq's model and set the epsilon of every LayerNorm in it."""
         model: FloaterBertModel = super().build_model(args, task)
-        set_layer_norm_eps(model, getattr(args, "layer_norm_eps", BERT_EPS))
+        set_layer_norm_eps(model, getattr(args, "layer_norm_eps", None) or BERT_EPS)
         return model
 
 
@@ -54,5 +54,5 @@ def set_layer_norm_eps(model: nn.Module, eps: float) -> None:
 @register_model_architecture("floater_bert", "floater_bert")
 def floater_bert(args: Any) -> None:
     """Fill in RoBERTa's base shape, and BERT's epsilon."""
-    args.layer_norm_eps = getattr(args, "layer_norm_eps", BERT_EPS)
+    args.layer_norm_eps = getattr(args, "layer_norm_eps", None) or BERT_EPS
     base_architecture(args)

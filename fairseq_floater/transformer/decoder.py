@@ -27,7 +27,7 @@ from fairseq_floater.position_encoders.signal import (
 from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
-from fairseq_floater.transformer.decoding_cache import changed_tokens, read_token
+from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
 from fairseq_floater.transformer.prepared import Prepared
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -37,6 +37,7 @@ from fairseq_floater.transformer.stack_positions import (
     check_base_length,
     longest_input,
     prepare,
+    random_numbers_given_back,
     wrapped,
 )
 from fairseq_floater.transformer.weight_layout import lay_out
@@ -93,17 +94,19 @@ class FloaterDecoder(TransformerDecoderBase):
         streams: tuple[str, ...] = HIDDEN_STREAMS
         if cfg.position_target != HIDDEN:
             streams = SELF_STREAMS + (() if no_encoder_attn else CROSS_QUERY_STREAMS)
-        attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=cfg.decoder)
         self.source_positions: PositionSignal | None = None
-        if cfg.position_target == QKV and (cfg.cross_self_attention or not no_encoder_attn):
-            attach_encoder(
-                self,
-                "source_positions",
-                cfg,
-                streams=SOURCE_STREAMS,
-                side="source",
-                shape=cfg.decoder,
-            )
+        shape = cfg.decoder
+        with random_numbers_given_back():
+            attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=shape)
+            if cfg.position_target == QKV and (cfg.cross_self_attention or not no_encoder_attn):
+                attach_encoder(
+                    self,
+                    "source_positions",
+                    cfg,
+                    streams=SOURCE_STREAMS,
+                    side="source",
+                    shape=shape,
+                )
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrapped(PositionBiasedDecoderBlock(cfg, no_encoder_attn), cfg)
@@ -173,8 +176,9 @@ class FloaterDecoder(TransformerDecoderBase):
         changed = changed_tokens(incremental_state, new_order)
         if changed == 0:
             return
+        known = NewOrder(new_order, changed)
         for module in self._reordered or _reordered_modules(self):
-            options = {"changed": changed} if isinstance(module, PositionBiasedAttention) else {}
+            options = {"known": known} if isinstance(module, PositionBiasedAttention) else {}
             module.reorder_incremental_state(incremental_state, new_order, **options)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:

@@ -49,6 +49,46 @@ class Keys(NamedTuple):
         return dict(zip(names, self))
 
 
+class NewOrder:
+    """An order that a search puts its hypotheses into, looked at once for all attentions.
+
+    Args:
+        hypotheses: [B or another number], of each the one that it continues.
+        changed: how many keys, the last ones, may differ from those of the hypothesis that stood in a
+            place before; None: all.
+    """
+
+    def __init__(self, hypotheses: Tensor, changed: int | None = None):
+        self.hypotheses, self.changed = hypotheses, changed
+        self._sentences: dict[tuple[int, int], tuple[Tensor | None, int]] = {}
+
+    def of_sentences(self, held: int, beam: int) -> tuple[Tensor | None, int]:
+        """Return the order of keys that are kept once a sentence, and the beam from here on.
+
+        Args:
+            held: sentences kept.
+            beam: hypotheses a sentence.
+
+        Returns:
+            None for an order that changes nothing; a beam of 1 where the hypotheses of a sentence no
+            longer stand together, so that each has keys of its own.
+        """
+        found = self._sentences.get((held, beam))
+        if found is None:
+            found = self._sentences[held, beam] = self._look(held, beam)
+        return found
+
+    def _look(self, held: int, beam: int) -> tuple[Tensor | None, int]:
+        order = self.hypotheses // beam
+        first = order[::beam]
+        if torch.equal(first.repeat_interleave(beam), order):
+            order = first
+        else:
+            beam = 1
+        stays = torch.equal(order, torch.arange(held, device=order.device))
+        return None if stays else order, beam
+
+
 def appended(held: Held, new: Keys) -> Held:
     """Append ``new`` keys to those ``held``, which is empty at first, and return what is held then.
 

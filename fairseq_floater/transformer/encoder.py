@@ -21,6 +21,7 @@ from fairseq_floater.position_encoders.warp import warp_of_source
 from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
+from fairseq_floater.transformer.decoding_cache import NewOrder
 from fairseq_floater.transformer.prepared import Prepared
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -30,6 +31,7 @@ from fairseq_floater.transformer.stack_positions import (
     check_base_length,
     longest_input,
     prepare,
+    random_numbers_given_back,
     wrapped,
 )
 
@@ -51,7 +53,10 @@ class FloaterEncoder(TransformerEncoderBase):
     def attach_positions(self, cfg: Any) -> None:
         """Build the position encoder and the blocks' parts of it."""
         streams = HIDDEN_STREAMS if cfg.position_target == HIDDEN else SELF_STREAMS
-        attach_encoder(self, "positions", cfg, streams=streams, side="source", shape=cfg.encoder)
+        with random_numbers_given_back():
+            attach_encoder(
+                self, "positions", cfg, streams=streams, side="source", shape=cfg.encoder
+            )
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         return wrapped(PositionBiasedEncoderBlock(cfg, return_fc=self.return_fc), cfg)
@@ -124,21 +129,18 @@ class FloaterEncoder(TransformerEncoderBase):
         What stays among the copies of a sentence changes nothing.
         """
         held = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
-        beam = next(iter(encoder_out.get(BEAM, ())), None)
-        if beam is not None and len(new_order) == held:
-            places = torch.arange(held, device=new_order.device)
-            if torch.equal(new_order // beam, places // beam):
+        beam = next(iter(encoder_out.get(BEAM, ())), 1)
+        if beam > 1:
+            order, copies = NewOrder(new_order).of_sentences(held // beam, beam)
+            if order is None:
                 return encoder_out
+        else:
+            copies = len(new_order) // max(held, 1)
+            each = torch.arange(held, device=new_order.device).repeat_interleave(copies)
+            copies = copies if torch.equal(new_order, each) else 1
         reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
         reordered[WARP] = [warp.reordered(new_order) for warp in encoder_out.get(WARP, ())]
-        reordered[BEAM] = []  # any other order may have mixed the copies
-        copies = len(new_order) // max(held, 1)
-        if copies > 1:
-            each = torch.arange(held, device=new_order.device).repeat_interleave(copies)
-            reordered[BEAM] = [copies] if torch.equal(new_order, each) else []
-        elif beam is not None:
-            sentences = new_order.view(-1, beam) // beam
-            reordered[BEAM] = [beam] if bool((sentences == sentences[:, :1]).all()) else []
+        reordered[BEAM] = [copies] if copies > 1 else []
         return reordered
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:

@@ -130,6 +130,13 @@ def _refuse_unsupported(args: Any) -> None:
                 f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
                 "has no place for positions."
             )
+    noise = getattr(args, "quant_noise_scalar", 0)
+    if noise and args.position_encoder in ("floater", "token-rnn"):
+        raise ValueError(
+            f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
+            f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
+            "others. Use --quant-noise-pq."
+        )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         raise ValueError(
             "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -37,6 +38,14 @@ WARP = "position_warp"
 BEAM = "beam_size"
 
 
+def random_numbers_given_back() -> AbstractContextManager[None]:
+    """Give back what is drawn inside: the Transformer starts, and drops out, like fairseq's own.
+
+    A stack opens it once around all its encoders. Each in its own would draw the same numbers.
+    """
+    return torch.random.fork_rng(devices=[])
+
+
 def attach_encoder(
     stack: Any,
     attribute: str,
@@ -47,9 +56,6 @@ def attach_encoder(
     shape: Any,
 ) -> None:
     """Build ``cfg``'s encoder as ``stack.<attribute>`` and each block's part as ``block.<attribute>``.
-
-    The random numbers drawn here are given back, so that under one seed the Transformer around the
-    encoder starts, and drops out, like fairseq's own.
 
     Args:
         stack: encoder or decoder, built but for its positions; its ``length_option`` sets its length,
@@ -68,14 +74,13 @@ def attach_encoder(
     blocks = all_blocks(stack)
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
     spec = _spec(stack, cfg, streams, side, shape)
-    with torch.random.fork_rng(devices=[]):
-        name = cfg.position_encoder if has_positions(cfg, side) else NoPositions.name
-        encoder = encoder_class(name, cfg.position_target)(spec)
-        for index, block in zip(indices, blocks):
-            part = encoder.build_block(index) if encoder.receives(index) else None
-            if isinstance(part, AttentionPart):
-                part.lend(block.self_attn)
-            setattr(block, attribute, part)
+    name = cfg.position_encoder if has_positions(cfg, side) else NoPositions.name
+    encoder = encoder_class(name, cfg.position_target)(spec)
+    for index, block in zip(indices, blocks):
+        part = encoder.build_block(index) if encoder.receives(index) else None
+        if isinstance(part, AttentionPart):
+            part.lend(block.self_attn)
+        setattr(block, attribute, part)
     if encoder.receives(0) and not spec.every_block and 0 not in indices:
         raise ValueError(
             "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must keep layer 0 with "

@@ -1,15 +1,23 @@
 """Warm start and averaging: what is copied, what is refused, and what a file says of itself."""
 
 import json
+from pathlib import Path
 
 import helpers
+import numpy as np
 import pytest
 import torch
 from fault_disks import small_disk
 from helpers import TINY, save_donor, save_model
 
 from fairseq_floater.checkpoints.averaging import average
-from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
+from fairseq_floater.checkpoints.reading import (
+    CheckpointError,
+    RefusedError,
+    load_checkpoint,
+    model_args,
+)
+from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
@@ -451,6 +459,25 @@ def test_the_last_are_the_last_by_number(tmp_path):
     assert [len(r["sha256"]) for r in recorded] == [64, 64, 64]
 
 
+def test_a_best_score_in_numpys_numbers_is_read(tmp_path):
+    """As fairseq saves it with --report-acc-and-f1 and --best-checkpoint-metric."""
+    path = save_donor(tmp_path / "checkpoint_last.pt", arch=TINY)
+    state = load_checkpoint(path)
+    state["extra_state"] = {"best": np.float64(70.8), "val_loss": np.float32(3)}
+    torch.save(state, path)
+    assert load_checkpoint(path)["extra_state"] == {"best": 70.8, "val_loss": 3}
+    assert "resuming from" in repair_last(tmp_path)
+
+
+def test_a_refused_checkpoint_is_whole_and_stays(tmp_path):
+    path = save_donor(tmp_path / "checkpoint_last.pt", arch=TINY)
+    torch.save({**load_checkpoint(path), "extra_state": {"best": Path()}}, path)
+    save_donor(tmp_path / "checkpoint1.pt", arch=TINY)
+    with pytest.raises(RefusedError, match="is refused"):
+        repair_last(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint_last.pt", "checkpoint1.pt"}
+
+
 def test_the_best_are_the_best(tmp_path):
     save_series(tmp_path / "c", [1, 2, 9, 10, 11])
     report = average([tmp_path / "c"], tmp_path / "a.pt", best=2)
@@ -466,6 +493,20 @@ def test_checkpoints_saved_by_updates(tmp_path):
         average([tmp_path / "c"], tmp_path / "a.pt", last=2)
     report = average([tmp_path / "c"], tmp_path / "a.pt", last=2, updates=True)
     assert [i["path"].rsplit("_", 1)[1] for i in report.inputs] == ["500.pt", "1000.pt"]
+    with pytest.raises(CheckpointError, match="`--updates` says which .* the `--last` N"):
+        average([tmp_path / "c"], tmp_path / "b.pt", best=1, updates=True)
+
+
+def test_frequencies_of_shared_words_are_counted_once(tmp_path):
+    path = save_model(
+        tmp_path / "checkpoint1.pt", "complex", target="stage", share_all_embeddings=True
+    )
+    state = load_checkpoint(path)
+    model = build_model(state, model_args(state, path), path)
+    report = average([path], tmp_path / "a.pt")
+    assert report.parameters == sum(p.numel() for p in model.parameters())
+    omega = next(p for n, p in model.named_parameters() if n.endswith("omega"))
+    assert report.position_parameters == omega.numel()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -162,6 +162,15 @@ def test_a_row_does_not_depend_on_how_many_were_asked_for(solver):
             assert torch.equal(short, long[:n])
 
 
+@pytest.mark.parametrize(("solver", "step"), [("rk4", 0.3), ("midpoint", 0.07), ("midpoint", 0.3)])
+def test_off_its_grid_torchdiffeq_gives_the_same_row_however_many_follow(solver, step):
+    dynamics, p0 = flow(dtype=torch.float32)
+    long = solve(dynamics, p0, EQUIDISTANT, solver=solver, step_size=step)
+    for n in (2, 3, 5, 17, 63):
+        short = solve(dynamics, p0, EQUIDISTANT[:n], solver=solver, step_size=step)
+        assert torch.equal(short, long[:n])
+
+
 @pytest.mark.parametrize("std", [0.01, None], ids=["small", "linear"])
 def test_default_step_is_accurate_and_the_estimate_honest(std):
     torch.manual_seed(0)

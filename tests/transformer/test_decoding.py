@@ -258,3 +258,35 @@ def test_gradients_of_a_prepared_model_reach_all_three_projections():
     expected = gradients()
     fast(model)
     assert difference(gradients(), expected) <= 1e-4 * expected.abs().max()
+
+
+SEARCHES = {
+    "hypotheses-swap": [1, 0, 2, 5, 4, 3],
+    "sentences-swap": [3, 4, 5, 0, 1, 2],
+    "a-sentence-leaves": [3, 5, 4],
+    "hypotheses-leave": [0, 1, 3],
+    "two-of-each-stay": [0, 2, 3, 4],
+    "sentences-mix": [0, 3, 4, 1, 2, 5],
+}
+
+
+@pytest.mark.parametrize("order", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        (SPLIT["rope"], {}),
+        (SPLIT["floater"], {}),
+        (SPLIT["rope"], {"attention_kind": "linear", "linear_cross": True}),
+    ],
+    ids=["rope", "floater", "linear"],
+)
+def test_any_order_of_hypotheses_keeps_each_with_its_source(case, options, order):
+    """A search of one's own may let hypotheses leave one by one, or mix those of several sentences."""
+    model = build(*case, **options).eval()
+    randomise_positions(model)
+    source, copies = source_batch(lengths=(7, 4)), torch.arange(2).repeat_interleave(3)
+    targets = torch.cat([shifted(sentence(6, seed=i)) for i in range(6)])
+    with torch.no_grad():
+        found = stepwise_log_probs(model, source, targets, orders={2: order}, beam=3)
+        expected = log_probs(model, source[copies][order], targets[order])
+    assert difference(found, expected) <= TOLERANCE

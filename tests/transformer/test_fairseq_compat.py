@@ -1,6 +1,7 @@
 """The model beside fairseq's own Transformer, and under fairseq's own options."""
 
 import copy
+import itertools
 import math
 import re
 
@@ -323,6 +324,24 @@ VARIANTS = {
     "learned-base": {"encoder_learned_pos": True, "decoder_learned_pos": True},
     "no-scale": {"no_scale_embedding": True},
 }
+
+
+def test_noise_on_weights_that_fairseq_cannot_find_is_refused():
+    build("rope", target="attention", quant_noise_scalar=0.1)
+    for encoder, target in (("floater", "qkv"), ("token-rnn", "stage")):
+        with pytest.raises(ValueError, match="`--quant-noise-scalar` must be 0"):
+            build(encoder, target=target, quant_noise_scalar=0.1)
+
+
+@pytest.mark.parametrize("encoder", ["floater", "rnn", "rotation_flow"])
+def test_the_dynamics_of_a_model_start_apart(encoder):
+    """Those of source positions in the encoder, of target and of source positions in the decoder."""
+    found = [dict(p.named_parameters()) for _, _, p in signals(build(encoder, target="qkv"))]
+    assert len(found) == 3
+    matrices = [n for n, p in found[0].items() if p.dim() == 2]
+    assert matrices
+    for one, other in itertools.combinations(found, 2):
+        assert not any(torch.equal(one[name], other[name]) for name in matrices)
 
 
 @every_target

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fairseq_floater.ode.dynamics import PositionDynamics, evaluate
@@ -41,9 +43,15 @@ def _solve(
     # The adjoint needs a Module, so its evaluations are not counted.
     counted = dynamics if adjoint else _Counted(dynamics)
     options: dict[str, Any] = {"max_num_steps": DOPRI5_MAX_STEPS}
+    wanted = len(times)
     if step is not None:
-        # Between its steps it would draw straight lines, and a row would depend on the last time.
-        options = {"step_size": step, "interp": "linear" if _on_grid(times, step) else "cubic"}
+        is_on_grid = _on_grid(times, step)
+        # Between its steps it would draw straight lines.
+        options = {"step_size": step, "interp": "linear" if is_on_grid else "cubic"}
+        if not is_on_grid:
+            # Its last step ends at the last time, so that a row would depend on how many follow.
+            steps = math.floor(float((times[-1] - times[0]) / step) + 1e-6) + 1
+            times = torch.cat([times, times[:1] + steps * step])
     tolerances = {"rtol": DOPRI5_TOLERANCE, "atol": DOPRI5_TOLERANCE}
     try:
         trajectory: Tensor = odeint(
@@ -58,7 +66,7 @@ def _solve(
             f"--floater-solver auto solves in steps of measured error. {ADVICE}"
         ) from None
     record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
-    return trajectory
+    return trajectory[:wanted]
 
 
 def _on_grid(times: Tensor, step: float) -> bool:
