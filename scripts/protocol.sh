@@ -7,7 +7,7 @@
 # rate, averages the last checkpoints, translates and scores every test set. A killed run goes on where it was.
 #   --encoder E     a name that `floater info` lists; or plain: average and score the donor itself
 #   --blocks B      all (default) or input
-#   --target T      qkv or hidden (default: the encoder's own; not for encoders inside attention)
+#   --target T      qkv, hidden or relative (default: the encoder's own; not for encoders inside attention)
 #   --scratch       train from random parameters instead of the donor (`budget: scratch`)
 #   --no-base       without fairseq's sinusoid underneath
 #   --losses        also the teacher-forced loss of every test sentence (losses.<test>.txt)

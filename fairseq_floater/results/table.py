@@ -65,19 +65,22 @@ def _score_cells(score: dict[str, Any] | None) -> list[str]:
 
 
 def collect(folder: str | os.PathLike[str]) -> Results:
-    """Read every finished run below ``folder``.
+    """Read every scored run below ``folder``.
 
     Raises:
         ReportError: no run there, or a result that is not JSON.
     """
-    paths = [path.parent for path in Path(folder).glob("*/average.json")]
-    runs = [run for run in (read_run(path, path.name) for path in paths) if run.scores]
+    work = Path(folder)
+    # Those of compare.sh and s2l.sh lie one deeper, by seed.
+    paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
+    named = ((path, str(path.relative_to(work))) for path in paths)
+    runs = [run for run in (read_run(path, name) for path, name in named) if run.scores]
     if not runs:
         raise ReportError(
             f"{folder} holds no scored run (a folder with average.json and scores.*.json)."
         )
     # The donor, what was started from it, what was trained from random parameters.
-    runs.sort(key=lambda run: (run.name != "plain", "-scratch" in run.name, run.name))
+    runs.sort(key=lambda run: (Path(run.name).name != "plain", "-scratch" in run.name, run.name))
     tests = sorted({test for run in runs for test in run.scores}, key=lambda t: (len(t), t))
     return Results(str(folder), runs, tests)
 

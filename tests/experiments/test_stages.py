@@ -419,6 +419,13 @@ def test_the_table_holds_every_run_with_its_signature(tmp_path):
     assert "test: sig:f" in text
 
 
+def test_runs_of_seeds_are_named_by_them(tmp_path):
+    for name in ("seed-1/plain", "seed-2/rope-all-attention"):
+        save_run(tmp_path, name, 30.5)
+    found = [run.name for run in collect_results(tmp_path).runs]
+    assert found == ["seed-1/plain", "seed-2/rope-all-attention"]
+
+
 def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
     save_run(tmp_path, "plain", 30.5)
     save_run(tmp_path, "learned-all-hidden", 28.0)
