@@ -15,7 +15,7 @@ from fairseq_floater.position_encoders.options import Option
 SMALLEST, LARGEST_EXPONENT = 0.01, 2.0
 
 
-class Within(torch.autograd.Function):
+class ClampKeepingGradient(torch.autograd.Function):
     """Clamp to [low, high]; a number outside still gets a gradient that leads it back in.
 
     The authors' code resets the parameters themselves before each use, which a pass of evaluation
@@ -75,8 +75,8 @@ class KerplePositions(DistanceBias):
         highest = LARGEST_EXPONENT if is_power else float("inf")
         behind = (distances < 0).long()
         length = distances.abs()[:, None]
-        r1 = Within.apply(self.r[0].float(), SMALLEST, highest)[behind]  # [N, H]
-        r2 = Within.apply(self.r[1].float(), SMALLEST, float("inf"))[behind]
+        r1 = ClampKeepingGradient.apply(self.r[0].float(), SMALLEST, highest)[behind]  # [N, H]
+        r2 = ClampKeepingGradient.apply(self.r[1].float(), SMALLEST, float("inf"))[behind]
         if is_power:
             # Further down no key has any weight, and float16 ends.
             return (-r2 * length**r1).clamp(min=HIDING_BIAS)

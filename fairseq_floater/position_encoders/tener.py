@@ -37,15 +37,15 @@ class TenerPart(QueryBiases):
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         cos, sin, of_keys, *key_term = tables
-        terms = met(turn_pairs(self.scaled_for_distances(q), cos, sin), of_keys)
+        terms = products_with_rows(turn_pairs(self.scaled_for_distances(q), cos, sin), of_keys)
         if key_term:
             cos, sin, of_queries = key_term
             turned = turn_pairs(k * self.scaling(k.size(-1)), cos, sin)
-            terms = terms + met(turned, of_queries).transpose(2, 3)
+            terms = terms + products_with_rows(turned, of_queries).transpose(2, 3)
         return terms
 
 
-def met(x: Tensor, rows: Tensor) -> Tensor:
+def products_with_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Multiply ``x`` [B, H, T, D] by ``rows`` [B or 1, S, D], which all heads share: [B, H, T, S]."""
     heads, length = x.shape[1:3]
     return (x.flatten(1, 2) @ rows.transpose(1, 2)).unflatten(1, (heads, length))

@@ -39,22 +39,13 @@ class PositionBiasedAttention(MultiheadAttention):
     """Extend fairseq's attention by the hooks of :class:`AttentionHooks`.
 
     Keys and values are projected and turned before they are cached, biases are computed for all of them.
-
-    Raises:
-        ValueError: xformers attention, bias_kv or zero_attn, which have no place for positions.
     """
 
     #: Whether there are weights to return.
     has_weights: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any):
-        if kwargs.get("xformers_att_config"):
-            raise ValueError(
-                "xformers attention has no place for positions; drop --*-xformers-att-config."
-            )
         super().__init__(*args, **kwargs)
-        if self.bias_k is not None or self.add_zero_attn:
-            raise ValueError("add_bias_kv and add_zero_attn do not go with positions.")
         # `--retain-dropout-modules MultiheadAttention` means this class as well.
         self.dropout_module.module_name = "MultiheadAttention"
 
@@ -161,9 +152,6 @@ class PositionBiasedAttention(MultiheadAttention):
             return
         for projection in projections:
             lay_out(projection)
-
-    def set_beam_size(self, beam_size: int) -> None:
-        """Ignore it: a beam size left in the module would outlive its search. See `beam_size` above."""
 
     def _heads(self, x: Tensor) -> Tensor:
         """Split into heads: [T, B, C] -> [B, H, T, D]."""

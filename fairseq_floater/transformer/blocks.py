@@ -295,6 +295,4 @@ def _biases(
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:
     """Return whether ``block`` holds the source's keys from an earlier step, biases included."""
     attention = getattr(block, "encoder_attn", None) or block.self_attn
-    return isinstance(attention, PositionBiasedAttention) and attention.holds_keys(
-        incremental_state
-    )
+    return bool(attention.holds_keys(incremental_state))

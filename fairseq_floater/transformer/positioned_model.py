@@ -70,7 +70,7 @@ class PositionedModel(BaseFairseqModel):
         super().add_args(parser)
         position_encoders.add_args(parser)
 
-    def obey(self, args: argparse.Namespace) -> None:
+    def apply_training_options(self, args: argparse.Namespace) -> None:
         """Take from ``args``, complete, what is to be trained and what must not be."""
         restrict_training(self, args)
         self.not_to_train = _lr_scale_fault(args)

@@ -111,7 +111,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
             ValueError: an unknown or inconsistent option, or one that positions cannot go with.
         """
         args = completed(args)
-        _refuse_unsupported(args)
+        _refuse_for_one_stack(args)
         if getattr(args, "max_positions", None) is None:
             if getattr(args, "tokens_per_sample", None) is None:
                 args.tokens_per_sample = task.max_positions()
@@ -120,11 +120,11 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         model = cls(args, FloaterRobertaEncoder(args, task.source_dictionary))
         set_layer_norm_eps(model, getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS)
         model.encoder.sentence_encoder.take_positions()
-        model.obey(args)
+        model.apply_training_options(args)
         return model
 
 
-def _refuse_unsupported(args: argparse.Namespace) -> None:
+def _refuse_for_one_stack(args: argparse.Namespace) -> None:
     """Refuse options that an encoder whose blocks take positions cannot go with."""
     for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
         value = getattr(args, name, -1)

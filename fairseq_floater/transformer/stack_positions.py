@@ -24,7 +24,6 @@ from fairseq_floater.position_encoders import encoder_class, encoder_options, ha
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
-from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.sides import has_positions
@@ -260,4 +259,4 @@ def longest_input(stack: Any, encoder: PositionEncoder, learned_base: bool) -> i
     """Return the longest input: the encoder's own limit and, underneath, that of a *learned* base."""
     if stack.embed_positions is None or not learned_base:
         return encoder.max_positions
-    return min(encoder.max_positions, stack.embed_positions.max_positions, UNLIMITED_POSITIONS)
+    return min(encoder.max_positions, int(stack.embed_positions.max_positions))

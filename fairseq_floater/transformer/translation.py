@@ -45,13 +45,13 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
             ValueError: an unknown or inconsistent option, or one that positions cannot go with.
         """
         args = completed(args)
-        _refuse_unsupported(args)
+        _refuse_cross_self_attention(args)
         model: FloaterTransformerModel = super().build_model(args, task)
         source, target = model.encoder.positions, model.decoder.positions
         one_dictionary = model.encoder.embed_tokens is model.decoder.embed_tokens
         if one_dictionary and type(source) is type(target):
             target.share_words(source)
-        model.obey(args)
+        model.apply_training_options(args)
         return model
 
     @classmethod
@@ -65,7 +65,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
 
 
-def _refuse_unsupported(args: Any) -> None:
+def _refuse_cross_self_attention(args: Any) -> None:
     """Refuse what positions of two stacks cannot go with, with the reason."""
     inside = args.position_target in ("attention", "relative")
     if getattr(args, "cross_self_attention", False) and inside:

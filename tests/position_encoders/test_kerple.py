@@ -116,11 +116,11 @@ def test_a_number_beyond_its_limit_acts_as_the_limit_and_finds_its_way_back(kern
 
 
 def test_gradients_are_stopped_outwards_alone():
-    from fairseq_floater.position_encoders.kerple import Within
+    from fairseq_floater.position_encoders.kerple import ClampKeepingGradient
 
     x = torch.tensor([-1.0, -1.0, 1.0, 1.0, 3.0, 3.0], requires_grad=True)
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
-    clamped = Within.apply(x, 0.0, 2.0)
+    clamped = ClampKeepingGradient.apply(x, 0.0, 2.0)
     assert clamped.tolist() == [0, 0, 1, 1, 2, 2]
     (clamped * signs).sum().backward()
     assert x.grad.tolist() == [0, -1, 1, -1, 1, 0]
