@@ -113,16 +113,15 @@ def is_position(name: str) -> bool:
 def shared_copies(state: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the second names of parameters that have two: of shared embeddings, and what goes by word."""
     source, target = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
-    pairs = {
-        "decoder.output_projection.weight": target,
-        target: source,
-        "decoder.positions.omega": "encoder.positions.omega",  # the encoder `complex`
-    }
-    return [
+    pairs = (("decoder.output_projection.weight", target), (target, source))
+    copies = [
         copy
-        for copy, original in pairs.items()
+        for copy, original in pairs
         if copy in state and original in state and torch.equal(state[copy], state[original])
     ]
+    # Frequencies of words (`complex`) are shared where words are; their values are no sign of it.
+    omega = "decoder.positions.omega"
+    return [*copies, *([omega] if target in copies and omega in state else [])]
 
 
 def position_parameters(state: dict[str, Any]) -> dict[str, int]:
