@@ -82,7 +82,7 @@ def read_examples(work: Work, count: int) -> list[Example]:
     for name, test in _test_sets(work).items():
         hypotheses = _hypotheses(work, name, len(test))
         lengths = [int(length) for length in test.source_tokens]
-        for group in (bin for bin in dict.fromkeys(test.bins) if bin in places):
+        for group in filter(places.__contains__, dict.fromkeys(test.bins)):
             for i in choose(lengths, [int(n) for n in test.members(group)], count):
                 examples.append(_example(test, i, places[group], hypotheses))
     return sorted(examples, key=lambda example: example.place)
