@@ -178,10 +178,9 @@ class Protocol(Job):
         """Start the system from the donor's best checkpoint."""
         result = self.path / "warm_start.json"
         best = self.donor / "checkpoints" / "checkpoint_best.pt"
-        donor = file_hash(best) if best.is_file() else None
+        donor = file_hash(best) if best.is_file() and not self.launcher.dry_run else None
         if result.is_file():
-            made = self.folder.read().get("donor_sha256", donor)
-            if donor is not None and made != donor:
+            if donor is not None and self.folder.read().get("donor_sha256", donor) != donor:
                 raise UserError(
                     f"{self.path} was started from another donor than {best}: use another --work, or "
                     "remove the folder."

@@ -29,6 +29,8 @@ class FakeLauncher(Launcher):
         words = [str(word) for word in words]
         self.steps.append(step := _step(words))
         self.locks = list(locks)
+        if self.dry_run:
+            return
         if step == self.fails:
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
@@ -111,6 +113,11 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     (tmp_path / "plain" / "checkpoints" / "checkpoint_best.pt").write_bytes(b"another")
     with pytest.raises(UserError, match="was started from another donor"):
         run(tmp_path, FakeLauncher(), "floater")
+    launcher = FakeLauncher()
+    launcher.dry_run = True
+    run(tmp_path, launcher, "rope")
+    assert "warm-start" in launcher.steps
+    assert not (tmp_path / "rope-all-attention").exists()
 
 
 def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):
