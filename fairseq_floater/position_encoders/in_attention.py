@@ -130,6 +130,12 @@ class AttentionPositions(PositionEncoder):
             return distances.clamp(min=0)  # a key that comes later is masked out
         return 2 * distances.abs() + (distances < 0)
 
+    def signed_distances(self, num_rows: int, rows_per_token: int) -> Tensor:
+        """Return the distance that each row of such a table stands for: float64 [N, sides]."""
+        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
+        distances = places / rows_per_token
+        return torch.stack([distances, -distances][: 1 if self.spec.causal else 2], dim=1)
+
     def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
         """Return what is added to the input of some blocks, by place in ``blocks``: [T, B or 1, C]."""
         return {}
@@ -158,8 +164,7 @@ class DistanceBias(AttentionPositions):
         """Return the biases at signed real ``distances`` [N]: float32 [N, H]."""
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        distances = torch.arange(num_rows, device=self.anchor.device) / rows_per_token
-        sides = [distances, -distances][: 1 if self.spec.causal else 2]
+        sides = self.signed_distances(num_rows, rows_per_token).float().unbind(1)
         return torch.stack([self.biases(side) for side in sides], dim=1)  # [N, sides, H]
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

@@ -73,10 +73,8 @@ class NezhaPositions(AttentionPositions):
         return DistanceVectors(block_index, self.spec)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        lengths = places / rows_per_token
-        sides = [-lengths, lengths][: 1 if self.spec.causal else 2]  # j - i
-        return interleaved_sinusoid(torch.stack(sides, dim=1), self.spec.head_dim)
+        from_query = -self.signed_distances(num_rows, rows_per_token)  # j - i
+        return interleaved_sinusoid(from_query, self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         furthest = at.num_rows - 1

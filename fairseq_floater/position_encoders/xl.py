@@ -89,10 +89,8 @@ class XlPositions(AttentionPositions):
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
     ) -> Tensor:
-        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        lengths = places / rows_per_token
-        sides = [lengths, -lengths][: 1 if self.spec.causal else 2]
-        sinusoid = interleaved_sinusoid(torch.stack(sides, dim=1), self.spec.dim)
+        distances = self.signed_distances(num_rows, rows_per_token)
+        sinusoid = interleaved_sinusoid(distances, self.spec.dim)
         return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
 
     def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
