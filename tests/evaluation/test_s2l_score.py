@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sacrebleu.significance
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.cli import main
@@ -20,14 +19,6 @@ from fairseq_floater.evaluation.s2l.options import S2LError, SplitOptions
 from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.split import split
-from fairseq_floater.evaluation.s2l.statistics import (
-    bootstrap_scores,
-    difference_noise,
-    holm,
-    p_value,
-    places,
-    seed_noise,
-)
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
 
@@ -154,99 +145,6 @@ def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, 
         found = report.scores[name]["good"].bleu
         low, high = found.interval
         assert low < found.value < high
-
-
-def test_paired_p_values_follow_their_definition():
-    resampled = np.array([0.0, 1.0, 2.0, 3.0])  # around their mean: 1.5, 0.5, 0.5, 1.5
-    noise = resampled - resampled.mean()
-    assert p_value(1.0, noise) == (2 + 1) / 5
-    assert p_value(-1.5, noise) == (2 + 1) / 5
-    assert p_value(2.0, noise) == 1 / 5
-    assert p_value(0.0, np.zeros(9)) == 1
-
-
-def test_paired_p_values_are_two_to_three_times_sacrebleus():
-    for difference in (0.1, 0.5, 1.0, 2.0):
-        resampled = np.random.default_rng(3).normal(difference, 1, 20_000)
-        stats = np.abs(resampled) - np.abs(resampled).mean()  # sacreBLEU's paired bootstrap
-        theirs = sacrebleu.significance._compute_p_value(stats, difference)
-        assert 1.9 < p_value(difference, resampled - resampled.mean()) / theirs < 3
-
-
-def test_the_bootstrap_resamples_sentences():
-    """Of a mean, its spread is known: standard deviation / sqrt(N)."""
-    values = np.random.default_rng(1).normal(10, 3, (400, 1))
-
-    def resampled(*runs):
-        per_run = bootstrap_scores(runs, lambda sums: float(sums[0]) / 400, 2000, seed=5)
-        return per_run.mean(axis=0)
-
-    means = resampled(values)
-    assert abs(means.mean() - values.mean()) < 0.02
-    assert means.std() == pytest.approx(values.std() / 20, rel=0.06)
-    low, high = np.percentile(means, [2.5, 97.5])
-    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
-    assert np.array_equal(means, resampled(values))
-    assert resampled(values, 3 * values) == pytest.approx(2 * means)
-
-
-def test_holm_multiplies_the_smallest_p_most_and_keeps_their_order():
-    assert holm([], 0) == []
-    assert holm([0.04], 1) == [0.04]
-    assert holm([0.01, 0.04, 0.03, 0.005], 4) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.6, 0.5], 3) == [1, 1, 1]
-    # One of three is not known: it may have been the largest.
-    assert holm([0.01, 0.04], 3) == pytest.approx([0.03, 0.08])
-
-
-def test_p_over_seeds_is_that_of_a_t_test_where_sentences_add_nothing():
-    """Two-sided p of Student's t, by its closed forms for 1 and 2 degrees of freedom."""
-    for runs in ([1.0, 2.0], [1.0, 2.0, 6.0]):
-        count, mean = len(runs), np.mean(runs)
-        t = mean / (np.std(runs, ddof=1) / np.sqrt(count))
-        one, two = 1 - 2 / np.pi * np.arctan(t), 1 - t / np.sqrt(2 + t * t)
-        noise = seed_noise(np.tile(np.array(runs)[:, None], 40_000), seed=1)
-        assert p_value(mean, noise) == pytest.approx(one if count == 2 else two, abs=0.01)
-    assert seed_noise(np.ones((1, 9)), seed=1) is None
-
-
-@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (3, 2), (5, 5)])
-def test_training_seeds_that_differ_by_chance_are_rarely_called_different(runs):
-    """Of 400 pairs of equal systems, at most some 5 % get a p below 5 %."""
-    generator, found = np.random.default_rng(6), []
-    for _ in range(400):
-        ours, base = (
-            generator.normal(0, 1, (count, 1)) + generator.normal(0, 0.01, (count, 1000))
-            for count in runs
-        )
-        noise = difference_noise(ours, base, seed=12345)
-        found.append(p_value(ours.mean() - base.mean(), noise) < 0.05)
-    assert np.mean(found) < 0.08
-    assert runs == (3, 2) or np.mean(found) > 0.02  # nor are they never: it can tell
-
-
-def test_places_are_those_that_chance_leaves():
-    generator = np.random.default_rng(2)
-    values = [
-        3.0,
-        1.0,
-        1.1,
-        9.0,
-    ]  # standard errors of 0.2 each: the second and third are not told apart
-    resampled = [value + generator.normal(0, 0.2, 1000) for value in values]
-    assert places(values, resampled) == [(3, 3), (1, 2), (1, 2), (4, 4)]
-    assert places([1.0, 1.0], [resampled[1]] * 2) == [(1, 2), (1, 2)]
-    assert places([5.0], resampled[:1]) == [(1, 1)]
-
-
-def test_systems_that_do_not_differ_are_rarely_told_apart():
-    """Of 100 bins with ten equal systems, about five tell any pair apart; without a correction nearly all."""
-    generator, wrong = np.random.default_rng(4), 0
-    for _ in range(100):
-        values = generator.normal(0, 1, 10)
-        resampled = values[:, None] + generator.normal(0, 1, (10, 300))
-        wrong += any(found != (1, 10) for found in places(values, list(resampled)))
-    assert wrong <= 12
 
 
 def test_p_values_are_corrected_and_losses_ranked(folder, systems):
