@@ -50,6 +50,15 @@ class Gate(nn.Module):
         return x if self.weight is None else x * self.weight.to(x.dtype)
 
 
+def check_pairs(name: str, spec: EncoderSpec) -> None:
+    """Raise ValueError unless the channels of a head form pairs, of a sine and a cosine each."""
+    if spec.head_dim % 2:
+        raise ValueError(
+            f"--position-encoder {name} needs an even number of channels a head, but a head has "
+            f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
+        )
+
+
 class AttentionPart(BlockPositions, AttentionHooks):
     """Hold one block's part, and answer its attention."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
+from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate, check_pairs
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
@@ -109,11 +109,7 @@ class TenerPositions(AttentionPositions):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        if spec.head_dim % 2:
-            raise ValueError(
-                "--position-encoder tener needs an even number of channels a head, but a head has "
-                f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
-            )
+        check_pairs(self.name, spec)
         self.gate = Gate(spec)
 
     def build_block(self, block_index: int) -> TenerPart:
