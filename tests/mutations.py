@@ -76,7 +76,9 @@ class Fault:
         if (ROOT / own).exists():
             return [own], ["tests/contract", "-k", CASES_OF.get(stem, stem)]
         quick = ["tests/transformer/test_hooks.py", f"{folder}/test_rope.py"]
-        return quick, [f"{folder}/test_alibi.py", "tests/contract", "-k", SHARED], moved
+        contract = [f"{folder}/test_alibi.py", "tests/contract", "-k", SHARED]
+        decoding = [f"tests/transformer/test_{name}.py" for name in ("decoding", "attention")]
+        return quick, contract, moved, decoding
 
 
 def read_faults(lines):

@@ -72,6 +72,18 @@ def test_slots_serve_as_positions_where_padding_stands_at_the_ends(
     assert difference(log_probs(model, *batch)[real], by_slots[real]) <= TOLERANCE
 
 
+@every_inside
+def test_padding_between_tokens_is_skipped(encoder, blocks, target):
+    model, words = visible(encoder, blocks, target), sentence(9)
+    torn = torch.cat([words[:, :4], torch.full((1, 3), PAD), words[:, 4:]], dim=1)
+    with torch.no_grad():
+        whole, parted = (
+            model.encoder(source, src_lengths=torch.tensor([9]))["encoder_out"][0]
+            for source in (words, torn)
+        )
+    assert difference(parted[torn[0].ne(PAD)], whole) <= TOLERANCE
+
+
 @every_case
 def test_a_reversed_source_does_not_get_the_reversed_encoding(encoder, blocks, target):
     """A bias of |i - j| would; the end symbol is reversed with the words, so that it cannot help."""
