@@ -9,8 +9,8 @@
 #   floater-all-qkv             FLOATER, all blocks, started from the donor and trained on
 #   sinusoidal-input-hidden     the donor trained on for the same updates
 #   rope-all-attention-scratch  RoPE, from random parameters
-#   sinusoidal-all-hidden-scratch-nobase-position-stretch_0.5_2.5
-#                               the sinusoid at all blocks, from random parameters, on stretched positions
+#   rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5
+#                               a flow that keeps its norm, from random parameters, on stretched positions
 # Scored on lines of trained length and on longer ones. A second run skips what is whole.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -22,7 +22,7 @@ STRETCHED = ("--position-stretch", "0.5:2.5")
 SYSTEMS = (
     System(PLAIN),
     System("rope", scratch=True),
-    System("sinusoidal", base=False, scratch=True, options=STRETCHED),
+    System("rotation_flow", base=False, scratch=True, options=STRETCHED),
     System("floater"),
     System("sinusoidal", "input"),
 )

@@ -235,6 +235,9 @@ def test_reordered_copies_of_a_sentence_are_what_they_were():
     model = randomised(SPLIT["rope"])
     source = source_batch(lengths=(7, 5))
     out = model.encoder(source, src_lengths=torch.tensor([7, 5]))
+    apart = model.encoder.reorder_encoder_out(out, torch.tensor([0, 1, 0, 1]))
+    assert torch.equal(apart["encoder_out"][0], out["encoder_out"][0][:, [0, 1, 0, 1]])
+    assert not apart["beam_size"]
     out = model.encoder.reorder_encoder_out(out, torch.tensor([0, 0, 1, 1]))
     within = model.encoder.reorder_encoder_out(out, torch.tensor([1, 1, 3, 2]))
     assert within is out
