@@ -4,8 +4,9 @@
 # usage: bash scripts/gpu_check.sh [--work DIR] [--encoders NAMES] [--device cpu] [--dry-run]
 #
 # On one GPU: versions; the contract of every encoder with models and tensors there; short trainings in float32, by
-# --fp16, by --amp and in bf16; translations in two dtypes; every encoder's update, memory, translation and steps beside
-# fairseq's Transformer (bfloat16, 25,000 tokens), and the flow's engines. What fails is noted and the rest goes on.
+# --fp16, by --amp and in bf16; translations in two dtypes; every encoder's update, memory, kernels, translation and
+# steps beside fairseq's Transformer (bfloat16, 25,000 tokens), and the flow's engines. What fails is noted and the
+# rest goes on.
 # Ends with gpu_check.tar.gz: logs, tables, figures, no weights. A second run repeats only what did not succeed.
 #   --work DIR        where everything goes (default: work/gpu_check)
 #   --encoders NAMES  that are trained, with commas (default: floater,rope,t5,conv)

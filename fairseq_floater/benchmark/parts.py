@@ -23,6 +23,7 @@ from fairseq_floater.benchmark.contestants import (
     without_intervals,
 )
 from fairseq_floater.benchmark.floor import Work
+from fairseq_floater.benchmark.launches import engines_of_a_gpu, update_launches
 from fairseq_floater.benchmark.memory import peak_bytes
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.timing import Row, Turn, exponent, summary
@@ -178,6 +179,21 @@ def memory_rows(bench: Bench) -> list[Row]:
         peak(bench.contestants[0])  # what libraries keep for themselves from the first use on
     batch = batches.size(longest)
     return [{**row, "batch": batch} for row in counted_rows(bench, "memory", "bytes", peak)]
+
+
+def launch_rows(bench: Bench) -> list[Row]:
+    """Count the kernels of forward and backward pass on that batch, with the engines that a GPU takes."""
+    settings, words = bench.settings, bench.words
+    longest = batches.make_batches(settings, words, tokens=settings.tokens)[0]
+
+    def count(contestant: Contestant) -> int:
+        trained = trainer(contestant, words)
+        if settings.device == "cuda":
+            return update_launches(trained, move_to_cuda(longest))
+        with engines_of_a_gpu(trained.model):
+            return update_launches(trained, longest)
+
+    return counted_rows(bench, "launches", "kernels", count)
 
 
 def counted_rows(

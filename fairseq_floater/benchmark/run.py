@@ -53,6 +53,8 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
         result.update = parts.update_rows(bench)
     if "memory" in settings.parts:
         result.memory = parts.memory_rows(bench)
+    if "launches" in settings.parts:
+        result.launches = parts.launch_rows(bench)
     if "generation" in settings.parts:
         for vocabulary in settings.vocabulary:
             result.generation += parts.generation_rows(bench, vocabulary)

@@ -14,7 +14,7 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.verbs import positive
 
 # What every encoder has; the others are of position tables and flows.
-COMPARED = ("update", "memory", "generation", "step")
+COMPARED = ("update", "memory", "launches", "generation", "step")
 PARTS = (*COMPARED, "solve", "growth")
 DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda")

@@ -15,6 +15,7 @@ from fairseq_floater.records import markdown_table
 SUMMARISED: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "update": ("update", "", ()),
     "memory": ("memory", "", ()),
+    "launches": ("launches", "", ()),
     "generation": (
         *("translation, {sentences:,} at once", "{vocabulary:,} words"),
         ("sentences", "vocabulary"),
@@ -22,9 +23,9 @@ SUMMARISED: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "step": ("step", "position {position:,}", ("position",)),
 }
 SUMMARY_REMARK = (
-    "fairseq's row is in seconds and bytes; the others are ratios to it. The floor is what reading the "
-    "weights once, or the matrix products alone, would take at the machine's rates: no ratio can be "
-    "below it."
+    "fairseq's row is in seconds, bytes and kernels; the others are ratios to it. The floor is what "
+    "reading the weights once, or the matrix products alone, would take at the machine's rates: no "
+    "ratio can be below it."
 )
 
 
@@ -82,9 +83,9 @@ def summary_table(columns: Sequence[SummaryColumn]) -> str:
 
 
 def _absolute(row: Row) -> str:
-    return (
-        format_seconds(row["seconds"]) if "seconds" in row else f"{row['bytes'] / 2**20:,.0f} MiB"
-    )
+    if "kernels" in row:
+        return f"{row['kernels']:,}"
+    return f"{row['bytes'] / 2**20:,.0f} MiB" if "bytes" in row else format_seconds(row["seconds"])
 
 
 def _ratio(value: float | None) -> str:

@@ -53,6 +53,7 @@ _COLUMNS: Sequence[Column] = (
     ("seconds_low", "quartiles", _quartiles_of_seconds),
     ("rounds", "rounds", _rounds),
     ("bytes", "peak", lambda r: f"{r['bytes'] / 2**20:,.1f} MiB"),
+    ("kernels", "kernels", lambda r: f"{r['kernels']:,}"),
 )
 
 
@@ -72,7 +73,7 @@ class BenchmarkResult:
         settings: as given.
         floor: the machine's ``bandwidth`` and ``peak``, in bytes and operations a second.
         failures: ``part``, ``contestant`` and ``reason`` of what could not be measured.
-        update, generation, memory, step, solve: rows, empty where not measured.
+        update, generation, memory, launches, step, solve: rows, empty where not measured.
         growth: ``tables`` (rows: time by number of positions) and ``exponents`` by contestant.
     """
 
@@ -83,6 +84,7 @@ class BenchmarkResult:
     update: list[Row] = field(default_factory=list)
     generation: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
+    launches: list[Row] = field(default_factory=list)
     step: list[Row] = field(default_factory=list)
     solve: list[Row] = field(default_factory=list)
     growth: dict[str, Any] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class BenchmarkResult:
             (translation, self.generation, None),
             (step, self.step, None),
             ("Peak memory of an update", self.memory, None),
+            ("Kernels that an update launches, on a GPU's engines", self.launches, None),
             (solve, self.solve, None),
             (growth, self.growth.get("tables"), self._exponents),
         ]

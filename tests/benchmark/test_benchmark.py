@@ -371,6 +371,8 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
         assert row["seconds"] > 0
         assert row["rounds"] % row["block"] == 0
     assert [row["contestant"] for row in result["memory"]] == NAMES
+    fairseq, *ours = (row["kernels"] for row in result["launches"])
+    assert 100 < fairseq < min(ours) and len(ours) == 2
     assert [row["positions"] for row in result["growth"]["tables"]] == [32, 64, 128]
     assert set(result["growth"]["exponents"]) == {"floater"}
     assert f"| `floater K=8` | {result['update'][2]['parameters']:,} | " in said.out

@@ -233,6 +233,9 @@ def test_one_table_and_one_figure_of_everything(tmp_path):
         "memory": [
             {"contestant": name, "ratio": r, "bytes": r * 2**20} for name, r in ratios.items()
         ],
+        "launches": [
+            {"contestant": name, "ratio": r, "kernels": int(1200 * r)} for name, r in ratios.items()
+        ],
         "generation": [
             row
             for vocabulary in (8192, 32768)
@@ -243,21 +246,21 @@ def test_one_table_and_one_figure_of_everything(tmp_path):
     }
     lines = summary_table(summary_columns(found)).splitlines()
     assert lines[0] == (
-        "|  | update | memory | translation, 1 at once, 8,192 words | "
+        "|  | update | memory | launches | translation, 1 at once, 8,192 words | "
         "translation, 1 at once, 32,768 words | translation, 16 at once, 8,192 words | "
         "translation, 16 at once, 32,768 words | step, position 1,000 |"
     )
     assert lines[2:] == [
-        "| `fairseq` | 2 s | 1 MiB | 2 s | 2 s | 2 s | 2 s | 2 s |",
-        "| `rope` | 0.900 | 0.900 | 0.900 | 0.900 | 0.900 | 0.900 | - |",
-        "| `t5` | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 | 0.800 |",
-        "| the floor | 0.250 | - | 0.250 | 0.250 | 0.250 | 0.250 | 0.250 |",
+        "| `fairseq` | 2 s | 1 MiB | 1,200 | 2 s | 2 s | 2 s | 2 s | 2 s |",
+        "| `rope` | 0.900 | 0.900 | 0.900 | 0.900 | 0.900 | 0.900 | 0.900 | - |",
+        "| `t5` | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 | 1.250 | 0.800 |",
+        "| the floor | 0.250 | - | - | 0.250 | 0.250 | 0.250 | 0.250 | 0.250 |",
     ]
     assert summary_table(summary_columns({})) == ""
     plot_benchmark(BenchmarkResult({}, settings(), **found), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert drawn.count("<!-- rope -->") == 1
-    for title in ("update", "memory", "translation,", "8,192 words", "step"):
+    for title in ("update", "memory", "launches", "translation,", "8,192 words", "step"):
         assert f"<!-- {title} -->" in drawn
 
 
@@ -275,4 +278,7 @@ def test_encoders_are_resumed_by_the_command(tmp_path, capsys):
     assert "holds measurements under another tokens" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["benchmark", "--parts", "update,speed"])
-    assert "must be some of update, memory, generation, step, solve" in capsys.readouterr().err
+    assert (
+        "must be some of update, memory, launches, generation, step, solve"
+        in capsys.readouterr().err
+    )

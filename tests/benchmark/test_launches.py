@@ -2,9 +2,10 @@
 
 import pytest
 
-from fairseq_floater.benchmark.batches import dictionary, make_batches
-from fairseq_floater.benchmark.contestants import contestants, trainer
-from fairseq_floater.benchmark.launches import engines_of_a_gpu, update_launches
+from fairseq_floater.benchmark.bench import Bench
+from fairseq_floater.benchmark.contestants import contestants
+from fairseq_floater.benchmark.parts import launch_rows
+from fairseq_floater.benchmark.records import Records
 from fairseq_floater.benchmark.settings import Settings
 
 BASE_WIDTH = 512
@@ -24,14 +25,9 @@ def launches_of(tmp_path, length, width=32, encoders=("floater",), shortest=None
         vocabulary=(100,),
         model_options=" ".join(options).split(),
     )
-    words = dictionary(100)
-    batch = make_batches(settings, words, tokens=settings.tokens)[0]
-    found = {}
-    for contestant in contestants(settings, str(tmp_path)):
-        trained = trainer(contestant, words)
-        with engines_of_a_gpu(trained.model):
-            found[contestant.name] = sum(update_launches(trained, batch).values())
-    return found
+    compared = contestants(settings, str(tmp_path))
+    bench = Bench(settings, compared, lambda message: None, Records({}, None))
+    return {row["contestant"]: row["kernels"] for row in launch_rows(bench)}
 
 
 @pytest.mark.parametrize("shortest", [None, 40], ids=["whole", "padded"])
