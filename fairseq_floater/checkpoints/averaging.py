@@ -19,12 +19,15 @@ from torch import Tensor
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     load_checkpoint,
+    model_args,
     position_parameters,
     save_checkpoint,
     shared_copies,
 )
 from fairseq_floater.files import file_hash
 
+# What must be the same in all, beside names and shapes.
+POSITIONS = ("position_encoder", "position_blocks", "position_sides", "position_target")
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
 _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
@@ -168,12 +171,16 @@ def _accumulate(
     total: dict[str, Tensor] = {}
     reference: dict[str, Tensor] = {}
     state: dict[str, Any] = {}
+    positions: dict[str, Any] = {}
     records = []
     for path in paths:
         state = load_checkpoint(path)
         model: dict[str, Tensor] = state["model"]
         reference = reference or model
+        args = vars(model_args(state, path))
+        positions = positions or args
         _check_same_model(reference, model, paths[0], path)
+        _check_same_positions(positions, args, paths[0], path)
         for name, tensor in model.items():
             if tensor.is_floating_point():
                 tensor = total[name] + tensor if name in total else tensor.double()
@@ -204,6 +211,18 @@ def _check_same_model(
         raise CheckpointError(
             f"{path} and {first} are of different models: they differ in {odd[0]}."
         )
+
+
+def _check_same_positions(
+    reference: dict[str, Any], args: dict[str, Any], first: Path, path: Path
+) -> None:
+    """Raise CheckpointError for two encoders without parameters, whose models look alike."""
+    for name in POSITIONS:
+        ours, theirs = args.get(name), reference.get(name)
+        if ours != theirs:
+            raise CheckpointError(
+                f"{path} and {first} are of different models: {name} is {ours} and {theirs}."
+            )
 
 
 def _count(model: dict[str, Tensor]) -> int:

@@ -6,43 +6,29 @@ import argparse
 import logging
 from pathlib import Path
 
+from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
+from fairseq_floater.position_encoders import distance_warning
 
 
-def untrained_distances(experiment: Experiment, system: System, data: Path) -> str | None:
+def untrained_distances(
+    experiment: Experiment, options: argparse.Namespace, data: Path
+) -> str | None:
     """Return a sentence that names option, limit, trained length and remedy; None where all is trained.
 
     Args:
         experiment: whose threshold stands for the trained length until there are data.
-        system: its encoder and options.
+        options: of the training, complete.
         data: binarised data.
     """
-    # Asked before torch and fairseq are imported, which takes seconds: signals have no such limit.
-    if system.encoder == PLAIN or DEFAULT_TARGETS[system.encoder] != "attention":
-        return None
     longest = _longest(experiment, data)
-    if longest is None:
-        return None
-    from fairseq_floater.position_encoders import add_args, complete, distance_warning
-
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    add_args(parser)
-    try:
-        args, _ = parser.parse_known_args(system.model_options())
-        complete(args)
-    except (argparse.ArgumentError, ValueError):
-        return None  # fairseq-train says what is wrong with them
-    return distance_warning(args, longest)
+    return None if longest is None else distance_warning(options, longest)
 
 
 def _longest(experiment: Experiment, data: Path) -> int | None:
     """Return the tokens of the longest training sentence, end symbol included, of the shorter side."""
     languages = experiment.config.languages
     if data.is_dir():
-        from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
-
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # else it tells what it has loaded
         pair = argparse.Namespace(source_lang=languages.source, target_lang=languages.target)
         found = [longest_sentence(str(data), stack, pair) for stack in STACKS]

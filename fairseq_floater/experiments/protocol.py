@@ -6,13 +6,13 @@ whole checkpoint. Everything of a run lies in its folder, with the record of it 
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments.distances import untrained_distances
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater, python
 from fairseq_floater.experiments.launch import Launcher
@@ -101,11 +101,12 @@ class Protocol(Job):
 
     def steps(self) -> None:
         """Run every step that is not whole yet."""
+        whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
+        options = None if whole or self.stage == "donor" else self._model_options()
         with self.alone(self.asked.work / ".data.lock"):
             self._prepare_data()
-        warning = untrained_distances(self.experiment, self.asked.system, self.data / "bin")
-        if warning is not None:
-            self.launcher.say(f"{self.title}: warning: {warning}")
+        if options is not None:
+            self._warn_of_distances(options)
         if self.stage != "scratch":
             with self.alone(self.donor.parent / ".donor.lock"):
                 self._train("donor", self.donor)
@@ -122,6 +123,21 @@ class Protocol(Job):
         for test in self.experiment.config.data.tests:
             self._translate("average.pt", test)
             self._score(test)
+
+    def _model_options(self) -> argparse.Namespace:
+        """Return the options of the system's training; a wrong one costs no donor."""
+        # Imports torch and fairseq, which takes seconds.
+        from fairseq_floater.experiments.model_options import training_options
+
+        asked = self.asked
+        return training_options(self.experiment, self.stage, asked.machines, asked.system)
+
+    def _warn_of_distances(self, options: argparse.Namespace) -> None:
+        from fairseq_floater.experiments.distances import untrained_distances
+
+        warning = untrained_distances(self.experiment, options, self.data / "bin")
+        if warning is not None:
+            self.launcher.say(f"{self.title}: warning: {warning}")
 
     def _prepare_data(self) -> None:
         """Make the data, or make sure that those given are what the configuration describes."""

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.rebuild import BareTask
-from fairseq_floater.errors import UsageError, refused_options
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.machine_checks import (
     COMMANDS,
@@ -42,12 +41,12 @@ from fairseq_floater.experiments.machine_checks import (
     nearest_folder,
     package_check,
 )
+from fairseq_floater.experiments.model_options import training_options
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.requirements import PACKAGES
-from fairseq_floater.transformer import translation as translation  # registers ours
 
 # `data: wmt14` -> bytes of disk for the data, and of memory for learning their subwords. Disk: the
 # archives, 1.7 and 6.7 GB as published. The rest is estimated: the text twice (raw and in subwords,
@@ -121,7 +120,7 @@ def check_readiness(
 def _add_experiment(
     result: Readiness, experiment: Experiment, work: Path, data: str | None, machines: Machines
 ) -> None:
-    stages = {s: training_options(experiment, s, machines) for s in ("donor", "finetune")}
+    stages = {s: training_options(experiment, s, machines, System()) for s in ("donor", "finetune")}
     parameters = count_parameters(experiment, stages["donor"])
     checkpoint = CHECKPOINT * parameters
     kept = {stage: kept_checkpoints(options) for stage, options in stages.items()}
@@ -161,20 +160,6 @@ def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
         return Check(MISSING, "GPU memory", found, in_bytes(needed), advice)
     advice = "Batches (`budget: max-tokens`) come on top."
     return Check(NOTE, "GPU memory", found, f"{in_bytes(needed)} for the model", advice)
-
-
-def training_options(experiment: Experiment, stage: str, machines: Machines) -> argparse.Namespace:
-    """Parse the arguments of a stage as fairseq-train does.
-
-    Raises:
-        UsageError: fairseq-train refuses them.
-    """
-    words = experiment.arguments(stage, System(), machines=machines)
-    place = words.index("--user-dir")
-    del words[place : place + 2]  # the plugin is loaded
-    with refused_options(f"{experiment.path}: fairseq-train refuses the options of {stage}"):
-        parser = fairseq_options.get_training_parser()
-        return fairseq_options.parse_args_and_arch(parser, words)
 
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:

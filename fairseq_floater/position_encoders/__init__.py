@@ -198,6 +198,20 @@ def distance_warning(args: Any, longest: int) -> str | None:
     )
 
 
+def foreign_options(args: Any) -> str | None:
+    """Return a warning of options that the encoder named by complete ``args`` does not have, or None."""
+    own = {option.dest for option in POSITION_ENCODERS[args.position_encoder].options}
+    own |= {option.dest for option in SHARED_OPTIONS}
+    given = [
+        f"`{o.name}`"
+        for o in all_options()
+        if o.dest not in own and getattr(args, o.dest) != o.default
+    ]
+    if not given:
+        return None
+    return f"--position-encoder {args.position_encoder} does not read {_names(given)}: no effect."
+
+
 def encoder_options(args: Any) -> dict[str, Any]:
     """Return the options of the encoder that ``args`` names, by ``dest``."""
     encoder = POSITION_ENCODERS[args.position_encoder]

@@ -53,7 +53,11 @@ def completed(args: Any) -> argparse.Namespace:
         describe_attention(args),
         describe_warp(args),
     )
-    for warning in (ignored_dropout(args), encoder.warning(options, args.position_target)):
+    for warning in (
+        position_encoders.foreign_options(args),
+        ignored_dropout(args),
+        encoder.warning(options, args.position_target),
+    ):
         if warning:
             logger.warning(warning)
     return args

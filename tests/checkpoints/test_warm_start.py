@@ -542,6 +542,13 @@ def test_different_models_are_not_averaged(tmp_path):
             CheckpointError, match=f"{other.name} and .*a.pt are of different models"
         ):
             average([first, other], tmp_path / "out.pt")
+    # Neither has a parameter that tells them apart.
+    alike = [
+        save_donor(tmp_path / f"{name}.pt", arch=TINY, position_encoder=name)
+        for name in ("rope", "alibi")
+    ]
+    with pytest.raises(CheckpointError, match="position_encoder is alibi and rope"):
+        average(alike, tmp_path / "out.pt")
 
 
 def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
 from fairseq_floater.experiments.protocol import Protocol, Run
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import System
+from fairseq_floater.experiments.system import System, system_from_words
 
 CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
 
@@ -118,6 +119,25 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     run(tmp_path, launcher, "rope")
     assert "warm-start" in launcher.steps
     assert not (tmp_path / "rope-all-attention").exists()
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--encoder rope --target qkv", "`--position-target` must be attention with"),
+        ("--encoder rope -- --rope-base -3", "`--rope-base` must be more than 1, but is -3.0"),
+        ("--encoder sinusoidal -- --position-stretch 0.5:2", "must come with `--no-token-pos"),
+        ("--encoder rope -- --encoder-layers many", "encoder-layers: invalid int value: 'many'"),
+        ("--encoder rope -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
+    ],
+)
+def test_a_wrong_option_of_the_model_costs_no_donor(tmp_path, words, message, dry_run):
+    launcher = FakeLauncher()
+    launcher.dry_run = dry_run
+    with pytest.raises(UserError, match=re.escape(message)):
+        Protocol(Run(Experiment(CONFIG), system_from_words(words), tmp_path), launcher).run()
+    assert not launcher.steps
 
 
 def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):

@@ -27,13 +27,14 @@ from fairseq_floater.experiments.machine_checks import (
     gpu_check,
     memory_check,
 )
+from fairseq_floater.experiments.model_options import training_options
 from fairseq_floater.experiments.readiness import (
     WMT14,
     gpu_memory_check,
     kept_checkpoints,
-    training_options,
 )
 from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import System
 from fairseq_floater.requirements import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -237,7 +238,7 @@ def test_what_is_there_already_takes_no_more_disk(tmp_path, checked):
 )
 def test_checkpoints_at_once_are_read_from_fairseqs_options(tmp_path, options, count):
     experiment = Experiment(changed(tmp_path, optimisation=options))
-    assert kept_checkpoints(training_options(experiment, "donor", ONE_CPU)) == count
+    assert kept_checkpoints(training_options(experiment, "donor", ONE_CPU, System())) == count
 
 
 def test_checkpoints_without_a_limit_are_noted(tmp_path, checked):

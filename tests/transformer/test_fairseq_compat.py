@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import logging
 import math
 import re
 
@@ -441,10 +442,11 @@ def test_delta_is_the_time_between_tokens():
         assert difference(fine[::2], coarse) <= 1e-5
 
 
-@every_target
-def test_hydras_configuration_builds_the_same_model(target):
-    expected = build("floater", target=target)
-    options = {"_name": "floater_transformer_tiny", "position_target": target}
+@every_case
+def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
+    expected = build(encoder, blocks, target)
+    options = {"_name": "floater_transformer_tiny", "position_encoder": encoder}
+    options |= {"position_blocks": blocks, "position_target": target}
     torch.manual_seed(0)
     model = build_model(OmegaConf.create(options), task())
     states = model.state_dict(), expected.state_dict()
@@ -452,6 +454,20 @@ def test_hydras_configuration_builds_the_same_model(target):
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states)))
     with pytest.raises(ValueError, match="--position-blocks.*one of all, input.*'some'"):
         build_model(OmegaConf.create({**options, "position_blocks": "some"}), task())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rnn_layers": 2, "shaw_clip": 4}, "rope does not read `--rnn-layers` and `--shaw-clip`"),
+        ({"rope_base": 500.0, "position_blocks": "input"}, ""),
+    ],
+)
+def test_another_encoders_options_are_warned_of(options, said, caplog):
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
+        build("rope", target="attention", **options)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert all(said in warning for warning in warnings) and bool(warnings) == bool(said)
 
 
 # Bad options: the name, the rule, the value.

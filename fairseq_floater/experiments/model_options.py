@@ -1,0 +1,43 @@
+"""Parse a training's options as fairseq-train will, so that a wrong one costs no hours before it."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+
+from fairseq import options as fairseq_options
+
+from fairseq_floater.errors import UsageError, refused_options
+from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import System
+from fairseq_floater.transformer import translation as translation  # registers ours
+
+# What argparse says of a mistake goes to stderr, which all threads share.
+_ALONE = threading.Lock()
+
+
+def training_options(
+    experiment: Experiment, stage: str, machines: Machines, system: System
+) -> argparse.Namespace:
+    """Parse the arguments of a stage that trains.
+
+    Args:
+        experiment: the configuration.
+        stage: donor, finetune or scratch.
+        machines: what it runs on.
+        system: whose model is trained.
+
+    Raises:
+        UsageError: fairseq-train, or the encoder, refuses them.
+    """
+    words = experiment.arguments(stage, system, machines=machines)
+    place = words.index("--user-dir")
+    del words[place : place + 2]  # the plugin is loaded
+    rule = f"{experiment.path}: fairseq-train refuses the options of {stage}"
+    try:
+        with _ALONE, refused_options(rule):
+            parser = fairseq_options.get_training_parser()
+            return fairseq_options.parse_args_and_arch(parser, words)
+    except ValueError as error:
+        raise UsageError(f"{rule}: {error}") from None
