@@ -12,7 +12,7 @@ import toy as toys
 import warm
 
 from fairseq_floater.experiments.info import collect
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, all_options
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.transforms import At
 
@@ -72,6 +72,11 @@ def test_the_page_of_encoders_has_each_with_its_options(name):
     assert missing == []
 
 
+def test_the_page_of_options_has_all_of_them():
+    text = (ROOT / "docs" / "options.md").read_text()
+    assert [o.name for o in all_options() if not re.search(rf"`{o.name}[`= ]", text)] == []
+
+
 def test_the_example_of_a_new_encoder_runs():
     text = (ROOT / "docs" / "add-an-encoder.md").read_text()
     code = re.search(r"```python\n(# position_encoders/line.py.*?)```", text, re.DOTALL)[1]
@@ -86,7 +91,7 @@ def test_the_example_of_a_new_encoder_runs():
         max_positions=16,
         padding_idx=1,
         base_at_input=True,
-        options={"line_step": 0.01},
+        options={"line_step": 0.1},
     )
     line = scope["LinePositions"](spec)
     blocks = [line.build_block(i) for i in range(2)]
@@ -110,6 +115,7 @@ def test_the_example_inside_attention_runs(side):
         max_positions=16,
         padding_idx=1,
         base_at_input=False,
+        options={"bias_direction": "mirror"},
     )
     bell = scope["BellPositions"](spec)
     assert f'"{bell.name}": Entry("bell.{type(bell).__name__}", "{bell.targets[0]}"),' in text

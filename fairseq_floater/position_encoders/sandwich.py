@@ -34,7 +34,7 @@ class SandwichPositions(DistanceBias):
 
     name = "sandwich"
     title = "Sandwich"
-    formula = "logits + H / (8 h) sum_c cos((i - j) w_c)"
+    formula = "logits + H / (8 (h + 1)) sum_c cos((i - j) w_c)"
     source = "Chi et al. 2023; both directions: this project"
     data_driven = False
     parameter_efficient = True

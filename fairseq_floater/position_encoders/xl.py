@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 
 
@@ -58,11 +60,12 @@ class XlPositions(AttentionPositions):
 
     R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/C): a sinusoid of
     the signed distance, as wide as the model. Each block has its own W_R, and u and v for each of its heads.
-    Any length; past the trained one come R_d that were never met. Segments, and the memory of the
-    segments before, are left out: a sentence is translated as a whole.
+    Any length; past the trained one come R_d that were never met. R is a flow that
+    keeps its norm, dR/dd = S R with a fixed skew-symmetric S; ``--xl-learned`` learns it, in axes where it
+    is w. Segments, and the memory of those before, are left out: a sentence is translated as a whole.
 
     Shapes: table [N, sides, L, C], W_R R_d of distances 0 .. N - 1, for keys before the query and, in
-    an encoder, behind it. Parameters: C^2 + 2 C a block.
+    an encoder, behind it. Parameters: C^2 + 2 C a block; ``--xl-learned``: w, C / 2 a stack.
     """
 
     name = "xl"
@@ -74,6 +77,11 @@ class XlPositions(AttentionPositions):
     parameter_efficient = False
     continuous = True
     silent_at_zero = ("u", "projection.weight")
+    options = (Option("--xl-learned", False, "learn the frequencies w of R, a flow then", bool),)
+
+    @classmethod
+    def describe(cls, options: dict[str, Any], target: str) -> str:
+        return "learned frequencies" if options["xl_learned"] else ""
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -82,6 +90,9 @@ class XlPositions(AttentionPositions):
                 "--position-encoder xl needs an even number of channels for sines and cosines, but "
                 f"the {spec.side} side has {spec.dim}; change its width."
             )
+        self.frequencies: nn.Parameter | None = None
+        if spec.options["xl_learned"]:
+            self.frequencies = nn.Parameter(pair_frequencies(spec.dim // 2).float())
 
     def build_block(self, block_index: int) -> XlPart:
         return XlPart(block_index, self.spec)
@@ -90,7 +101,9 @@ class XlPositions(AttentionPositions):
         self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
     ) -> Tensor:
         distances = self.signed_distances(num_rows, rows_per_token)
-        sinusoid = interleaved_sinusoid(distances, self.spec.dim)
+        learned = self.frequencies
+        fixed = pair_frequencies(self.spec.dim // 2)
+        sinusoid = interleaved_sinusoid(distances, fixed if learned is None else learned)
         return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
 
     def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:

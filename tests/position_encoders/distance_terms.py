@@ -57,11 +57,13 @@ def logits(stack, x, at):
     return attended(stack, x, at, before_softmax=True)[0].unflatten(0, (x.size(1), -1))
 
 
-def sinusoid(distances, width):
+def sinusoid(distances, width, frequencies=None):
     """R_d of ``distances`` [...]: [..., W], sines in even channels and cosines in odd ones."""
+    if frequencies is None:
+        frequencies = [10_000 ** (-2 * c / width) for c in range(width // 2)]
     rows = torch.empty(*distances.shape, width, dtype=torch.float64)
-    for c in range(width // 2):
-        angles = distances.double() * 10_000 ** (-2 * c / width)
+    for c, frequency in enumerate(frequencies):
+        angles = distances.double() * frequency
         rows[..., 2 * c], rows[..., 2 * c + 1] = angles.sin(), angles.cos()
     return rows.float()
 

@@ -19,7 +19,16 @@ from distance_terms import (
     tables,
     written_out,
 )
-from helpers import build, difference, parts
+from helpers import (
+    TOLERANCE,
+    build,
+    difference,
+    log_probs,
+    loss_of,
+    parts,
+    source_batch,
+    target_batch,
+)
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders.xl import distinct
@@ -28,14 +37,19 @@ every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
 
 
 @every_stack
+@pytest.mark.parametrize("options", [{}, {"xl_learned": True}], ids=["fixed", "learned"])
 @pytest.mark.parametrize("at", [slots(), stretched()], ids=["slots", "stretched"])
 @torch.no_grad()
-def test_logits_and_output_are_those_of_the_paper(side, at):
-    stack, x = stack_of(side, "xl")
+def test_logits_and_output_are_those_of_the_paper(side, at, options):
+    stack, x = stack_of(side, "xl", **options)
     weight = stack.layers[0].positions.projection.weight
 
+    learned = stack.positions.frequencies
+    assert (learned is not None) == bool(options)
+
     def vectors(distances):
-        return (sinusoid(distances, WIDTH) @ weight.T).unflatten(-1, (HEADS, -1))
+        frequencies = None if learned is None else learned.tolist()
+        return (sinusoid(distances, WIDTH, frequencies) @ weight.T).unflatten(-1, (HEADS, -1))
 
     scores, output = written_out(stack, x, at, vectors, (WIDTH / HEADS) ** 0.5)
     torch.testing.assert_close(logits(stack, x, at), scores, rtol=0, atol=1e-5)
@@ -117,6 +131,16 @@ def test_parameters_start_from_xaviers_law():
             assert 0.97 * bound < float(vectors.abs().max()) <= bound
             assert float(vectors.std()) == pytest.approx(bound / 3**0.5, rel=0.1)
         assert difference(part.u.detach(), part.v.detach()) > 0
+
+
+def test_learned_frequencies_start_as_the_fixed_ones_and_are_learned():
+    models = [
+        build("xl", target="attention", xl_learned=learned).eval() for learned in (False, True)
+    ]
+    assert difference(*(log_probs(m, source_batch(), target_batch()) for m in models)) <= TOLERANCE
+    loss_of(models[1]).backward()
+    for stack in (models[1].encoder, models[1].decoder):
+        assert float(stack.positions.frequencies.grad.abs().min()) > 0
 
 
 def test_the_rows_that_occur_are_found_again():
