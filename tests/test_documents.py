@@ -3,6 +3,8 @@
 import math
 import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,6 +100,36 @@ def test_the_example_of_a_new_encoder_runs():
     table = line.compute(5, blocks)
     assert table.shape == (5, 3, 2, 8)
     assert (table[4] - 4 * table[1]).abs().max() < 1e-6
+
+
+def test_the_examples_of_new_encoders_keep_the_contract(tmp_path):
+    """Added to a copy of the package as the page says, a file and a line each."""
+    text = (ROOT / "docs" / "add-an-encoder.md").read_text()
+    for name in ("fairseq_floater", "tests", "configs"):
+        ignored = shutil.ignore_patterns("__pycache__", "stored")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    folder = tmp_path / "fairseq_floater" / "position_encoders"
+    files = re.findall(r"```python\n# position_encoders/(\w+)\.py\n(.*?)```", text, re.DOTALL)
+    for name, code in files:
+        (folder / f"{name}.py").write_text(code)
+    registry = (folder / "registry.py").read_text()
+    lines = re.findall(r'^ {4}"\w+": Entry\(.*\),\n', text, re.MULTILINE)
+    first = re.search(r'^ {4}"floater": Entry', registry, re.MULTILINE).start()
+    (folder / "registry.py").write_text(registry[:first] + "".join(lines) + registry[first:])
+    names = [name for name, _ in files]
+    assert len(names) == len(lines) == 2
+    words = ["-q", "-p", "no:cacheprovider", "tests/contract", "-k", " or ".join(names)]
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-2000:]
+    assert int(re.search(r"(\d+) passed", found.stdout)[1]) > 150
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
