@@ -16,6 +16,8 @@ from fairseq_floater.files import write_whole
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 FORMATS = ("png", "svg", "pdf")
+# Characters of a name beside which a figure of few bars has no room for another.
+LONG_LABEL = 32
 
 
 @dataclass(frozen=True)
@@ -141,4 +143,5 @@ def rows_of_bars(axes: Any, rows: Sequence[str], bars: dict[str, Bar]) -> None:
 def legend(figure: Any, axes: Any) -> None:
     """Add a legend below the axes: any place inside would cover a bar in some experiment."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    columns = 1 if max(map(len, labels)) > LONG_LABEL else 2
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)

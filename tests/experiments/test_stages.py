@@ -22,6 +22,7 @@ from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
+from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.position_encoders import in_attention
 from fairseq_floater.position_encoders.registry import ENCODERS
 from fairseq_floater.records import ReportError
@@ -434,6 +435,16 @@ def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
     assert (tmp_path / "scores.png").read_bytes()[:4] == b"\x89PNG"
     plot_scores(results, tmp_path / "scores.svg")
     assert "<svg" in (tmp_path / "scores.svg").read_text()
+
+
+def test_the_legend_of_long_names_is_whole(tmp_path):
+    names = ["plain", "rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5"]
+    with new_figure(tmp_path / "scores.png", 1, 4) as (figure, (axes,)):
+        grouped_bars(axes, ["test"], names, {("test", name): Bar(1.0) for name in names})
+        legend(figure, axes)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
 def test_an_empty_folder_has_no_table(tmp_path, capsys):
