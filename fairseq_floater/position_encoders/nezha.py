@@ -70,7 +70,9 @@ class NezhaPositions(AttentionPositions):
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         from_query = -self.signed_distances(num_rows, rows_per_token)  # j - i
-        return interleaved_sinusoid(from_query, pair_frequencies(self.spec.head_dim // 2))
+        return interleaved_sinusoid(
+            from_query, pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device)
+        )
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         furthest = at.num_rows - 1

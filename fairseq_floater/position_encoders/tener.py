@@ -118,7 +118,8 @@ class TenerPositions(AttentionPositions):
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
         return interleaved_sinusoid(
-            places / rows_per_token, pair_frequencies(self.spec.head_dim // 2)
+            places / rows_per_token,
+            pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device),
         )
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

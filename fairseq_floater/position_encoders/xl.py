@@ -102,7 +102,7 @@ class XlPositions(AttentionPositions):
     ) -> Tensor:
         distances = self.signed_distances(num_rows, rows_per_token)
         learned = self.frequencies
-        fixed = pair_frequencies(self.spec.dim // 2)
+        fixed = pair_frequencies(self.spec.dim // 2, device=self.anchor.device)
         sinusoid = interleaved_sinusoid(distances, fixed if learned is None else learned)
         return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
 
