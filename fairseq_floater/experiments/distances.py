@@ -9,6 +9,7 @@ from pathlib import Path
 from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.position_encoders import distance_warning
+from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 
 
 def untrained_distances(
@@ -21,6 +22,8 @@ def untrained_distances(
         options: of the training, complete.
         data: binarised data.
     """
+    if DEFAULT_TARGETS[options.position_encoder] != "attention":
+        return None  # signals have no such limit: the data need not be read
     longest = _longest(experiment, data)
     return None if longest is None else distance_warning(options, longest)
 

@@ -200,12 +200,9 @@ def distance_warning(args: Any, longest: int) -> str | None:
 
 def foreign_options(args: Any) -> str | None:
     """Return a warning of options that the encoder named by complete ``args`` does not have, or None."""
-    own = {option.dest for option in POSITION_ENCODERS[args.position_encoder].options}
-    own |= {option.dest for option in SHARED_OPTIONS}
+    read = {*SHARED_OPTIONS, *POSITION_ENCODERS[args.position_encoder].options}
     given = [
-        f"`{o.name}`"
-        for o in all_options()
-        if o.dest not in own and getattr(args, o.dest) != o.default
+        f"`{o.name}`" for o in all_options() if o not in read and getattr(args, o.dest) != o.default
     ]
     if not given:
         return None

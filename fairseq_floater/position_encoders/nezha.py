@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate, check_pairs
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
 from fairseq_floater.position_encoders.transforms import At
 
 
@@ -70,9 +70,7 @@ class NezhaPositions(AttentionPositions):
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         from_query = -self.signed_distances(num_rows, rows_per_token)  # j - i
-        return interleaved_sinusoid(
-            from_query, pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device)
-        )
+        return interleaved_sinusoid(from_query, self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         furthest = at.num_rows - 1

@@ -60,13 +60,16 @@ def pair_frequencies(
     return frequencies
 
 
-def interleaved_sinusoid(places: Tensor, frequencies: Tensor) -> Tensor:
+def interleaved_sinusoid(places: Tensor, dim: int, frequencies: Tensor | None = None) -> Tensor:
     """Return sin(t w_c) and cos(t w_c) in channels 2c and 2c + 1, for places t: float32 [..., D].
 
     Args:
         places: real numbers of any sign, [...]; float64 keeps far ones exact.
-        frequencies: w, [D / 2]; see :func:`pair_frequencies`.
+        dim: D, even.
+        frequencies: w, [D / 2]; None: w_c = 10000^(-2c/D).
     """
+    if frequencies is None:
+        frequencies = pair_frequencies(dim // 2, device=places.device)
     angles = places[..., None] * frequencies.to(places)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).float()
 

@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate, check_pairs
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 from fairseq_floater.position_encoders.xl import QueryBiases
 
@@ -117,10 +117,7 @@ class TenerPositions(AttentionPositions):
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        return interleaved_sinusoid(
-            places / rows_per_token,
-            pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device),
-        )
+        return interleaved_sinusoid(places / rows_per_token, self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)

@@ -101,9 +101,7 @@ class XlPositions(AttentionPositions):
         self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
     ) -> Tensor:
         distances = self.signed_distances(num_rows, rows_per_token)
-        learned = self.frequencies
-        fixed = pair_frequencies(self.spec.dim // 2, device=self.anchor.device)
-        sinusoid = interleaved_sinusoid(distances, fixed if learned is None else learned)
+        sinusoid = interleaved_sinusoid(distances, self.spec.dim, self.frequencies)
         return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
 
     def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:

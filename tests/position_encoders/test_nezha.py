@@ -9,7 +9,7 @@ from shaws_form import attended, logits, slots, stretched, written_out
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
 
 every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
 LENGTH, HEAD_DIM = 13, 16
@@ -81,13 +81,11 @@ def test_the_authors_sinusoid_is_ours_turned():
     )
     assert difference(turned.flatten(1), theirs) < 1e-6
     places = torch.arange(-clip, clip + 1, dtype=torch.float64)
-    assert difference(interleaved_sinusoid(places, pair_frequencies(HEAD_DIM // 2)), ours) < 1e-6
+    assert difference(interleaved_sinusoid(places, HEAD_DIM), ours) < 1e-6
 
 
 def test_far_distances_are_exact():
-    row = interleaved_sinusoid(
-        torch.tensor([-99_999.0], dtype=torch.float64), pair_frequencies(HEAD_DIM // 2)
-    )
+    row = interleaved_sinusoid(torch.tensor([-99_999.0], dtype=torch.float64), HEAD_DIM)
     assert difference(row[0], sinusoid(-99_999)) < 1e-6
     # A key before the query stands at j - i < 0; half precision has no number 4,999.
     far = stack_of("decoder", 0)[0].positions.compute(5000, [])[-1].flatten()
