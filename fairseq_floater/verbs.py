@@ -67,6 +67,11 @@ VERBS = {
         "short to long: split parallel text by source length, score bin by bin",
         "evaluation.s2l.cli",
     ),
+    "compare": Verb(
+        "runs of one or more systems, several seeds of each, on whole test sets: means, "
+        "differences, p-values",
+        "evaluation.s2l.cli",
+    ),
     "glue": Verb(
         "GLUE: official files -> data of fairseq's task sentence_prediction; predictions -> scores",
         "evaluation.understanding.cli",

@@ -164,7 +164,7 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
     text = report.format_text()
     assert re.search(r"^\| rank by loss \| \[8, 12\) .* \| all \|$", text, re.MULTILINE)
     assert re.search(r"^\| bad \| 4 \(", text, re.MULTILINE)
-    assert "corrected (Holm) for the number of comparisons of a bin, 3;" in text
+    assert "corrected (Holm) for the number of comparisons of a table, 3;" in text
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
@@ -278,7 +278,7 @@ def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, sys
         assert scores["good-before"].loss_gain is None and scores["good-before"].rank is None
         assert scores["good"].rank == alone.scores[name]["good"].rank
         assert scores["good"].loss_gain == alone.scores[name]["good"].loss_gain
-    assert "for the number of comparisons of a bin, 1;" in beside.format_text()
+    assert "for the number of comparisons of a table, 1;" in beside.format_text()
 
 
 def test_the_table_is_narrow_and_the_json_is_whole():
@@ -343,15 +343,15 @@ def spoilt(folder, tmp_path, change):
         (lambda ls: ls + [x for x in ls if x[1:4] == "-7\t"], r"line \d+ brings sentence 7 of"),
         (
             lambda ls: [x for x in ls if int(x[2:].split("\t")[0]) < 100],
-            r"spoilt\.txt` must have 120 sentences, as the split, but has 100",
+            r"spoilt\.txt` must have 120 sentences, as the test set, but has 100",
         ),
         (
             lambda ls: [re.sub(r"^(S-\d+\t).*", r"\1another text", x) for x in ls],
-            r"must translate the split's test sentences, but line 1 has another source",
+            r"must translate the test set's sentences, but line 1 has another source",
         ),
         (
             lambda ls: [re.sub(r"^(S-7\t).*", "\\1\u2581th e \u2581x", x) for x in ls],
-            r"must be in the split's tokens, \d+ in sentence 7, but line \d+ has 3",
+            r"must be in the test set's tokens, \d+ in sentence 7, but line \d+ has 3",
         ),
         (
             lambda ls: [re.sub(r"^(D-\d+\t-0.5\t)(.*)", "\\1\u2581\\2", x) for x in ls],

@@ -51,7 +51,10 @@ def make_run(folder, name, seed, tests):
         "Translated 40 sentences (9 tokens) in 2s (20.00 sentences/s, 4 tokens/s)\n"
     )
     (folder / "train.log").write_text(LOG.format(seed=seed))
-    settings = {"encoder": name, "seed": str(seed), "source": "en", "target": "de", "bpe": "none"}
+    settings = {
+        **{"encoder": name, "seed": str(seed), "source": "en", "target": "de"},
+        "bpe": "sentencepiece",
+    }
     place = {
         "host": "h",
         "processor": "CPU",
@@ -238,14 +241,24 @@ def test_what_the_logs_tell(work):
     assert log.versions == [{"torch": "9"}]
 
 
+def prepared(work, folder):
+    """Lay the long test set out as prepare_text.sh does."""
+    for part in ("raw", "spm"):
+        (folder / part).mkdir(parents=True)
+        for lang in ("en", "de"):
+            lines = (work / "split" / f"test.{lang}").read_text()
+            lines = lines if part == "spm" else lines.replace("\u2581", "")
+            (folder / part / f"test.{lang}").write_text(lines)
+    made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece"}}
+    (folder / "summary.json").write_text(json.dumps(made))
+    (folder / "tests.json").write_text('{"test": "test"}')
+
+
 def test_runs_on_whole_test_sets_have_a_page_too(work, tmp_path, capsys):
     """As scripts/demo.sh leaves them: no bins, no losses, one seed."""
     folder = tmp_path / "demo"
     raw = folder / "data" / "raw"
-    raw.mkdir(parents=True)
-    for lang in ("en", "de"):
-        lines = (work / "split" / f"test.{lang}").read_text().replace("\u2581", "")
-        (raw / f"test.{lang}").write_text(lines)
+    prepared(work, folder / "data")
     for name in LABELS:
         shutil.copytree(work / "seed-1" / name, folder / name)
         (folder / name / "generate.test_short.txt").unlink()
@@ -263,6 +276,31 @@ def test_runs_on_whole_test_sets_have_a_page_too(work, tmp_path, capsys):
     bleu = json.loads((folder / "rope-b" / "scores.test.json").read_text())["bleu"]
     assert float(page.tables[0][1][1][0]["data-value"]) == bleu["score"]
     assert bleu["signature"] in page.text
+
+
+def test_whole_test_sets_compared_under_seeds_have_a_page_with_p_values(work, tmp_path, capsys):
+    """As scripts/compare.sh leaves them where the text is not split by length."""
+    folder, words = tmp_path / "whole", ["--baseline", "plain-a"]
+    prepared(work, folder / "data")
+    for name, seed in STOPS:
+        run = folder / f"seed-{seed}" / name
+        shutil.copytree(work / run.relative_to(folder), run)
+        words += ["--run", f"{name}={run}"]
+    for name, label in LABELS.items():
+        words += ["--label", f"{name}={label}"]
+    scores, output = folder / "compare.json", tmp_path / "page.html"
+    assert main(["compare", str(folder / "data"), *words, "--json", str(scores)]) == 0
+    assert main(["page", str(folder), str(output), "--no-pictures", "--sentences", "2"]) == 0
+    assert "2 systems, 1 groups of sentences" in capsys.readouterr().out
+    page, found = Page(output), json.loads(scores.read_text())["bins"]["test"]["systems"]["rope-b"]
+    attributes, shown = page.tables[0][1][1]
+    assert float(attributes["data-value"]) == found["loss_bits_per_token"]["value"]
+    gain = found["loss_against_baseline"]
+    assert f"p {gain['p_seeds_holm']:.3f}" in " ".join(shown)
+    # The split's bin of all sentences holds the same ones.
+    split = json.loads((work / "s2l.json").read_text())["bins"]["all"]["systems"]["rope-b"]
+    assert found == split
+    assert "by test set" in page.text and "by source length" not in page.text
 
 
 BROWSER = next(

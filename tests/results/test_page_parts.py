@@ -49,7 +49,7 @@ def test_a_chart_puts_values_where_its_ticks_say():
     [
         ({}, "holds no scored run"),
         ({"s2l.json": "{}"}, "is not of `floater s2l score`"),
-        ({"seed-1/a/run.json": "{}"}, "must hold s2l.json"),
+        ({"seed-1/a/run.json": "{}"}, "must hold s2l.json or compare.json"),
     ],
 )
 def test_a_folder_without_scores_is_refused(tmp_path, files, message):

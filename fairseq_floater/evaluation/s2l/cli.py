@@ -1,9 +1,10 @@
-"""Add the verb s2l: short-to-long data, and scores bin by bin."""
+"""Add the verbs s2l (short-to-long data, scores bin by bin) and compare (scores of whole test sets)."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import S2LScores
+from fairseq_floater.evaluation.s2l.score_runs import score_runs
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
@@ -105,14 +107,47 @@ def _add_score(parts: Any) -> None:
     add("--losses", **files, help=text)
     add("--short", **files, help="hypotheses of test_short: the trained lengths beside the bins")
     add("--short-losses", **files, help="the loss on test_short")
+    _add_comparison(parser)
+
+
+def compare(verbs: Any) -> None:
+    """Add the verb."""
+    parser = add_verb(
+        verbs,
+        "compare",
+        "floater compare work/my_text/data --run plain=work/my_text/seed-1/plain \\\n"
+        "    --run plain=work/my_text/seed-2/plain --run rope=work/my_text/seed-1/rope-all-attention ...\n"
+        "several folders under one name are several training seeds of that system",
+        _compare,
+    )
+    add = parser.add_argument
+    add("data", type=Path, metavar="DATA", help="of scripts/prepare_text.sh")
+    text = "the folder of a run of scripts/protocol.sh"
+    named: dict[str, Any] = {"type": _named_value, "action": "append"}
+    add("--run", dest="runs", required=True, **named, metavar="NAME=FOLDER", help=text)
+    add("--tests", nargs="+", metavar="NAME", help="test sets, the main one first (all of DATA)")
+    _add_comparison(parser)
+
+
+def _compare(data: Path, *, runs: _Named, **options: Any) -> S2LScores:
+    folders: dict[str, list[Path]] = {}
+    for name, folder in runs:
+        folders.setdefault(name, []).append(Path(folder))
+    return _with_figures(partial(score_runs, data, folders), **options)
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add what every comparison of systems takes; :func:`_with_figures` reads it."""
+    add = parser.add_argument
     text = "compare every system with this one: difference and two-sided p-value"
     add("--baseline", metavar="NAME", help=text)
     text = "what tables and figures call a system (its name)"
+    named: dict[str, Any] = {"type": _named_value, "action": "append", "default": []}
     add("--label", dest="labels", **named, metavar="NAME=LABEL", help=text)
     for name in ("--max-len-a", "--max-len-b"):
         add(name, type=float, metavar="X", help="of generation: counts cut-off output")
     add_metric_options(parser)
-    text = "bars by bin: png, svg or pdf"
+    text = "bars by group of sentences: png, svg or pdf"
     add("--figure", nargs="+", default=[], metavar="FILE", help=text)
 
 
@@ -123,20 +158,27 @@ def _score(
     losses: _Named,
     short: _Named,
     short_losses: _Named,
+    **options: Any,
+) -> S2LScores:
+    systems, short_systems = _systems(hypotheses, losses), _systems(short, short_losses)
+    return _with_figures(partial(score, split_dir, systems, short_systems=short_systems), **options)
+
+
+def _with_figures(
+    scored: Callable[..., S2LScores],
+    *,
     labels: _Named,
     max_len_a: float | None,
     max_len_b: float | None,
     figure: list[str],
     **options: Any,
 ) -> S2LScores:
+    """Score, and draw the figures that are asked for."""
     if (max_len_a is None) != (max_len_b is None):
         raise UsageError("`--max-len-a` and `--max-len-b` are one rule: give both or none.")
     for path in figure:
         checked_format(path)  # before the work, not after it
-    scores = score(
-        split_dir,
-        _systems(hypotheses, losses),
-        short_systems=_systems(short, short_losses),
+    scores = scored(
         length_limit=None if max_len_a is None or max_len_b is None else (max_len_a, max_len_b),
         labels=dict(labels),
         **options,

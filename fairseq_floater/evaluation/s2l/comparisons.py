@@ -1,4 +1,4 @@
-"""Compare the systems of a bin with its baseline, and rank them: what is chance, what is not."""
+"""Compare the systems of a group with its baseline, and rank them: what is chance, what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw scores by length: bars for a few systems, a line each for many."""
+"""Draw scores by group of sentences: bars for a few systems, a line each for many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_BARS = 9  # systems whose bars can be told apart
 
 
 def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw the scores by bin of source length.
+    """Draw the scores by bin of source length, or by test set.
 
     Values are means over seeds with the bootstrap interval of the mean, small dots are seeds. The ending
     of ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, chooses the format.
@@ -23,7 +23,7 @@ def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw the loss, or BLEU where there is none, a panel a bin, the best system past all edges first."""
+    """Draw the loss, or BLEU where there is none, a panel a group, the best system of the main one first."""
     title, attribute, sign = ("loss, bits per token", "loss", 1)
     if not report.has_loss:
         title, attribute, sign = ("BLEU", "bleu", -1)
@@ -35,8 +35,8 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
         }
         for name, by_system in report.scores.items()
     }
-    *_, last = bins.values()
-    rows = sorted(last, key=lambda label: sign * last[label].value)
+    main = bins[report.main_group]
+    rows = sorted(main, key=lambda label: sign * main[label].value)
     with new_figure(path, len(bins), rows=len(rows)) as (figure, panels):
         for axes, (name, bars) in zip(panels, bins.items()):
             rows_of_bars(axes, rows, bars)
@@ -45,7 +45,7 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw BLEU, and below it the teacher-forced loss where there is one, by bin of source length."""
+    """Draw BLEU, and below it the teacher-forced loss where there is one, by group."""
     panels = (
         {"BLEU": "bleu", "loss, bits per token": "loss"} if report.has_loss else {"BLEU": "bleu"}
     )

@@ -1,52 +1,18 @@
-"""Score systems on a short-to-long test set, bin by bin and in all.
-
-BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and models stop early on
-sentences longer than any they saw. So the length ratio, the share of hypotheses cut off by the length
-limit and the teacher-forced loss of the references stand beside them.
-
-Every score is a function of counts summed over sentences: of those of a bin, the bin's score; of all
-bins, exactly the corpus's. Every system is scored on the same bootstrap resamples of sentences, so that
-differences are paired (Koehn, 2004).
-"""
+"""Score systems on a short-to-long test set, bin by bin and in all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics import CHRF
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.metrics import (
-    Array,
-    Score,
-    bleu_metric,
-    check_bootstrap,
-    corpus_score,
-    sentence_counts,
-)
-from fairseq_floater.evaluation.s2l.comparisons import compare, rank
-from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score_report import BinScore, Measure, S2LScores
+from fairseq_floater.evaluation.s2l.score_report import ALL, S2LScores
+from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
-from fairseq_floater.evaluation.s2l.statistics import bootstrap_scores
-from fairseq_floater.evaluation.s2l.systems import (
-    EvaluationSet,
-    SystemFiles,
-    SystemRun,
-    check_same_tokens,
-    read_runs,
-)
-
-ALL = "all"
-# Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
-FEW_SENTENCES = 100
-# Below this share of the references' length, hypotheses count as stopping early.
-EARLY_STOP = 0.9
-# The largest a and b of fairseq's rule for the longest output.
-LARGEST_LIMIT = 1_000_000
+from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles
 
 
 def score(
@@ -54,12 +20,7 @@ def score(
     systems: Sequence[SystemFiles],
     *,
     short_systems: Sequence[SystemFiles] = (),
-    baseline: str | None = None,
-    length_limit: tuple[float, float] | None = None,
-    tokenize: str = "13a",
-    bootstrap: int = 1000,
-    seed: int = 12345,
-    labels: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> S2LScores:
     """Score systems on the test pairs of ``floater s2l split``.
 
@@ -67,173 +28,39 @@ def score(
         split_dir: what ``floater s2l split`` made.
         systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
-        baseline: the system to compare every other one with, by paired bootstrap.
-        length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
-            tokens or more count as cut off (source with end symbol, as fairseq counts; where the
-            model's --max-target-positions are fewer, that limit is not known here).
-        tokenize: sacreBLEU's tokenizer.
-        bootstrap: resamples for intervals and p-values, 0 for none.
-        seed: of the resampling.
-        labels: the names of systems in tables and figures, where these are not their own.
+        options: baseline, length limit, metric, resampling and labels, as
+            :func:`~fairseq_floater.evaluation.s2l.scoring.begin` takes them.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
         S2LError, ScoringError: files that do not belong to the split.
     """
-    names = [files.name for files in systems]
-    shown = {name: (labels or {}).get(name, name) for name in names}
-    _check_systems(shown, short_systems, baseline)
-    _check_limit(length_limit)
-    check_bootstrap(bootstrap, seed)
+    _check_systems(systems, short_systems)
     split = SplitReport.read(split_dir)
-    bleu = bleu_metric(tokenize, split.made_from["options"]["target"])
-    # sacreBLEU knows the number of references, a part of the signature, once something is scored.
-    corpus_score(bleu, ["x"], ["x"])
-    report = S2LScores(
-        split=str(split_dir),
-        labels=shown,
-        baseline=baseline,
-        signature=str(bleu.get_signature()),
-        length=f"source tokens without the end symbol; tokens of {split.tokens_of}",
-        resamples=bootstrap,
-        seed=seed,
-        length_limit=length_limit,
-    )
+    made = split.made_from["options"]
+    langs = (made["source"], made["target"])
+    length = f"source tokens without the end symbol; tokens of {split.tokens_of}"
+    names = [files.name for files in systems]
+    report, bleu = begin(names, langs[1], references=split_dir, length=length, **options)
+
+    def scored(name: str, files: Sequence[SystemFiles]) -> ScoredSet:
+        return ScoredSet(EvaluationSet.read(split_dir, name, langs, made["encoded"]), files, bleu)
+
     if short_systems:
-        short = _TestSet(split_dir, SHORT_TEST, split, short_systems, bleu)
-        short.add_bin(split.bins.short_name, np.arange(len(short.test)), report)
-    long = _TestSet(split_dir, TEST, split, systems, bleu)
+        short = scored(SHORT_TEST, short_systems)
+        short.add_group(split.bins.short_name, np.arange(len(short.test)), report)
+    long = scored(TEST, systems)
     for name in split.bins.names:
-        long.add_bin(name, long.test.members(name), report)
-    long.add_bin(ALL, np.arange(len(long.test)), report)
-    _warn_of_early_stops(report)
+        long.add_group(name, long.test.members(name), report)
+    long.add_group(ALL, np.arange(len(long.test)), report)
+    warn_of_early_stops(report)
     return report
 
 
-def _check_systems(
-    labels: Mapping[str, str], short_systems: Sequence[SystemFiles], baseline: str | None
-) -> None:
-    if not labels:
+def _check_systems(systems: Sequence[SystemFiles], short_systems: Sequence[SystemFiles]) -> None:
+    if not systems:
         raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
-    if baseline is not None and baseline not in labels:
-        known = ", ".join(labels)
-        raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
+    names = {files.name for files in systems}
     for files in short_systems:
-        if files.name not in labels:
+        if files.name not in names:
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
-    if len(set(labels.values())) < len(labels):
-        raise UsageError(f"`--label` must tell the systems apart, but they are {labels}.")
-
-
-def _check_limit(limit: tuple[float, float] | None) -> None:
-    if limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in limit):
-        raise UsageError(
-            "`--max-len-a` and `--max-len-b` must not be negative, nor above "
-            f"{LARGEST_LIMIT:,}, but are {limit}."
-        )
-
-
-class _TestSet:
-    """A test set, and what is counted of every sentence of every system's runs on it."""
-
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        split: SplitReport,
-        systems: Sequence[SystemFiles],
-        bleu: Any,
-    ):
-        options = split.made_from["options"]
-        langs = (options["source"], options["target"])
-        self.path = folder / name
-        self.test = EvaluationSet.read(folder, name, langs, options["encoded"])
-        self.runs = {files.name: read_runs(files, self.test) for files in systems}
-        check_same_tokens(self.runs)
-        self.bleu, self.chrf = (
-            {
-                name: [sentence_counts(m, run.hypotheses, self.test.references) for run in runs]
-                for name, runs in self.runs.items()
-            }
-            for m in (bleu, CHRF())
-        )
-
-    def add_bin(self, name: str, index: Array, report: S2LScores) -> None:
-        """Add the scores of every system on the sentences of a bin.
-
-        Args:
-            name: of the bin.
-            index: which of the test set's sentences are in the bin.
-            report: what the scores are added to.
-        """
-        if not len(index):
-            raise S2LError(f"{self.path}.tsv has no pair in the bin {name}.")
-        report.sentences[name] = len(index)
-        report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
-        scores = report.scores[name] = {
-            system: self._score(system, index, report) for system in self.runs
-        }
-        # A warm start before training on is no contestant: it has its own table.
-        untrained = report.untrained.values()
-        contestants = {name: found for name, found in scores.items() if name not in untrained}
-        if report.baseline in contestants:
-            compare(contestants, report.baseline, report.seed)
-        rank(contestants)
-        if len(index) < FEW_SENTENCES:
-            report.warnings.append(
-                f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
-                "mean little."
-            )
-
-    def _score(self, system: str, index: Array, report: S2LScores) -> BinScore:
-        runs, resampling = self.runs[system], (report.resamples, report.seed)
-        counts = [of_all[index] for of_all, _ in self.bleu[system]]
-        losses = [run.losses[index] for run in runs if run.losses is not None]
-        ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
-        return BinScore(
-            bleu=_measure(counts, self.bleu[system][0][1], *resampling),
-            loss=_measure(losses, _bits_per_token, *resampling) if losses else None,
-            chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
-            length_ratio=float(np.mean(ratios)),
-            cut_off=self._cut_off(runs, index, report.length_limit),
-        )
-
-    def _cut_off(
-        self, runs: Sequence[SystemRun], index: Array, limit: tuple[float, float] | None
-    ) -> float | None:
-        """Return the share of hypotheses that reached the length limit; None where nothing tells."""
-        lengths = [run.lengths[index] for run in runs if run.lengths is not None]
-        if limit is None or len(lengths) < len(runs):
-            return None
-        a, b = limit
-        # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
-        limits = (a * (self.test.source_tokens[index] + 1) + b).astype(np.int64)
-        return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
-
-
-def _warn_of_early_stops(report: S2LScores) -> None:
-    shortest = []
-    for system, label in report.labels.items():
-        ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
-        name, ratio = min(ratios.items(), key=lambda found: found[1])
-        if ratio < EARLY_STOP:
-            shortest.append(f"{label} {ratio:.2f} in {name}")
-    if shortest:
-        report.warnings.append(
-            f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
-            "flattered by BLEU and chrF; read the loss. At its shortest: " + "; ".join(shortest)
-        )
-
-
-def _bits_per_token(sums: Array) -> float:
-    return float(sums[0] / sums[1])
-
-
-def _measure(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Measure:
-    """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
-    per_seed = [score(counts.sum(0)) for counts in runs]
-    resampled, interval = bootstrap_scores(runs, score, resamples, seed), None
-    if resamples:
-        low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
-        interval = float(low), float(high)
-    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled)

@@ -13,6 +13,8 @@ from fairseq_floater.version import __version__
 
 #: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
 UNTRAINED = "-before"
+#: The group of all sentences past the trained length.
+ALL = "all"
 
 
 @dataclass
@@ -113,7 +115,11 @@ class BinScore:
 
 @dataclass
 class S2LScores:
-    """Scores of all systems by bin, the trained lengths first (where given) and ``all`` last."""
+    """Scores of all systems by group of sentences.
+
+    Groups are the bins of a split, the trained lengths first (where given) and :data:`ALL` last, or whole
+    test sets. ``split`` is the folder of their text.
+    """
 
     split: str
     labels: dict[str, str]  # by the name of the system
@@ -133,6 +139,11 @@ class S2LScores:
         """Return the names of warm starts, scored before they were trained on, by that of the system."""
         pairs = {name: name + UNTRAINED for name in self.labels}
         return {after: before for after, before in pairs.items() if before in self.labels}
+
+    @property
+    def main_group(self) -> str:
+        """Return the group that orders the systems: all sentences of a split, or the first test set."""
+        return ALL if ALL in self.scores else next(iter(self.scores))
 
     @property
     def has_loss(self) -> bool:
@@ -183,11 +194,10 @@ class S2LScores:
         return "\n".join([*lines, *self._ranks(), *self._notes()])
 
     def _ranks(self) -> list[str]:
-        """Return one table of all bins, the system that is best past the trained length first."""
-        *_, last = self.scores
+        """Return one table of all groups, the system that is best in the main one first."""
         order = sorted(
             (found.rank.place, system)
-            for system, found in self.scores[last].items()
+            for system, found in self.scores[self.main_group].items()
             if found.rank is not None
         )
         if len(order) < 2:
@@ -236,13 +246,13 @@ class S2LScores:
             over = " and, where both have several, of training seeds" if several else ""
             notes.append(
                 f"p is of sentences{over}, corrected (Holm) for the number of comparisons of a "
-                f"bin, {len(self.labels) - len(self.untrained) - 1}; the JSON has all p."
+                f"table, {len(self.labels) - len(self.untrained) - 1}; the JSON has all p."
             )
         if any(found.rank for found in every):
             under = ", under any one of the seeds that all have," if several else ""
             notes.append(
                 f"rank: 1 is the lowest loss; in brackets, the places that sentences leave{under} at "
-                f"{LEVEL:.0%} over all pairs of a bin."
+                f"{LEVEL:.0%} over all pairs of a column."
             )
         return notes
 

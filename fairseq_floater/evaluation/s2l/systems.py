@@ -1,4 +1,4 @@
-"""Read the output of a system for a short-to-long test set, and refuse what does not fit it."""
+"""Read test sets, and the output of systems for them; refuse what does not fit."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ class SystemFiles:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A test set of N pairs of a split.
+    """A test set of N pairs.
 
     Attributes:
+        path: of its files, without their endings.
         sources, references: N raw lines each.
         source_tokens: [N] lengths.
-        bins: the names of the bins of the N pairs.
+        bins: the names of the groups that the N pairs are in.
     """
 
+    path: Path
     sources: list[str]
     references: list[str]
     source_tokens: Array
@@ -76,7 +78,33 @@ class EvaluationSet:
                     f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(found)} rows."
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
-        return cls(sides[0], sides[1], source_tokens, [bin for bin, _ in found])
+        sources, references = sides
+        bins = [bin for bin, _ in found]
+        return cls(folder / name, sources, references, source_tokens, bins)
+
+    @classmethod
+    def whole(cls, data: Path, name: str, langs: Sequence[str], subwords: str) -> EvaluationSet:
+        """Read a test set of ``scripts/prepare_text.sh``, which is one group.
+
+        Args:
+            data: what the script made.
+            name: of the test set.
+            langs: source and target language.
+            subwords: the folder of the text in subwords, ``spm`` or ``bpe``.
+
+        Raises:
+            S2LError: the raw text and the one in subwords differ in their number of lines.
+        """
+        raw = data / "raw" / name
+        sources, references = (read_references(f"{raw}.{lang}") for lang in langs)
+        pieces = read_references(data / subwords / f"{name}.{langs[0]}")
+        if not len(sources) == len(references) == len(pieces):
+            raise S2LError(
+                f"{raw} must have as many lines in {langs[0]}, in {langs[1]} and in {subwords}, but has "
+                f"{len(sources)}, {len(references)} and {len(pieces)}."
+            )
+        tokens = np.array([len(line.split()) for line in pieces], dtype=np.int64)
+        return cls(raw, sources, references, tokens, [name] * len(sources))
 
     def __len__(self) -> int:
         return len(self.bins)
@@ -121,7 +149,7 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
     file, size = TextFile(path), len(test)
     hypotheses = read_hypotheses(file)
     if len(hypotheses) != size:
-        rule = f"`{path}` must have {size} sentences, as the split"
+        rule = f"`{path}` must have {size} sentences, as the test set"
         raise scoring_error(rule, f"has {len(hypotheses)}")
     _check_sources(file, test)
     lengths = np.full(size, -1, dtype=np.int32)
@@ -197,13 +225,13 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
         if BPE_MARKS["sentencepiece"].search(text):
             tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
-                rule = f"`{file.path}` must be in the split's tokens, {expected} in sentence {i}"
+                rule = f"`{file.path}` must be in the test set's tokens, {expected} in sentence {i}"
                 raise scoring_error(rule, f"line {number} has {tokens}")
         elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
             strange.append(number)
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
     if len(strange) > found / 2:
-        rule = f"`{file.path}` must translate the split's test sentences"
+        rule = f"`{file.path}` must translate the test set's sentences"
         raise scoring_error(rule, f"line {strange[0]} has another source")
 
 

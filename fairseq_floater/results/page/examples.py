@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-import numpy as np
-
-from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
+from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet
 from fairseq_floater.records import ReportError, read_json
@@ -98,14 +97,13 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
         languages = (options["source"], options["target"])
         names = [name for name in (SHORT_TEST, TEST) if (split / f"{name}.tsv").is_file()]
         return {n: EvaluationSet.read(split, n, languages, options["encoded"]) for n in names}
-    raw, found = work.folder / "data" / "raw", {}
-    for name in (group.name for group in work.groups):
-        paths = [raw / f"{name}.{work.settings.get(side)}" for side in ("source", "target")]
-        if all(path.is_file() for path in paths):
-            sources, references = map(read_references, paths)
-            words = np.array([len(line.split()) for line in sources])
-            found[name] = EvaluationSet(sources, references, words, [name] * len(sources))
-    return found
+    data = work.folder / "data"
+    if not work.settings or not (data / "raw").is_dir():
+        return {}
+    langs = [work.settings[side] for side in ("source", "target")]
+    subwords = SEGMENTATIONS[work.settings["bpe"]].folder
+    tests = [group.name for group in work.groups]
+    return {test: EvaluationSet.whole(data, test, langs, subwords) for test in tests}
 
 
 def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:

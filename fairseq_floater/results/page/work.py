@@ -1,7 +1,7 @@
 """Read the folder of a comparison: systems, their runs by seed, and their scores by group of sentences.
 
-A group is a bin of source lengths (`s2l.json`), or a test set (the folder of `scripts/demo.sh` or
-`scripts/protocol.sh`). The scores of both have the form that `floater s2l score --json` gives them.
+A group is a bin of source lengths (`s2l.json`), or a test set (`compare.json`, or the folder of
+`scripts/demo.sh` or `scripts/protocol.sh`). Scores have the form that `floater s2l score --json` gives them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairseq_floater.records import ReportError, read_json
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
 from fairseq_floater.results.table import collect
 
-SCORES = "s2l.json"
+LENGTHS, WHOLE = "s2l.json", "compare.json"
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Work:
     @property
     def is_short_to_long(self) -> bool:
         """Return whether the groups are bins of source lengths."""
-        return (self.folder / SCORES).exists()
+        return (self.folder / LENGTHS).exists()
 
     @property
     def settings(self) -> dict[str, str]:
@@ -76,20 +76,21 @@ def read_work(folder: Path) -> Work:
     Raises:
         ReportError: neither scores by bin nor a scored run there, or a file that cannot be read.
     """
-    if (folder / SCORES).exists():
-        try:
-            return _short_to_long(folder, read_json(folder / SCORES))
-        except (AttributeError, KeyError, TypeError):
-            raise ReportError(f"{folder / SCORES} is not of `floater s2l score`.") from None
+    for name, verb in ((LENGTHS, "s2l score"), (WHOLE, "compare")):
+        if (folder / name).exists():
+            try:
+                return _compared(folder, read_json(folder / name))
+            except (AttributeError, KeyError, TypeError):
+                raise ReportError(f"{folder / name} is not of `floater {verb}`.") from None
     if any(folder.glob("seed-*/*/run.json")):
         raise ReportError(
-            f"{folder} must hold {SCORES}, but does not: `scripts/compare.sh CONFIG --table` writes it for "
-            "the runs that are whole."
+            f"{folder} must hold {LENGTHS} or {WHOLE}, but does not: `scripts/compare.sh CONFIG --table` "
+            "writes it for the runs that are whole."
         )
     return _test_sets(folder)
 
 
-def _short_to_long(folder: Path, report: dict[str, Any]) -> Work:
+def _compared(folder: Path, report: dict[str, Any]) -> Work:
     seeds = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
     systems = []
     for name, label in report["labels"].items():

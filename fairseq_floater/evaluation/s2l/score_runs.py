@@ -1,0 +1,77 @@
+"""Score the runs of systems, one for each seed, on whole test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.s2l.options import S2LError
+from fairseq_floater.evaluation.s2l.score_report import S2LScores
+from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
+from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles
+from fairseq_floater.records import read_json
+
+
+def score_runs(
+    data: Path,
+    runs: Mapping[str, Sequence[Path]],
+    *,
+    tests: Sequence[str] | None = None,
+    **options: Any,
+) -> S2LScores:
+    """Score systems on test sets, each a group of its own.
+
+    Args:
+        data: what ``scripts/prepare_text.sh`` made.
+        runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
+            ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``.
+        tests: test sets, the main one first; None for all of the data.
+        options: baseline, length limit, metric, resampling and labels, as
+            :func:`~fairseq_floater.evaluation.s2l.scoring.begin` takes them.
+
+    Raises:
+        UsageError: no system, no such test set, a baseline that is none of the systems.
+        S2LError, ScoringError: no data there, or files that do not belong to them.
+    """
+    if not runs:
+        raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
+    made, known = _described(data)
+    for test in tests or ():
+        if test not in known:
+            raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {test!r}.")
+    langs, subwords = (made["src"], made["tgt"]), SEGMENTATIONS[made["bpe"]]
+    length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
+    report, bleu = begin(list(runs), langs[1], references=data, length=length, **options)
+    for test in tests or known:
+        found = EvaluationSet.whole(data, test, langs, subwords.folder)
+        files = [_files(name, folders, test) for name, folders in runs.items()]
+        ScoredSet(found, files, bleu).add_group(test, np.arange(len(found)), report)
+    warn_of_early_stops(report)
+    return report
+
+
+def _described(data: Path) -> tuple[dict[str, str], list[str]]:
+    """Return how data were prepared, and the names of their test sets."""
+    try:
+        made = read_json(data / "summary.json")["parameters"]
+        tests = read_json(data / "tests.json")
+        return {key: str(made[key]) for key in ("src", "tgt", "bpe")}, list(tests)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise S2LError(
+            f"{data} is not what `scripts/prepare_text.sh` makes: {type(error).__name__} {error}."
+        ) from None
+
+
+def _files(name: str, folders: Sequence[Path], test: str) -> SystemFiles:
+    """Return a system's files of a test set; the losses only if every run has them."""
+    losses = [folder / f"losses.{test}.txt" for folder in folders]
+    return SystemFiles(
+        name,
+        [folder / f"generate.{test}.txt" for folder in folders],
+        list(losses) if all(path.is_file() for path in losses) else [],
+    )

@@ -1,0 +1,114 @@
+"""Scores of whole test sets: sacreBLEU's own, paired over the same sentences, misfits refused by name."""
+
+import json
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU
+from test_s2l_score import damaged, generated, sentence
+
+from fairseq_floater.cli import main
+from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.lines import ScoringError
+from fairseq_floater.evaluation.s2l.options import S2LError
+from fairseq_floater.evaluation.s2l.score_runs import score_runs
+
+SIZES = {"test": 120, "other": 40}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """What prepare_text.sh leaves of two test sets; a word is two pieces."""
+    folder, generator = tmp_path / "data", np.random.default_rng(7)
+    (folder / "raw").mkdir(parents=True)
+    (folder / "spm").mkdir()
+    for test, size in SIZES.items():
+        for lang in ("en", "de"):
+            lines = [sentence(generator, n) for n in generator.integers(4, 20, size)]
+            pieces = (" ".join(f"\u2581{w[0]} {w[1:]}" for w in line.split()) for line in lines)
+            (folder / "raw" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in lines))
+            (folder / "spm" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
+    made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece"}}
+    (folder / "summary.json").write_text(json.dumps(made))
+    (folder / "tests.json").write_text('{"test": "test", "other": "test1"}')
+    return folder
+
+
+def lines_of(data, test, lang):
+    return (data / "raw" / f"{test}.{lang}").read_text().splitlines()
+
+
+@pytest.fixture
+def runs(data, tmp_path):
+    """Two systems of two seeds each; `good` is clearly better than `bad`."""
+    found = {}
+    for name, share, loss in (("bad", 0.5, -2.0), ("good", 0.1, -1.0)):
+        for seed in (1, 2):
+            folder = tmp_path / f"seed-{seed}" / name
+            folder.mkdir(parents=True)
+            found.setdefault(name, []).append(folder)
+            for test in SIZES:
+                sources, references = (lines_of(data, test, lang) for lang in ("en", "de"))
+                hypotheses = damaged(references, seed, share)
+                generated(folder / f"generate.{test}.txt", sources, hypotheses)
+                generated(folder / f"losses.{test}.txt", sources, references, loss * seed)
+    return found
+
+
+def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
+    report = score_runs(data, runs, bootstrap=0)
+    assert list(report.scores) == ["test", "other"] and report.sentences == SIZES
+    for test in SIZES:
+        references = lines_of(data, test, "de")
+        expected = [
+            BLEU().corpus_score(damaged(references, seed, 0.1), [references]).score
+            for seed in (1, 2)
+        ]
+        found = report.scores[test]["good"]
+        assert found.bleu.per_seed == expected
+        assert found.bleu.value == pytest.approx(np.mean(expected), abs=1e-12)
+        # Each token has 1 bit under seed 1, 2 bits under seed 2.
+        assert found.loss.per_seed == pytest.approx([1, 2])
+        words = [len(line.split()) for line in lines_of(data, test, "en")]
+        assert report.mean_length[test] == pytest.approx(2 * np.mean(words))
+    assert report.main_group == "test" and "other holds 40 sentences only" in report.warnings[0]
+
+
+def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp_path, capsys):
+    words = [f"--run={name}={folder}" for name, folders in runs.items() for folder in folders]
+    places = [str(tmp_path / name) for name in ("compare.json", "compare.png")]
+    words += ["--tests", "other", "test", "--baseline", "bad", "--label", "good=Good one"]
+    assert main(["compare", str(data), *words, "--json", places[0], "--figure", places[1]]) == 0
+    printed = capsys.readouterr().out
+    assert "other: 40 sentences" in printed and "| Good one" in printed
+    found = json.loads((tmp_path / "compare.json").read_text())
+    assert list(found["bins"]) == ["other", "test"]
+    for of_test in found["bins"].values():
+        gain = of_test["systems"]["good"]["loss_against_baseline"]
+        assert gain["difference"] == pytest.approx(-1.5) and gain["p_value"] < 0.01
+        assert of_test["systems"]["good"]["rank_by_loss"]["place"] == 1
+    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_loss_that_one_seed_lacks_is_left_out(data, runs):
+    (runs["good"][1] / "losses.test.txt").unlink()
+    report = score_runs(data, runs, tests=["test"], bootstrap=0)
+    assert report.scores["test"]["good"].loss is None
+    assert report.scores["test"]["bad"].loss is not None
+
+
+def test_what_does_not_fit_is_refused(data, runs, tmp_path):
+    with pytest.raises(UsageError, match="must be some of test, other, but names 'tset'"):
+        score_runs(data, runs, tests=["tset"])
+    with pytest.raises(UsageError, match="`--baseline` must be one of bad, good, but is 'none'"):
+        score_runs(data, runs, baseline="none")
+    with pytest.raises(UsageError, match="At least one system"):
+        score_runs(data, {})
+    with pytest.raises(S2LError, match="is not what `scripts/prepare_text.sh` makes"):
+        score_runs(tmp_path, runs)
+    (data / "spm" / "other.en").write_text("\u2581a\n")
+    with pytest.raises(S2LError, match="raw/other must have as many lines .* has 40, 40 and 1"):
+        score_runs(data, runs)
+    (runs["bad"][0] / "generate.test.txt").write_text("only one\n")
+    with pytest.raises(ScoringError, match="must have 120 sentences, as the test set, but has 1"):
+        score_runs(data, runs)
