@@ -17,4 +17,4 @@
 # example: bash scripts/s2l.sh configs/numbers_s2l.yaml
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-enter fairseq_floater.experiments.compare "$@"
+enter fairseq_floater.experiments.compare --by-length "$@"

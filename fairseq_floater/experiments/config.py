@@ -34,7 +34,7 @@ AVERAGE_OF = ("epochs", "updates")
 
 
 class ListedSystem(NamedTuple):
-    """One of `s2l: systems`: its run, the options it was given in, and its name in tables."""
+    """One system of a comparison: its run, the options it was given in, and its name in tables."""
 
     run: System
     options: str
@@ -82,17 +82,11 @@ class Budget:
 
 
 @dataclass
-class ShortToLong:
-    """How text is split by length, and the systems that are compared."""
+class Comparison:
+    """The systems that are compared, and the one that every other is compared with."""
 
-    threshold: int = MISSING
-    edges: list[int] | None = None
-    both_sides: bool | None = None
-    max_len: int | None = None
-    max_per_bin: int | None = None
     systems: list[Any] = MISSING
     baseline: str | None = None
-    before: bool = False  # also score each warm start before it is trained on
 
     def listed(self) -> list[ListedSystem]:
         """Return the systems; raises UsageError for options that make no run."""
@@ -102,6 +96,18 @@ class ShortToLong:
             ListedSystem(run, entry["options"], entry.get("label", run.label))
             for run, entry in zip(runs, entries)
         ]
+
+
+@dataclass
+class ShortToLong(Comparison):
+    """A comparison on text that is split by source length, and how it is split."""
+
+    threshold: int = MISSING
+    edges: list[int] | None = None
+    both_sides: bool | None = None
+    max_len: int | None = None
+    max_per_bin: int | None = None
+    before: bool = False  # also score each warm start before it is trained on
 
 
 @dataclass
@@ -115,7 +121,13 @@ class Config:
     budget: Budget = MISSING
     generation: dict[str, Any] = MISSING
     seed: int = 1
+    compare: Comparison | None = None
     s2l: ShortToLong | None = None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Return the section that lists systems; None where there is none."""
+        return self.s2l or self.compare
 
 
 def read_config(path: Path) -> Config:
@@ -124,7 +136,7 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
     """
-    config = read_sections(path, Config, own=("data", "budget", "s2l"))
+    config = read_sections(path, Config, own=("data", "budget", "compare", "s2l"))
     _check(path, config)
     return config
 
@@ -163,7 +175,10 @@ def _check(path: Path, config: Config) -> None:
     if config.s2l is not None:
         bpe = data.bpe or "sentencepiece"
         check(bpe == "sentencepiece", "data: bpe", "sentencepiece for `s2l`", bpe)
-        _check_s2l(path, config.s2l)
+        check(config.compare is None, "compare", "left out beside `s2l`", "a section")
+        _check_systems(path, "s2l", config.s2l)
+    if config.compare is not None:
+        _check_systems(path, "compare", config.compare)
 
 
 def _option(path: Path, config: Config, section: str, key: str) -> Any:
@@ -173,8 +188,8 @@ def _option(path: Path, config: Config, section: str, key: str) -> Any:
     return value
 
 
-def _check_s2l(path: Path, section: ShortToLong) -> None:
-    where = f"{path}: `s2l: systems`"
+def _check_systems(path: Path, name: str, section: Comparison) -> None:
+    where = f"{path}: `{name}: systems`"
     if not section.systems or not all(map(_is_system, section.systems)):
         raise ConfigError(
             f"{where} must list one line of options a system, or `options` and `label`."
@@ -191,9 +206,9 @@ def _check_s2l(path: Path, section: ShortToLong) -> None:
     rule = f"1 to {LONGEST_LABEL} characters without `|`"
     for label in (e["label"] for e in section.systems if "label" in e and isinstance(e, dict)):
         fits = re.fullmatch(rf"[^|\n]{{1,{LONGEST_LABEL}}}", label)
-        require(path, fits, "s2l: systems: label", rule, label)
+        require(path, fits, f"{name}: systems: label", rule, label)
     known = section.baseline in (None, *names)
-    require(path, known, "s2l: baseline", f"one of {', '.join(names)}", section.baseline)
+    require(path, known, f"{name}: baseline", f"one of {', '.join(names)}", section.baseline)
 
 
 def _is_system(value: Any) -> bool:

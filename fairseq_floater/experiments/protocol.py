@@ -103,8 +103,7 @@ class Protocol(Job):
         """Run every step that is not whole yet."""
         whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
         options = None if whole or self.stage == "donor" else self._model_options()
-        with self.alone(self.asked.work / ".data.lock"):
-            self._prepare_data()
+        self.prepare_data()
         if options is not None:
             self._warn_of_distances(options)
         if self.stage != "scratch":
@@ -139,8 +138,12 @@ class Protocol(Job):
         if warning is not None:
             self.launcher.say(f"{self.title}: warning: {warning}")
 
-    def _prepare_data(self) -> None:
+    def prepare_data(self) -> None:
         """Make the data, or make sure that those given are what the configuration describes."""
+        with self.alone(self.asked.work / ".data.lock"):
+            self._prepare_data()
+
+    def _prepare_data(self) -> None:
         raw, wmt14 = self.asked.raw, self.settings["wmt14"]
         binarised = (self.data / "bin").is_dir()
         if self.asked.data is not None:

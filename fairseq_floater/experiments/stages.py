@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.experiments.config import AVERAGE_OF, ShortToLong, read_config
+from fairseq_floater.experiments.config import AVERAGE_OF, Comparison, ShortToLong, read_config
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
@@ -63,7 +63,7 @@ class Experiment:
         if stage == "split":
             return self._split()
         if stage == "systems":
-            found = self.s2l.listed()
+            found = self.comparison.listed()
             return [f"{system.run.name}\t{system.label}\t{system.options}" for system in found]
         if stage == "prepare":
             return self._prepare(work)
@@ -161,7 +161,7 @@ class Experiment:
             # fairseq's own defaults where the file is silent.
             "max_len_a": generation.get("max-len-a", 0),
             "max_len_b": generation.get("max-len-b", 200),
-            "baseline": (self.config.s2l.baseline if self.config.s2l else None) or "",
+            "baseline": (self.config.comparison and self.config.comparison.baseline) or "",
         }
         return {**run.settings(), **{key: str(value) for key, value in found.items()}}
 
@@ -176,6 +176,13 @@ class Experiment:
 
     def _languages(self) -> list[str]:
         return ["--src", self.config.languages.source, "--tgt", self.config.languages.target]
+
+    @property
+    def comparison(self) -> Comparison:
+        """The section that lists systems; raises ConfigError where there is none."""
+        if self.config.comparison is None:
+            raise ConfigError(f"{self.path} lists no systems (`compare` or `s2l`).")
+        return self.config.comparison
 
     @property
     def s2l(self) -> ShortToLong:

@@ -13,8 +13,10 @@ from toy import ROOT
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.cells import act, select
-from fairseq_floater.experiments.compare import Cell, LengthComparison, _parser, _run, systems_of
+from fairseq_floater.experiments.compare import _parser, _run, section_of, systems_of
+from fairseq_floater.experiments.comparison import Cell, LengthComparison
 from fairseq_floater.experiments.forms import forms_of, with_stretched
+from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import system_from_words
@@ -144,7 +146,7 @@ def compare(tmp_path):
             stretch=None,
         )
         every = [Cell(system) for system in systems]
-        runner = LengthComparison(args, launcher, experiment, every)
+        runner = LengthComparison(args, launcher, experiment, every, experiment.s2l.baseline)
         chosen = select(every, args.only)
         if args.status:
             return runner.status(chosen)
@@ -277,3 +279,60 @@ def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):
     _run(_parser().parse_args(words))
     out = capsys.readouterr().out
     assert f"{SINUSOID} seed 1" in out and f"{SINUSOID} seed 3" in out and "seed 2" not in out
+
+
+# Whole test sets: a configuration that does not split its text.
+
+
+WHOLE = ROOT / "configs" / "numbers_en_de.yaml"
+CONTROL = "sinusoidal-input-hidden"
+
+
+class WholeLaboratory(Laboratory):
+    def run(self, words, *, output=None, **places):
+        super().run(words, output=output, **places)
+        if self.steps[-1] == "prepare_text.sh":
+            tests = '{"test": "test", "test_long": "test1"}'
+            (places["log"].parent / "data" / "tests.json").write_text(tests)
+        if self.steps[-1] == "compare":
+            self.scored = [str(word) for word in words]
+
+
+def test_without_a_split_whole_test_sets_are_compared(tmp_path, monkeypatch):
+    launcher = WholeLaboratory()
+    monkeypatch.setattr("fairseq_floater.experiments.cells.Launcher", lambda dry_run: launcher)
+    words = [str(WHOLE), "--work", str(tmp_path), "--processes", "0", "--jobs", "1"]
+    words += ["--encoders", "rope", "--seeds", "1,2", "--donor", str(tmp_path / "plain")]
+    _run(_parser().parse_args(words))
+    trained = [step for step in launcher.steps if step.startswith("train")]
+    # One donor for all, and the encoder starts from it as the baseline does.
+    assert trained == ["train plain", *[f"train {n}" for n in (CONTROL, "rope-all-attention")] * 2]
+    assert launcher.steps[:2] == ["numbers", "prepare_text.sh"] and launcher.steps[-1] == "compare"
+    scored = launcher.scored
+    assert scored[scored.index("--tests") + 1 :][:2] == ["test", "test_long"]
+    assert scored[scored.index("--baseline") + 1] == CONTROL
+    folders = [scored[i + 1] for i, word in enumerate(scored) if word == "--run"]
+    assert folders == [
+        f"{name}={tmp_path}/seed-{seed}/{name}"
+        for name in (CONTROL, "rope-all-attention")
+        for seed in (1, 2)
+    ]
+
+
+def test_a_configuration_without_systems_needs_encoders():
+    experiment = Experiment(ROOT / "configs" / "wmt14_en_de_base.yaml")
+    chosen = partial(systems_of, experiment, stretch=None)
+    with pytest.raises(UsageError, match="lists no systems"):
+        chosen(encoders=None)
+    assert [s.run.name for s in chosen(encoders=("rope",))] == [CONTROL, "rope-all-attention"]
+    names = [s.run.name for s in chosen(encoders=("rope",), start="scratch")]
+    assert names == [SINUSOID, ROPE]
+    assert section_of(experiment, "scratch").baseline == SINUSOID
+
+
+def test_the_rows_of_table_2_are_listed_for_own_text():
+    rows = {(blocks, encoder) for blocks, encoder in TABLE_2}
+    for name in ("text_tiny", "text_base", "numbers_en_de"):
+        listed = systems_of(Experiment(ROOT / "configs" / f"{name}.yaml"), encoders=None)
+        assert {(s.run.blocks, s.run.encoder) for s in listed} == rows
+        assert not any(s.run.scratch for s in listed)

@@ -177,6 +177,24 @@ def test_a_bad_s2l_section_is_refused(tmp_path, change, words):
         Experiment(path)
 
 
+def test_a_bad_compare_section_is_refused(tmp_path):
+    config = yaml.safe_load((ROOT / "configs" / "text_tiny.yaml").read_text())
+    path = tmp_path / "config.yaml"
+    for section, words in (
+        ({"systems": ["--encoder rope"], "baseline": "t5"}, "`compare: baseline` must be one of"),
+        ({"systems": []}, "`compare: systems` must list one line of options"),
+        ({"baseline": None}, "`compare` lacks systems"),
+        ({"systems": ["--encoder rope"], "threshold": 3}, "unknown key threshold"),
+    ):
+        path.write_text(yaml.safe_dump({**config, "compare": section}))
+        with pytest.raises(ConfigError, match=words):
+            Experiment(path)
+    both = {**yaml.safe_load(S2L.read_text()), "compare": config["compare"]}
+    path.write_text(yaml.safe_dump(both))
+    with pytest.raises(ConfigError, match="`compare` must be left out beside `s2l`"):
+        Experiment(path)
+
+
 LABELS = {
     "--encoder sinusoidal --blocks input --scratch": "sinusoid",
     "--encoder floater --target hidden --no-base --scratch": "FLOATER, hidden",
