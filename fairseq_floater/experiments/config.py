@@ -126,7 +126,7 @@ class Config:
 
     @property
     def comparison(self) -> Comparison | None:
-        """Return the section that lists systems; None where there is none."""
+        """Return the section that lists systems, `s2l` where there are both; None where there is none."""
         return self.s2l or self.compare
 
 
@@ -175,7 +175,6 @@ def _check(path: Path, config: Config) -> None:
     if config.s2l is not None:
         bpe = data.bpe or "sentencepiece"
         check(bpe == "sentencepiece", "data: bpe", "sentencepiece for `s2l`", bpe)
-        check(config.compare is None, "compare", "left out beside `s2l`", "a section")
         _check_systems(path, "s2l", config.s2l)
     if config.compare is not None:
         _check_systems(path, "compare", config.compare)

@@ -102,6 +102,8 @@ class Protocol(Job):
     def steps(self) -> None:
         """Run every step that is not whole yet."""
         whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
+        if not whole:
+            self.experiment.check_average(self.asked.system)
         options = None if whole or self.stage == "donor" else self._model_options()
         self.prepare_data()
         if options is not None:

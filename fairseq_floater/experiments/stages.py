@@ -98,6 +98,20 @@ class Experiment:
             options.pop(name, None)
         return as_words(options) + machines.training_options()
 
+    def check_average(self, run: System) -> None:
+        """Raise ConfigError where a run's training leaves fewer epochs than its average is made of."""
+        budget, limits = self.config.budget, self.config.budget.of(run.stage) or {}
+        if limits.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
+            return
+        options = {**self.config.optimisation, **limits}
+        for key in ("max-epoch", "keep-last-epochs"):
+            epochs = options.get(key)
+            if isinstance(epochs, int) and 0 < epochs < budget.average:
+                raise ConfigError(
+                    f"{self.path}: `{key}` of {run.stage} must be at least `budget: average`, "
+                    f"{budget.average}, but is {epochs}."
+                )
+
     def arch(self, run: System) -> str:
         """Return fairseq's name of the architecture, or ours of the same shape."""
         plain = str(self.config.shape["arch"])

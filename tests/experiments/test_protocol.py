@@ -140,6 +140,28 @@ def test_a_wrong_option_of_the_model_costs_no_donor(tmp_path, words, message, dr
     assert not launcher.steps
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("finetune: {max-epoch: 3,", "finetune: {max-epoch: 2,"), "max-epoch` of finetune"),
+        (("keep-last-epochs: 5", "keep-last-epochs: 2"), "keep-last-epochs` of finetune"),
+    ],
+)
+def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, message):
+    config, launcher = tmp_path / "few.yaml", FakeLauncher()
+    text = CONFIG.read_text()
+    assert change[0] in text
+    config.write_text(text.replace(*change))
+    message += " must be at least `budget: average`, 3, but is 2."
+    with pytest.raises(UserError, match=re.escape(message)):
+        run(tmp_path, launcher, "floater", config=config)
+    assert not launcher.steps
+    # Of updates there may be as many as are wanted in one epoch.
+    limits = "finetune: {average-of: updates, keep-interval-updates: 3, save-interval-updates: 9, "
+    config.write_text(text.replace("finetune: {max-epoch: 3,", f"{limits} max-epoch: 1,"))
+    assert "average" in run(tmp_path, launcher, "floater", config=config)
+
+
 def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):
     config = tmp_path / "other.yaml"
     config.write_text(CONFIG.read_text().replace("beam: 4", "beam: 5"))

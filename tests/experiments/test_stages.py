@@ -189,10 +189,9 @@ def test_a_bad_compare_section_is_refused(tmp_path):
         path.write_text(yaml.safe_dump({**config, "compare": section}))
         with pytest.raises(ConfigError, match=words):
             Experiment(path)
-    both = {**yaml.safe_load(S2L.read_text()), "compare": config["compare"]}
-    path.write_text(yaml.safe_dump(both))
-    with pytest.raises(ConfigError, match="`compare` must be left out beside `s2l`"):
-        Experiment(path)
+    short_to_long = yaml.safe_load(S2L.read_text())
+    path.write_text(yaml.safe_dump({**short_to_long, "compare": config["compare"]}))
+    assert Experiment(path).comparison.baseline == short_to_long["s2l"]["baseline"]
 
 
 LABELS = {
