@@ -107,8 +107,7 @@ def _seeds_of(work: Path) -> list[int]:
 
 def _run(args: argparse.Namespace) -> None:
     experiment, args.work = experiment_of(args), work_of(args)
-    if args.by_length:
-        _ = experiment.s2l
+    section = experiment.s2l if args.by_length else section_of(experiment, args.start)
     looks = args.table or args.status
     args.seeds = args.seeds or (looks and _seeds_of(args.work)) or [experiment.config.seed]
     if args.start is not None and args.encoders is None:
@@ -117,8 +116,7 @@ def _run(args: argparse.Namespace) -> None:
     every = [Cell(system) for system in systems_of(experiment, **chosen)]
     by_length = experiment.config.s2l is not None
     kind = LengthComparison if by_length else WholeSetComparison
-    baseline = section_of(experiment, args.start).baseline
-    runner = partial(kind, experiment=experiment, every=every, baseline=baseline)
+    runner = partial(kind, experiment=experiment, every=every, baseline=section.baseline)
     act(runner, args, select(every, args.only), ())
 
 
