@@ -28,7 +28,7 @@ def data(tmp_path):
             pieces = (" ".join(f"\u2581{w[0]} {w[1:]}" for w in line.split()) for line in lines)
             (folder / "raw" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in lines))
             (folder / "spm" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
-    made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece"}}
+    made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece", "max_len": 0}}
     (folder / "summary.json").write_text(json.dumps(made))
     (folder / "tests.json").write_text('{"test": "test", "other": "test1"}')
     return folder
@@ -88,6 +88,23 @@ def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp
         assert gain["difference"] == pytest.approx(-1.5) and gain["p_value"] < 0.01
         assert of_test["systems"]["good"]["rank_by_loss"]["place"] == 1
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sentences_longer_than_any_trained_on_are_a_group_of_their_own(data, runs):
+    made = json.loads((data / "summary.json").read_text())
+    made["parameters"]["max_len"] = 30
+    (data / "summary.json").write_text(json.dumps(made))
+    report = score_runs(data, runs, tests=["test"], bootstrap=0)
+    assert list(report.scores) == ["test", "test, up to 30", "test, longer"]
+    # Two pieces a word; a side of more than 15 words is left out of training.
+    sides = [lines_of(data, "test", lang) for lang in ("en", "de")]
+    short = [i for i in range(120) if all(len(side[i].split()) <= 15 for side in sides)]
+    assert 0 < len(short) == report.sentences["test, up to 30"]
+    assert report.sentences["test, longer"] == 120 - len(short)
+    references = [sides[1][i] for i in short]
+    hypotheses = damaged(sides[1], 1, 0.1)
+    expected = BLEU().corpus_score([hypotheses[i] for i in short], [references]).score
+    assert report.scores["test, up to 30"]["good"].bleu.per_seed[0] == expected
 
 
 def test_a_loss_that_one_seed_lacks_is_left_out(data, runs):

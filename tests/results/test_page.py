@@ -249,7 +249,7 @@ def prepared(work, folder):
             lines = (work / "split" / f"test.{lang}").read_text()
             lines = lines if part == "spm" else lines.replace("\u2581", "")
             (folder / part / f"test.{lang}").write_text(lines)
-    made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece"}}
+    made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece", "max_len": 15}}
     (folder / "summary.json").write_text(json.dumps(made))
     (folder / "tests.json").write_text('{"test": "test"}')
 
@@ -291,7 +291,9 @@ def test_whole_test_sets_compared_under_seeds_have_a_page_with_p_values(work, tm
     scores, output = folder / "compare.json", tmp_path / "page.html"
     assert main(["compare", str(folder / "data"), *words, "--json", str(scores)]) == 0
     assert main(["page", str(folder), str(output), "--no-pictures", "--sentences", "2"]) == 0
-    assert "2 systems, 1 groups of sentences" in capsys.readouterr().out
+    assert (
+        "2 systems, 3 groups of sentences, 0 pictures of positions, 2 s" in capsys.readouterr().out
+    )
     page, found = Page(output), json.loads(scores.read_text())["bins"]["test"]["systems"]["rope-b"]
     attributes, shown = page.tables[0][1][1]
     assert float(attributes["data-value"]) == found["loss_bits_per_token"]["value"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.hypotheses import read_references
 from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.score_report import S2LScores
 from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
@@ -26,6 +27,9 @@ def score_runs(
 ) -> S2LScores:
     """Score systems on test sets, each a group of its own.
 
+    Where a test set has sentences of lengths that training left out (``--max-len``), these and the others
+    are groups as well: a difference may come from the few that are longer than any trained on.
+
     Args:
         data: what ``scripts/prepare_text.sh`` made.
         runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
@@ -41,6 +45,7 @@ def score_runs(
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
     made, known = _described(data)
+    longest = int(made["max_len"])
     for test in tests or ():
         if test not in known:
             raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {test!r}.")
@@ -50,7 +55,14 @@ def score_runs(
     for test in tests or known:
         found = EvaluationSet.whole(data, test, langs, subwords.folder)
         files = [_files(name, folders, test) for name, folders in runs.items()]
-        ScoredSet(found, files, bleu).add_group(test, np.arange(len(found)), report)
+        scored = ScoredSet(found, files, bleu)
+        scored.add_group(test, np.arange(len(found)), report)
+        target = read_references(data / subwords.folder / f"{test}.{langs[1]}")
+        tokens = np.maximum(found.source_tokens, [len(line.split()) for line in target])
+        left_out = (tokens > longest) & (longest > 0)
+        if 0 < left_out.sum() < len(found):
+            for name, members in ((f"up to {longest}", ~left_out), ("longer", left_out)):
+                scored.add_group(f"{test}, {name}", np.flatnonzero(members), report)
     warn_of_early_stops(report)
     return report
 
@@ -60,7 +72,7 @@ def _described(data: Path) -> tuple[dict[str, str], list[str]]:
     try:
         made = read_json(data / "summary.json")["parameters"]
         tests = read_json(data / "tests.json")
-        return {key: str(made[key]) for key in ("src", "tgt", "bpe")}, list(tests)
+        return {key: str(made[key]) for key in ("src", "tgt", "bpe", "max_len")}, list(tests)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise S2LError(
             f"{data} is not what `scripts/prepare_text.sh` makes: {type(error).__name__} {error}."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 480, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 10, 46
 # From this ratio of largest to smallest value on, a linear axis would hide the small ones.
 _LOGARITHMIC_FROM = 20.0
 _MOST_TICKS = 6

@@ -98,12 +98,16 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
         names = [name for name in (SHORT_TEST, TEST) if (split / f"{name}.tsv").is_file()]
         return {n: EvaluationSet.read(split, n, languages, options["encoded"]) for n in names}
     data = work.folder / "data"
-    if not work.settings or not (data / "raw").is_dir():
+    if not work.settings:
         return {}
     langs = [work.settings[side] for side in ("source", "target")]
     subwords = SEGMENTATIONS[work.settings["bpe"]].folder
-    tests = [group.name for group in work.groups]
-    return {test: EvaluationSet.whole(data, test, langs, subwords) for test in tests}
+    # Parts of a test set, by length, have no text of their own.
+    return {
+        group.name: EvaluationSet.whole(data, group.name, langs, subwords)
+        for group in work.groups
+        if (data / "raw" / f"{group.name}.{langs[0]}").is_file()
+    }
 
 
 def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
