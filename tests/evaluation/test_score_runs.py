@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
     with pytest.raises(S2LError, match="is not what `scripts/prepare_text.sh` makes"):
         score_runs(tmp_path, runs)
     (data / "spm" / "other.en").write_text("\u2581a\n")
-    with pytest.raises(S2LError, match="raw/other must have as many lines .* has 40, 40 and 1"):
+    with pytest.raises(S2LError, match="raw/other must have as many lines .* has 40, 40, 1, 40"):
         score_runs(data, runs)
     (runs["bad"][0] / "generate.test.txt").write_text("only one\n")
     with pytest.raises(ScoringError, match="must have 120 sentences, as the test set, but has 1"):

@@ -10,11 +10,10 @@ import numpy as np
 
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.hypotheses import read_references
 from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.score_report import S2LScores
 from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
-from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles
+from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
 from fairseq_floater.records import read_json
 
 
@@ -57,9 +56,8 @@ def score_runs(
         files = [_files(name, folders, test) for name, folders in runs.items()]
         scored = ScoredSet(found, files, bleu)
         scored.add_group(test, np.arange(len(found)), report)
-        target = read_references(data / subwords.folder / f"{test}.{langs[1]}")
-        tokens = np.maximum(found.source_tokens, [len(line.split()) for line in target])
-        left_out = (tokens > longest) & (longest > 0)
+        target_tokens = token_counts(data / subwords.folder / f"{test}.{langs[1]}")
+        left_out = (np.maximum(found.source_tokens, target_tokens) > longest) & (longest > 0)
         if 0 < left_out.sum() < len(found):
             for name, members in ((f"up to {longest}", ~left_out), ("longer", left_out)):
                 scored.add_group(f"{test}, {name}", np.flatnonzero(members), report)

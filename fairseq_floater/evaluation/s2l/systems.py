@@ -97,14 +97,16 @@ class EvaluationSet:
         """
         raw = data / "raw" / name
         sources, references = (read_references(f"{raw}.{lang}") for lang in langs)
-        pieces = read_references(data / subwords / f"{name}.{langs[0]}")
-        if not len(sources) == len(references) == len(pieces):
+        source_tokens, target_tokens = (
+            token_counts(data / subwords / f"{name}.{lang}") for lang in langs
+        )
+        lines = [len(side) for side in (sources, references, source_tokens, target_tokens)]
+        if len(set(lines)) > 1:
             raise S2LError(
-                f"{raw} must have as many lines in {langs[0]}, in {langs[1]} and in {subwords}, but has "
-                f"{len(sources)}, {len(references)} and {len(pieces)}."
+                f"{raw} must have as many lines in {langs[0]}, in {langs[1]} and in both in {subwords}, "
+                f"but has {', '.join(map(str, lines))}."
             )
-        tokens = np.array([len(line.split()) for line in pieces], dtype=np.int64)
-        return cls(raw, sources, references, tokens, [name] * len(sources))
+        return cls(raw, sources, references, source_tokens, [name] * len(sources))
 
     def __len__(self) -> int:
         return len(self.bins)
@@ -112,6 +114,11 @@ class EvaluationSet:
     def members(self, name: str) -> Array:
         """Return the indices of the pairs of a bin."""
         return np.flatnonzero([bin == name for bin in self.bins])
+
+
+def token_counts(path: FilePath) -> Array:
+    """Return the number of tokens of each line of a text in subwords, [N]."""
+    return np.array([len(line.split()) for line in read_references(path)], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
