@@ -123,6 +123,12 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
         score_runs(data, {})
     with pytest.raises(S2LError, match="is not what `scripts/prepare_text.sh` makes"):
         score_runs(tmp_path, runs)
+    whole = (data / "summary.json").read_text()
+    for spoilt in (whole.replace("sentencepiece", "x"), whole.replace(": 0", ': "x"'), "{}", "[]"):
+        (data / "summary.json").write_text(spoilt)
+        with pytest.raises(S2LError, match="is not what `scripts/prepare_text.sh` makes"):
+            score_runs(data, runs)
+    (data / "summary.json").write_text(whole)
     (data / "spm" / "other.en").write_text("\u2581a\n")
     with pytest.raises(S2LError, match="raw/other must have as many lines .* has 40, 40, 1, 40"):
         score_runs(data, runs)

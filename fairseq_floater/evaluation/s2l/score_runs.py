@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.options import S2LError
+from fairseq_floater.evaluation.s2l.options import S2LError, check_languages
 from fairseq_floater.evaluation.s2l.score_report import S2LScores
 from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
@@ -43,12 +43,10 @@ def score_runs(
     """
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
-    made, known = _described(data)
-    longest = int(made["max_len"])
+    langs, subwords, longest, known = _described(data)
     for test in tests or ():
         if test not in known:
             raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {test!r}.")
-    langs, subwords = (made["src"], made["tgt"]), SEGMENTATIONS[made["bpe"]]
     length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
     report, bleu = begin(list(runs), langs[1], references=data, length=length, **options)
     for test in tests or known:
@@ -65,12 +63,25 @@ def score_runs(
     return report
 
 
-def _described(data: Path) -> tuple[dict[str, str], list[str]]:
-    """Return how data were prepared, and the names of their test sets."""
+class _Data(NamedTuple):
+    """How data were prepared: ``longest`` is the most subwords of a training pair's side, 0 for any."""
+
+    langs: tuple[str, str]
+    subwords: Segmentation
+    longest: int
+    tests: list[str]
+
+
+def _described(data: Path) -> _Data:
     try:
         made = read_json(data / "summary.json")["parameters"]
-        tests = read_json(data / "tests.json")
-        return {key: str(made[key]) for key in ("src", "tgt", "bpe", "max_len")}, list(tests)
+        check_languages(made["src"], made["tgt"])  # they become parts of paths
+        return _Data(
+            (made["src"], made["tgt"]),
+            SEGMENTATIONS[made["bpe"]],
+            int(made["max_len"]),
+            list(read_json(data / "tests.json")),
+        )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise S2LError(
             f"{data} is not what `scripts/prepare_text.sh` makes: {type(error).__name__} {error}."
