@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,8 @@ _TABLE_NOTE = (
 )
 # Largest difference of log-probabilities, in float32, of one and the same function.
 _EXACT = 1e-5
+# Options and model.
+_Built = tuple[argparse.Namespace, Any]
 
 
 @dataclass
@@ -147,67 +149,111 @@ def warm_start(
     output = Path(output)
     if output.exists() and not force:
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
-    state = load_checkpoint(donor)
-    donor_args = model_args(state, donor)
-    if data is not None:
-        complete_languages(donor_args, state, data)
-    family = family_of(arch)
-    args = target_args(donor_args, arch, model_options, donor)
-    assert family is not None
-    dictionaries = donor_dictionaries(state, donor_args, donor, data)
-    parameters, heads = dict(state["model"]), list[str]()
-    if family is ROBERTA:
+    given, args = _read_donor(donor, arch, data, model_options)
+    if given.family is ROBERTA:
         data = None  # a table's rows are as many as its donor's
-        parameters, heads = without_heads(todays_names(parameters))
     elif extend is not None:
         raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")
-    build = partial(_build, family, dictionaries, arch, model_options, extend, seed, donor)
-    ours = complete_options(donor_args, family)
-    plain = as_it_is(dict(parameters), donor_args, ours)
-    same = ours is not None and are_the_same(ours, args)
-    if same:
-        args, model = build(plain)
-        same = (
-            shapes_of_positions(parameters).items()
-            <= shapes_of_positions(model.state_dict()).items()
-        )
-    if not same:
-        if ours is not None:
-            own = _donor_model(donor_args, state["model"], dictionaries)
-            keep_rows = not POSITION_ENCODERS[args.position_encoder].is_base
-            plain = without_our_positions(own, parameters, ours, family, keep_rows=keep_rows)
-        args, model = build(plain)
+    build = partial(_build, given, arch, model_options, extend, seed)
+    plain, same, args, model = _begin(given, args, build)
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
     _copy(model, dict(plain.state), donor, report)  # fairseq renames what is old in place
-    report.ignored += [name for name in parameters if name not in plain.state] + heads
-    if has_base(args) and _LEARNED_BASE in plain.state and _LEARNED_BASE not in parameters:
+    report.ignored += [name for name in given.parameters if name not in plain.state] + given.heads
+    if has_base(args) and _LEARNED_BASE in plain.state and _LEARNED_BASE not in given.parameters:
         report.notes.append(_TABLE_NOTE)
     if not same:
-        stacks = family.stacks(model)
+        stacks = given.family.stacks(model)
         report.notes += adopt(stacks, plain, args, data=data, trained_length=trained_length)
-    report.changed = changes(plain, ours, args)
-    report.difference = _difference(donor_args, state["model"], model, dictionaries)
-    save_checkpoint(_new_state(state, args, model), output)
+    report.changed = changes(plain, given.options, args)
+    report.difference = _difference(given, model)
+    save_checkpoint(_new_state(given.state, args, model), output)
     return report
 
 
+@dataclass(frozen=True)
+class _Donor:
+    """A donor as its file has it, with today's names: ``options`` are those of our plugin, if it had it."""
+
+    name: str | os.PathLike[str]
+    state: dict[str, Any]
+    args: argparse.Namespace
+    family: Family
+    dictionaries: tuple[Dictionary, Dictionary]
+    parameters: dict[str, Tensor]
+    heads: list[str]
+    options: argparse.Namespace | None
+
+    def build_model(self) -> Any:
+        """Build the donor itself, its parameters in place."""
+        name = architecture(self.args)
+        args = argparse.Namespace(**vars(self.args))
+        ARCH_CONFIG_REGISTRY[name](args)
+        # A RoBERTa may have none.
+        args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS
+        model = ARCH_MODEL_REGISTRY[name].build_model(args, BareTask(*self.dictionaries))
+        state = self.state["model"]
+        parameters = without_heads(state)[0] if self.family is ROBERTA else dict(state)
+        model.load_state_dict(parameters, strict=False)
+        return model
+
+
+def _read_donor(
+    donor: str | os.PathLike[str], arch: str, data: str | None, options: Sequence[str]
+) -> tuple[_Donor, argparse.Namespace]:
+    """Read the donor, and complete the options of the new model, ``arch`` with ``options``."""
+    state = load_checkpoint(donor)
+    args = model_args(state, donor)
+    if data is not None:
+        complete_languages(args, state, data)
+    family = family_of(arch)
+    wanted = target_args(args, arch, options, donor)
+    assert family is not None
+    dictionaries = donor_dictionaries(state, args, donor, data)
+    parameters, heads = dict(state["model"]), list[str]()
+    if family is ROBERTA:
+        parameters, heads = without_heads(todays_names(parameters))
+    ours = complete_options(args, family)
+    return _Donor(donor, state, args, family, dictionaries, parameters, heads, ours), wanted
+
+
+def _begin(
+    donor: _Donor, wanted: argparse.Namespace, build: Callable[[PlainDonor], _Built]
+) -> tuple[PlainDonor, bool, argparse.Namespace, Any]:
+    """Decide what the new model takes over, and build it.
+
+    Returns:
+        The donor's tensors to copy, whether its positions are among them (it has the new model's, of
+        no other shape), and what ``build`` made: options and model.
+    """
+    plain = as_it_is(dict(donor.parameters), donor.args, donor.options)
+    if donor.options is not None and are_the_same(donor.options, wanted):
+        args, model = build(plain)
+        rows = shapes_of_positions(donor.parameters).items()
+        if rows <= shapes_of_positions(model.state_dict()).items():
+            return plain, True, args, model
+    if donor.options is not None:
+        keep_rows = not POSITION_ENCODERS[wanted.position_encoder].is_base
+        plain = without_our_positions(
+            donor.build_model(), donor.parameters, donor.options, donor.family, keep_rows=keep_rows
+        )
+    return plain, False, *build(plain)
+
+
 def _build(
-    family: Family,
-    dictionaries: tuple[Dictionary, Dictionary],
+    donor: _Donor,
     arch: str,
     options: Sequence[str],
     extend: str | None,
     seed: int,
-    name: Any,
-    donor: PlainDonor,
-) -> tuple[argparse.Namespace, Any]:
-    """Build the new model, its parameters at random, and complete its options; ``name`` is the donor's."""
-    args = target_args(donor.args, arch, options, name)
-    if family is ROBERTA:
-        row = dictionaries[0].pad() + 1
-        fit_length(donor.state, args, donor.args, first_row=row, way=extend, donor=name)
+    plain: PlainDonor,
+) -> _Built:
+    """Build the new model, its parameters at random, and complete its options."""
+    args = target_args(plain.args, arch, options, donor.name)
+    if donor.family is ROBERTA:
+        row = donor.dictionaries[0].pad() + 1
+        fit_length(plain.state, args, plain.args, first_row=row, way=extend, donor=donor.name)
     torch.manual_seed(seed)
-    return args, family.ours.build_model(args, BareTask(*dictionaries))
+    return args, donor.family.ours.build_model(args, BareTask(*donor.dictionaries))
 
 
 def _copy(
@@ -242,44 +288,23 @@ def _copy(
     model.load_state_dict(ours, strict=True)
 
 
-def _donor_model(
-    donor_args: argparse.Namespace,
-    donor_state: Mapping[str, Tensor],
-    dictionaries: tuple[Dictionary, Dictionary],
-) -> Any:
-    """Build the donor itself, its parameters in place."""
-    name = architecture(donor_args)
-    args = argparse.Namespace(**vars(donor_args))
-    ARCH_CONFIG_REGISTRY[name](args)
-    args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS  # of a RoBERTa
-    donor = ARCH_MODEL_REGISTRY[name].build_model(args, BareTask(*dictionaries))
-    alone = family_of(name) is ROBERTA
-    parameters = without_heads(dict(donor_state))[0] if alone else dict(donor_state)
-    donor.load_state_dict(parameters, strict=False)
-    return donor
-
-
-def _difference(
-    donor_args: argparse.Namespace,
-    donor_state: Mapping[str, Tensor],
-    model: BaseFairseqModel,
-    dictionaries: tuple[Dictionary, Dictionary],
-) -> float | None:
+def _difference(donor: _Donor, model: BaseFairseqModel) -> float | None:
     """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
-    if getattr(donor_args, "adaptive_softmax_cutoff", None) is not None:
+    if getattr(donor.args, "adaptive_softmax_cutoff", None) is not None:
         return None
-    donor = _donor_model(donor_args, donor_state, dictionaries)
-    alone = family_of(architecture(donor_args)) is ROBERTA
+    own = donor.build_model()
+    alone = donor.family is ROBERTA
     generator = torch.Generator().manual_seed(0)
-    limits = donor.max_positions()
+    limits = own.max_positions()
     limit = min(16, limits) if alone else min(16, *limits)
     source, target = (
-        torch.randint(d.nspecial, len(d), (4, limit), generator=generator) for d in dictionaries
+        torch.randint(d.nspecial, len(d), (4, limit), generator=generator)
+        for d in donor.dictionaries
     )
     batch = (source,) if alone else (source, None, target)
     with torch.no_grad():
         ours, theirs = (
-            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, donor)
+            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, own)
         )
     return float((ours - theirs).abs().max())
 
