@@ -90,6 +90,8 @@ def target_args(
     for name in own:
         if not hasattr(explicit, name):
             merged.pop(name, None)
+    # The donor holds the vectors that it began with, and their files need not be there any more.
+    merged["encoder_embed_path"] = merged["decoder_embed_path"] = None
     args = argparse.Namespace(**merged)
     ARCH_CONFIG_REGISTRY[arch](args)
     return args

@@ -12,6 +12,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
 from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of, without_heads
+from fairseq_floater.checkpoints.length import DEFAULT_POSITIONS
 from fairseq_floater.checkpoints.reading import CheckpointError
 
 STACKS = ("encoder", "decoder")
@@ -46,13 +47,19 @@ def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> 
     return None if dataset is None else int(max(dataset.sizes))
 
 
-def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> Any:
+def build_model(
+    state: dict[str, Any],
+    args: argparse.Namespace,
+    path: Any,
+    dictionaries: tuple[Dictionary, Dictionary] | None = None,
+) -> Any:
     """Build the checkpoint's model without data, in evaluation mode.
 
     Args:
         state: the checkpoint.
         args: its model options.
         path: its name in messages.
+        dictionaries: of source and target; default: as large as the checkpoint says.
 
     Raises:
         CheckpointError: no Transformer, or one that does not fit its own options.
@@ -66,7 +73,9 @@ def build_model(state: dict[str, Any], args: argparse.Namespace, path: Any) -> A
         ARCH_CONFIG_REGISTRY[arch](args)
         # The checkpoint holds what these files gave.
         args.encoder_embed_path = args.decoder_embed_path = None
-        dictionaries = donor_dictionaries(state, args, path, None)
+        if family is ROBERTA:
+            args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS
+        dictionaries = dictionaries or donor_dictionaries(state, args, path, None)
         model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
     except ValueError as error:
         raise CheckpointError(f"{path}: its options make no model: {error}") from None

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_floater.checkpoints.adoption import adopt
@@ -31,13 +31,12 @@ from fairseq_floater.checkpoints.donor import PlainDonor, complete_languages, ta
 from fairseq_floater.checkpoints.families import (
     ROBERTA,
     Family,
-    architecture,
     family_of,
     todays_names,
     without_heads,
 )
 from fairseq_floater.checkpoints.fresh import config_of, fresh_state
-from fairseq_floater.checkpoints.length import DEFAULT_POSITIONS, fit_length
+from fairseq_floater.checkpoints.length import fit_length
 from fairseq_floater.checkpoints.plain_donor import (
     are_the_same,
     as_it_is,
@@ -53,7 +52,7 @@ from fairseq_floater.checkpoints.reading import (
     model_args,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import BareTask
+from fairseq_floater.checkpoints.rebuild import BareTask, build_model
 from fairseq_floater.position_encoders import POSITION_ENCODERS, has_base
 
 # Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
@@ -185,16 +184,8 @@ class _Donor:
 
     def build_model(self) -> Any:
         """Build the donor itself, its parameters in place."""
-        name = architecture(self.args)
         args = argparse.Namespace(**vars(self.args))
-        ARCH_CONFIG_REGISTRY[name](args)
-        # A RoBERTa may have none.
-        args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS
-        model = ARCH_MODEL_REGISTRY[name].build_model(args, BareTask(*self.dictionaries))
-        state = self.state["model"]
-        parameters = without_heads(state)[0] if self.family is ROBERTA else dict(state)
-        model.load_state_dict(parameters, strict=False)
-        return model
+        return build_model(self.state, args, self.name, self.dictionaries)
 
 
 def _read_donor(

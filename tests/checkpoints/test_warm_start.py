@@ -283,6 +283,17 @@ def test_the_shape_is_the_donors(tmp_path):
     assert args.arch == TINY
 
 
+def test_files_of_pretrained_vectors_may_be_gone(tmp_path):
+    vectors = tmp_path / "vectors.txt"
+    words = (f"w{i} " + " ".join(["0.5"] * 64) for i in range(3))
+    vectors.write_text("\n".join(["3 64", *words]) + "\n")
+    donor = save_donor(tmp_path / "donor.pt", encoder_embed_path=str(vectors))
+    vectors.unlink()
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY)
+    assert report.difference is not None
+    assert model_args(load_checkpoint(tmp_path / "out.pt"), donor).encoder_embed_path is None
+
+
 def test_a_plugin_checkpoint_can_be_a_donor(tmp_path):
     path = save_donor(
         tmp_path / "d.pt", arch=TINY, position_encoder="sinusoidal", position_blocks="input"
