@@ -16,6 +16,8 @@ from fairseq_floater.position_encoders.transforms import At
 
 # The paper's: width of f, c at the start, and what keeps the divisor from 0.
 WIDTH, FIRST_C, EPSILON = 32, 0.1, 1e-6
+# No share is as large.
+_WIDEST = 1e3
 
 
 class FirePositions(WithoutTable):
@@ -78,24 +80,28 @@ class FirePositions(WithoutTable):
         return biases.to(dtype).permute(0, 3, 1, 2)
 
     def shares(self, at: At) -> Tensor:
-        """Return sign(d) psi(d) / psi(max(L, i, j)), between -1 and 1: float32 [B or 1, T, S]."""
+        """Return sign(d) psi(d) / psi(max(L, i, j)): float32 [B or 1, T, S].
+
+        Between -1 and 1 but for tokens that training puts before position 0.
+        """
         c = self.c.float()
         limit = (self.threshold.float() * self.spec.options["fire_threshold"]).abs()
         distances = at.distances / at.rows_per_token
-        later = torch.maximum(at.queries[:, :, None], at.keys[:, None, :]) / at.rows_per_token
+        later = torch.maximum(at.queries[:, :, None], at.keys[:, None, :]) - at.rows_before
+        later = later / at.rows_per_token
         found = torch.log1p((c * distances).abs())
         return found.copysign(distances) / (torch.log1p((c * later.maximum(limit)).abs()) + EPSILON)
 
     def of_shares(self, shares: Tensor) -> Tensor:
-        """Apply f to ``shares`` [...] within [-1, 1]: float32 [..., H].
+        """Apply f to ``shares`` [...]: float32 [..., H].
 
         f is linear between the 32 places where a unit of its ReLU turns on or off. Looking up the piece
         takes room for H numbers a pair of tokens; the 32 units themselves would take four times that.
         """
         weight, bias = self.inner.weight.float()[:, 0], self.inner.bias.float()
         with torch.no_grad():
-            turns = (-bias / weight).nan_to_num(1.0).clamp(-1, 1).sort().values
-            edges = F.pad(F.pad(turns, (1, 0), value=-1.0), (0, 1), value=1.0)
+            turns = (-bias / weight).nan_to_num(_WIDEST).clamp(-_WIDEST, _WIDEST).sort().values
+            edges = F.pad(F.pad(turns, (1, 0), value=-_WIDEST), (0, 1), value=_WIDEST)
             middles = (edges[1:] + edges[:-1]) / 2
             is_on = (middles[:, None] * weight + bias > 0).float()  # [33, 32]
             pieces = torch.bucketize(shares, turns)

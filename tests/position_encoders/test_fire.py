@@ -104,9 +104,9 @@ def test_the_pieces_of_f_have_its_values_and_gradients(second):
             encoder.inner.weight[:3] = torch.tensor([[1.0], [second], [2.0]])
             size = encoder.inner.weight[:, 0].abs()
             encoder.inner.bias.copy_(torch.linspace(-0.9, 0.9, 32) * size)
-    shares = torch.linspace(-0.99, 0.99, 200).requires_grad_()
+    shares = torch.linspace(-3.99, 3.99, 800).requires_grad_()
     f = torch.nn.Sequential(encoder.inner, torch.nn.ReLU(), encoder.outer)
-    seeds = torch.randn(200, 4, generator=torch.Generator().manual_seed(1))
+    seeds = torch.randn(800, 4, generator=torch.Generator().manual_seed(1))
     of = [shares, *encoder.inner.parameters(), *encoder.outer.parameters()]
     assert difference(encoder.of_shares(shares).detach(), f(shares[:, None]).detach()) <= 1e-5
     found = torch.autograd.grad((encoder.of_shares(shares) * seeds).sum(), of)

@@ -53,6 +53,7 @@ def test_turned_values_stand_before_the_first_too():
         ("rope", "attention", {"rope_values": True}),
         ("deberta", "attention", {"deberta_absolute": 2}),
         ("complex", "stage", {}),
+        ("fire", "attention", {"fire_threshold": 3}),
     ],
 )
 def test_a_shift_and_its_opposite_are_two_places(encoder, target, options, monkeypatch):
