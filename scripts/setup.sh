@@ -3,7 +3,8 @@
 #
 # usage: bash scripts/setup.sh [--help]
 #
-# In about four minutes (fairseq compiles) makes .venv with torch, fairseq, this package (editable) and the tools for its tests.
+# Makes .venv with torch, fairseq (compiled, two minutes), this package (editable) and the tools for its tests. The rest of the
+# time is the download: torch for Linux from PyPI brings CUDA's libraries, some gigabytes.
 #
 # FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
@@ -40,7 +41,7 @@ find_python() {
     die "Python 3.11 or 3.12 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
 }
 
-command -v cc >/dev/null || command -v gcc >/dev/null ||
+command -v c++ >/dev/null || command -v g++ >/dev/null ||
     die "A C++ compiler is needed to build fairseq; install one (e.g. g++) and run this again."
 
 if [[ ! -x $PYTHON ]]; then

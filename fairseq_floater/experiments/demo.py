@@ -29,8 +29,8 @@ SYSTEMS = (
 _JOBS = 2  # one thread each: the models are too small to share one among cores
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters: the donor of floater-all-qkv and of
-sinusoidal-input-hidden, which trained on from it for equal updates, and the control of the two others,
-which trained from random parameters for as many updates as plain.
+sinusoidal-input-hidden, which trained on from it. The two others trained from random parameters for as
+many updates as donor and training on together: all but plain had equally many.
 
 Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png

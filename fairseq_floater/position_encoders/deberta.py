@@ -121,7 +121,7 @@ class DebertaPositions(AttentionPositions):
     source = "He et al. 2021"
     inductive = True
     data_driven = True
-    parameter_efficient = True
+    parameter_efficient = False  # projections in each block
     continuous = True
     silent_at_zero = ("vectors",)
     options = (

@@ -138,12 +138,12 @@ class UnderstandingTables:
                 found = [self.cells.get(Key(size, system, *column)) for column in columns]
                 if any(cell and cell.scores for cell in found):
                     rows.append([size, system, *(c.format() if c else "" for c in found)])
-            level = [self._chance(size, *column) for column in columns]
+            level = [self._chance(size, task) for task, _ in columns]
             if any(value is not None for value in level):
                 rows.append([size, "chance", *("" if v is None else f"{v:.1f}" for v in level)])
         return markdown_table(["size", "system", *heads], rows)
 
-    def _chance(self, size: str, task: str, name: str) -> float | None:
+    def _chance(self, size: str, task: str) -> float | None:
         found = (c.chance for key, c in self.cells.items() if key[::2] == (size, task))
         return next((level for level in found if level is not None), None)
 

@@ -72,7 +72,6 @@ class RobertaExperiment:
         """Return the options of the model: its architecture, its shape, its position encoder."""
         shape = {key: value for key, value in self.config.shape.items() if key != "arch"}
         own = self.config.floater if system.encoder == FLOATER else {}
-        own = self.config.floater if system.encoder == FLOATER else {}
         words = ["--arch", self.arch(system), *as_words(shape)]
         # A later option wins: those of the command line come last.
         return [*words, *as_words(own), *system.model_options()]
