@@ -15,7 +15,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ from fairseq_floater.checkpoints.reading import (
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import BareTask, build_model
+from fairseq_floater.checkpoints.warm_start_report import MEASURED, WarmStartReport
 from fairseq_floater.position_encoders import POSITION_ENCODERS, has_base
 
 # Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
@@ -67,53 +68,8 @@ _TABLE_NOTE = (
     "the donor's learned rows stand underneath: fairseq-train needs `--encoder-learned-pos "
     "--decoder-learned-pos` as well"
 )
-# Largest difference of log-probabilities, in float32, of one and the same function.
-_EXACT = 1e-5
 # Options and model.
 _Built = tuple[argparse.Namespace, Any]
-
-
-@dataclass
-class WarmStartReport:
-    """The fate of each tensor, and how far the new model is from its donor.
-
-    ``difference`` is the largest absolute difference of log-probabilities on a random batch, or
-    None where the donor's own model cannot be built here; ``changed`` says what of the donor's positions
-    is another in the new model.
-    """
-
-    donor: str
-    output: str
-    arch: str
-    encoder: str
-    copied: list[str] = field(default_factory=list)
-    new: dict[str, int] = field(default_factory=dict)
-    ignored: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    difference: float | None = None
-
-    def format_text(self) -> str:
-        lines = [
-            f"donor    {self.donor}",
-            f"output   {self.output}  (--arch {self.arch}, position encoder {self.encoder})",
-            f"copied   {len(self.copied)} tensors",
-            f"new      {len(self.new)} tensors, {sum(self.new.values()):,} parameters in all",
-            *(f"           {name} ({count:,})" for name, count in self.new.items()),
-            f"ignored  {len(self.ignored)} tensors of the donor",
-            *(f"           {name}" for name in self.ignored),
-            "reset    optimizer, learning-rate scheduler, epoch and update count",
-            *(f"note     {note}" for note in self.notes),
-        ]
-        if self.difference is None:
-            return "\n".join([*lines, *(f"changed  {change}" for change in self.changed)])
-        exact = self.difference <= _EXACT
-        why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
-        lines.append(
-            f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
-            f"{self.difference:.2e} on a random batch{'' if exact else f'; {why}'}"
-        )
-        return "\n".join(lines)
 
 
 def warm_start(
@@ -287,7 +243,7 @@ def _difference(donor: _Donor, model: BaseFairseqModel) -> float | None:
     alone = donor.family is ROBERTA
     generator = torch.Generator().manual_seed(0)
     limits = own.max_positions()
-    limit = min(16, limits) if alone else min(16, *limits)
+    limit = min(MEASURED, limits) if alone else min(MEASURED, *limits)
     source, target = (
         torch.randint(d.nspecial, len(d), (4, limit), generator=generator)
         for d in donor.dictionaries

@@ -11,6 +11,7 @@ from fairseq.models.transformer import transformer_legacy as fairseq_shapes
 from torch import nn
 
 from fairseq_floater import position_encoders
+from fairseq_floater.position_encoders.sides import BOTH
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
@@ -67,11 +68,17 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
 
 def _refuse_cross_self_attention(args: Any) -> None:
     """Refuse what positions of two stacks cannot go with, with the reason."""
-    inside = args.position_target in ("attention", "relative")
-    if getattr(args, "cross_self_attention", False) and inside:
+    if not getattr(args, "cross_self_attention", False):
+        return
+    if args.position_target in ("attention", "relative"):
         raise ValueError(
             "`--cross-self-attention` must be off with `--position-encoder "
             f"{args.position_encoder}`: source and target tokens have no distance from each other."
+        )
+    if args.position_target == "qkv" and args.position_sides != BOTH:
+        raise ValueError(
+            "`--cross-self-attention` must be off with `--position-sides "
+            f"{args.position_sides}` and target `qkv`: one attention reads both sides' biases."
         )
 
 

@@ -283,6 +283,16 @@ def test_the_shape_is_the_donors(tmp_path):
     assert args.arch == TINY
 
 
+def test_a_change_that_acts_on_longer_sentences_is_said(tmp_path):
+    donor = save_model(tmp_path / "donor.pt", "nezha", target="attention", nezha_clip=64)
+    options = ["--position-encoder", "nezha", "--nezha-clip", "40"]
+    report = warm_start(donor, tmp_path / "out.pt", arch=TINY, model_options=options)
+    assert report.difference == 0
+    text = report.format_text()
+    assert "changed  --nezha-clip" in text
+    assert "on random sentences of 16 tokens; what is changed acts on longer ones" in text
+
+
 def test_files_of_pretrained_vectors_may_be_gone(tmp_path):
     vectors = tmp_path / "vectors.txt"
     words = (f"w{i} " + " ".join(["0.5"] * 64) for i in range(3))

@@ -90,6 +90,15 @@ def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_one_folder_is_one_seed_and_a_label_is_of_a_system(data, runs, capsys):
+    folder = runs["good"][0]
+    twice = [f"--run=good={folder}", f"--run=good={folder.parent}/./good"]
+    assert main(["compare", str(data), *twice]) == 2
+    assert "is given twice, but each must be another seed" in capsys.readouterr().err
+    assert main(["compare", str(data), twice[0], "--label", "god=Good"]) == 2
+    assert "`--label` must be of one of good, but is of 'god'" in capsys.readouterr().err
+
+
 def test_sentences_longer_than_any_trained_on_are_a_group_of_their_own(data, runs):
     made = json.loads((data / "summary.json").read_text())
     made["parameters"]["max_len"] = 30

@@ -41,6 +41,12 @@ def models(side, *case, **options):
 
 
 @every_side
+def test_cross_self_attention_reads_biases_of_both_sides(side):
+    with pytest.raises(ValueError, match=f"must be off with `--position-sides {side}`"):
+        build("floater", "all", "qkv", position_sides=side, cross_self_attention=True)
+
+
+@every_side
 @every_case
 @torch.no_grad()
 def test_each_side_is_that_of_the_model_with_or_without(side, encoder, blocks, target):

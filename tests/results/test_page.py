@@ -241,6 +241,15 @@ def test_what_the_logs_tell(work):
     assert log.versions == [{"torch": "9"}]
 
 
+def test_a_plain_cross_entropy_has_a_curve(work):
+    """fairseq logs its loss, in bits already, and no nll_loss."""
+    folder = work / "seed-2" / "rope-b"
+    lines = (folder / "train.log").read_text()
+    (folder / "train.log").write_text(re.sub(r"loss \d \| nll_(loss [\d.]+)", r"\1", lines))
+    assert "nll_loss" not in (folder / "train.log").read_text()
+    assert read_log(folder).losses == {7: 8.5, 14: 2.2}
+
+
 def prepared(work, folder):
     """Lay the long test set out as prepare_text.sh does."""
     for part in ("raw", "spm"):

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.cli import add_metric_options
+from fairseq_floater.evaluation.lines import FilePath
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.score import score
@@ -130,9 +131,7 @@ def compare(verbs: Any) -> None:
 
 
 def _compare(data: Path, *, runs: _Named, **options: Any) -> S2LScores:
-    folders: dict[str, list[Path]] = {}
-    for name, folder in runs:
-        folders.setdefault(name, []).append(Path(folder))
+    folders = {name: [*map(Path, seeds)] for name, seeds in _by_name(runs).items()}
     return _with_figures(partial(score_runs, data, folders), **options)
 
 
@@ -196,12 +195,21 @@ def _named_value(text: str) -> tuple[str, str]:
 
 
 def _systems(hypotheses: _Named, losses: _Named) -> Sequence[SystemFiles]:
-    """Return files by system, in the order of first mention; a name that comes again is another seed."""
-    systems = {name: SystemFiles(name) for name, _ in hypotheses}
-    for name, path in hypotheses:
-        systems[name].hypotheses.append(path)
-    for name, path in losses:
-        if name not in systems:
-            raise UsageError(f"`{name}={path}` is the loss of a system without hypotheses.")
-        systems[name].losses.append(path)
-    return list(systems.values())
+    """Return files by system, in the order of first mention."""
+    seeds, losses_of = _by_name(hypotheses), _by_name(losses)
+    for name in losses_of:
+        if name not in seeds:
+            raise UsageError(
+                f"`{name}={losses_of[name][0]}` is the loss of a system without hypotheses."
+            )
+    return [SystemFiles(name, paths, losses_of.get(name, [])) for name, paths in seeds.items()]
+
+
+def _by_name(named: _Named) -> dict[str, list[FilePath]]:
+    """Return the paths of each name; a name that comes again is another seed, and no path twice."""
+    found: dict[str, dict[Path, FilePath]] = {}
+    for name, path in named:
+        seeds = found.setdefault(name, {})
+        if seeds.setdefault(Path(path).resolve(), path) is not path:
+            raise UsageError(f"`{name}={path}` is given twice, but each must be another seed.")
+    return {name: list(seeds.values()) for name, seeds in found.items()}

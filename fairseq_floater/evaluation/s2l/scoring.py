@@ -77,7 +77,8 @@ def begin(
         labels: the names of systems in tables and figures, where these are not their own.
 
     Raises:
-        UsageError: a baseline that is none of the systems, two with one label, a limit that is none.
+        UsageError: a baseline or a label that is of none of the systems, two with one label, a limit
+            that is none.
     """
     shown = {name: (labels or {}).get(name, name) for name in names}
     if baseline is not None and baseline not in shown:
@@ -85,6 +86,11 @@ def begin(
         raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
     if len(set(shown.values())) < len(shown):
         raise UsageError(f"`--label` must tell the systems apart, but they are {shown}.")
+    if unknown := set(labels or {}) - set(names):
+        known = ", ".join(shown)
+        raise UsageError(
+            f"`--label` must be of one of {known}, but is of {min(unknown)!r} instead."
+        )
     _check_limit(length_limit)
     check_bootstrap(bootstrap, seed)
     bleu = bleu_metric(tokenize, target)

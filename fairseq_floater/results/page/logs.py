@@ -12,8 +12,10 @@ from typing import Any
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 
-# fairseq's `--log-format simple`.
-_VALID = re.compile(r"\| INFO \| valid \| .*\bnll_loss ([\d.]+) .*\| num_updates (\d+)")
+# fairseq's `--log-format simple`; a plain cross-entropy has one loss, without the prefix.
+_VALID = re.compile(
+    r"\| INFO \| valid \| .*?\|(?:.*\bnll_loss| loss) ([\d.]+) .*\| num_updates (\d+)"
+)
 _EPOCH = re.compile(r"\| INFO \| train \| epoch .*\| wps ([\d.]+) ")
 _FREE = re.compile(r"\bgb_free[ =]([\d.]+)")
 _TRANSLATED = re.compile(r"Translated [\d,]+ sentences .*\(([\d.]+) sentences/s")
