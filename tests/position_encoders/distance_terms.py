@@ -1,8 +1,8 @@
 """The first block's self-attention of a stack with `xl` or `tener`, as it runs and written out."""
 
 import torch
-from fairseq.utils import fill_with_neg_inf
 from helpers import parts, visible
+from one_attention import causal_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.position_encoders.transforms import At
@@ -27,11 +27,6 @@ def stretched():
     """Two sentences under factors of their own, in quarters of a token."""
     places = (4 * torch.tensor([[0.6], [2.3]]) * torch.arange(LENGTH)).round().long()
     return At(places, places, 4 * 3 * LENGTH, rows_per_token=4)
-
-
-def causal_mask(stack, length=LENGTH):
-    mask = fill_with_neg_inf(torch.zeros(length, length)).triu(1)
-    return mask if stack.positions.spec.causal else 0 * mask.tril()
 
 
 def tables(stack, at):

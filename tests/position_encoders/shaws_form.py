@@ -1,8 +1,8 @@
 """Self-attention whose keys and values have a vector added for each pair of tokens, written out."""
 
 import torch
-from fairseq.utils import fill_with_neg_inf
 from helpers import parts
+from one_attention import causal_mask
 
 from fairseq_floater.position_encoders.transforms import At, Tokens
 
@@ -17,11 +17,6 @@ def stretched(length, rows_per_token):
     """Tokens of which each stands three rows behind the one before it."""
     places = 3 * torch.arange(length)[None]
     return At(places, places, 3 * length, rows_per_token)
-
-
-def causal_mask(stack, length):
-    mask = fill_with_neg_inf(torch.zeros(length, length)).triu(1)
-    return mask if stack.positions.spec.causal else 0 * mask.tril()
 
 
 def attended(stack, x, at=None, **options):

@@ -11,7 +11,6 @@ from helpers import (
     parts,
     position_parameters,
     randomise_positions,
-    raw_log_probs,
     sentence,
     shifted,
     signals,
@@ -19,6 +18,7 @@ from helpers import (
     target_batch,
     visible,
 )
+from warped import training_log_probs
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
@@ -48,12 +48,6 @@ def draw(monkeypatch, factors):
         "fairseq_floater.position_encoders.warp.drawn_factors",
         lambda law, sentences, device: factors,
     )
-
-
-def training_log_probs(model, *batch, seed=0):
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        return raw_log_probs(model.train(), *batch)
 
 
 @every_continuous_signal
