@@ -33,6 +33,7 @@ from one_attention import (
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.transforms import At
 
 every_side = pytest.mark.parametrize("side", SIDES)
 NUMBERS = pytest.mark.parametrize(
@@ -94,6 +95,18 @@ def test_stretched_biases_are_those_of_real_places(side):
     for factor, found in zip(factors, bias(stack, stretched(*factors))):
         expected = by_formula(stack, (4 * factor * np.arange(LENGTH)).round() / 4)
         assert difference(found[:, seen], expected[:, seen]) <= 1e-5
+
+
+@every_side
+@torch.no_grad()
+def test_places_may_lie_before_the_first_token(side):
+    """Three tokens before it, in quarters: there distances can exceed L, and shares 1."""
+    stack, rows = stack_with(side, threshold=2), 5 * torch.arange(LENGTH)[None]
+    at = At(rows, rows, 5 * LENGTH, rows_per_token=4, rows_before=12)
+    found = stack.positions.logit_bias(at, [], torch.float32)[0]
+    expected = by_formula(stack, (rows[0].numpy() - 12) / 4)
+    seen = causal_mask(stack) == 0
+    assert difference(found[:, seen], expected[:, seen]) <= 1e-5
 
 
 @pytest.mark.parametrize("second", [None, 0.0, -1.0], ids=["some-turn", "all-but-one", "all-turn"])

@@ -1,0 +1,155 @@
+"""Averaging: which checkpoints are taken, what is averaged, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import TINY, save_donor, save_model
+
+from fairseq_floater.checkpoints.averaging import average
+from fairseq_floater.checkpoints.reading import (
+    CheckpointError,
+    RefusedError,
+    load_checkpoint,
+    model_args,
+)
+from fairseq_floater.checkpoints.rebuild import build_model
+from fairseq_floater.checkpoints.resume import repair_last
+from fairseq_floater.cli import main
+
+
+def save_series(folder, numbers, pattern="checkpoint{}.pt"):
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        path = save_donor(folder / pattern.format(number), arch=TINY, seed=number)
+        state = load_checkpoint(path)
+        state["extra_state"]["val_loss"] = abs(number - 9.5)
+        state["extra_state"]["previous_training_time"] = 10.0 * number
+        torch.save(state, path)
+
+
+def test_the_last_are_the_last_by_number(tmp_path):
+    save_series(tmp_path / "c", [1, 2, 9, 10, 11])
+    report = average([tmp_path / "c"], tmp_path / "a.pt", last=3)
+    assert [i["path"].rsplit("/", 1)[1] for i in report.inputs] == [
+        f"checkpoint{n}.pt" for n in (9, 10, 11)
+    ]
+    states = [load_checkpoint(tmp_path / "c" / f"checkpoint{n}.pt")["model"] for n in (9, 10, 11)]
+    for name, tensor in load_checkpoint(tmp_path / "a.pt")["model"].items():
+        torch.testing.assert_close(
+            tensor, sum(s[name].double() for s in states).div(3).to(tensor.dtype)
+        )
+    assert report.training_seconds == 110.0
+    assert report.position_parameters > 0
+    recorded = load_checkpoint(tmp_path / "a.pt")["extra_state"]["averaged"]
+    assert [len(r["sha256"]) for r in recorded] == [64, 64, 64]
+
+
+def test_a_best_score_in_numpys_numbers_is_read(tmp_path):
+    """As fairseq saves it with --report-acc-and-f1 and --best-checkpoint-metric."""
+    path = save_donor(tmp_path / "checkpoint_last.pt", arch=TINY)
+    state = load_checkpoint(path)
+    state["extra_state"] = {"best": np.float64(70.8), "val_loss": np.float32(3)}
+    torch.save(state, path)
+    assert load_checkpoint(path)["extra_state"] == {"best": 70.8, "val_loss": 3}
+    assert "resuming from" in repair_last(tmp_path)
+
+
+def test_a_refused_checkpoint_is_whole_and_stays(tmp_path):
+    path = save_donor(tmp_path / "checkpoint_last.pt", arch=TINY)
+    torch.save({**load_checkpoint(path), "extra_state": {"best": Path()}}, path)
+    save_donor(tmp_path / "checkpoint1.pt", arch=TINY)
+    with pytest.raises(RefusedError, match="is refused"):
+        repair_last(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint_last.pt", "checkpoint1.pt"}
+
+
+def test_the_best_are_the_best(tmp_path):
+    save_series(tmp_path / "c", [1, 2, 9, 10, 11])
+    report = average([tmp_path / "c"], tmp_path / "a.pt", best=2)
+    assert {i["path"].rsplit("/", 1)[1] for i in report.inputs} == {
+        "checkpoint9.pt",
+        "checkpoint10.pt",
+    }
+
+
+def test_checkpoints_saved_by_updates(tmp_path):
+    save_series(tmp_path / "c", [500, 1000, 90], pattern="checkpoint_1_{}.pt")
+    with pytest.raises(CheckpointError, match="holds 0 files.*--updates"):
+        average([tmp_path / "c"], tmp_path / "a.pt", last=2)
+    report = average([tmp_path / "c"], tmp_path / "a.pt", last=2, updates=True)
+    assert [i["path"].rsplit("_", 1)[1] for i in report.inputs] == ["500.pt", "1000.pt"]
+    with pytest.raises(CheckpointError, match="`--updates` says which .* the `--last` N"):
+        average([tmp_path / "c"], tmp_path / "b.pt", best=1, updates=True)
+
+
+def test_frequencies_of_shared_words_are_counted_once(tmp_path):
+    path = save_model(
+        tmp_path / "checkpoint1.pt", "complex", target="stage", share_all_embeddings=True
+    )
+    state = load_checkpoint(path)
+    model = build_model(state, model_args(state, path), path)
+    report = average([path], tmp_path / "a.pt")
+    assert report.parameters == sum(p.numel() for p in model.parameters())
+    omega = next(p for n, p in model.named_parameters() if n.endswith("omega"))
+    assert report.position_parameters == omega.numel()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path, dtype):
+    path = save_donor(tmp_path / "checkpoint1.pt", arch=TINY)
+    state = load_checkpoint(path)
+    state["model"] = {
+        n: t.to(dtype) if t.dtype == torch.float32 else t for n, t in state["model"].items()
+    }
+    torch.save(state, path)
+    average([path, path, path], tmp_path / "a.pt")
+    for name, tensor in load_checkpoint(tmp_path / "a.pt")["model"].items():
+        assert tensor.dtype == state["model"][name].dtype
+        assert torch.equal(tensor, state["model"][name]), name
+
+
+def test_too_few_checkpoints_are_an_error(tmp_path, capsys):
+    save_series(tmp_path / "c", [1, 2])
+    arguments = ["average", "--inputs", str(tmp_path / "c"), "--output", str(tmp_path / "a.pt")]
+    assert main([*arguments, "--last", "5"]) == 1
+    assert "holds 2 files checkpoint<epoch>.pt, fewer than 5" in capsys.readouterr().err
+    assert not (tmp_path / "a.pt").exists()
+    assert main(arguments) == 1
+    assert "say --last N or --best N" in capsys.readouterr().err
+
+
+def test_different_models_are_not_averaged(tmp_path):
+    first = save_donor(tmp_path / "a.pt", arch=TINY)
+    second = save_donor(tmp_path / "b.pt", arch=TINY, floater_lr_scale=4.0)
+    third = save_donor(tmp_path / "c.pt", arch=TINY, position_encoder="none")
+    for other in (second, third):
+        with pytest.raises(
+            CheckpointError, match=f"{other.name} and .*a.pt are of different models"
+        ):
+            average([first, other], tmp_path / "out.pt")
+    # Neither has a parameter that tells them apart.
+    alike = [
+        save_donor(tmp_path / f"{name}.pt", arch=TINY, position_encoder=name)
+        for name in ("rope", "alibi")
+    ]
+    with pytest.raises(CheckpointError, match="position_encoder is alibi and rope"):
+        average(alike, tmp_path / "out.pt")
+
+
+def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
+    folder = tmp_path / "c"
+    assert "nothing to resume" in repair_last(folder)
+    save_series(folder, [1, 2])
+    (folder / "checkpoint3.pt").write_bytes((folder / "checkpoint2.pt").read_bytes()[:10_000])
+    last = folder / "checkpoint_last.pt"
+    last.write_bytes((folder / "checkpoint3.pt").read_bytes())
+    assert "checkpoint2.pt" in repair_last(folder)
+    assert last.read_bytes() == (folder / "checkpoint2.pt").read_bytes()
+    assert "resuming from" in repair_last(folder)
+    for path in folder.glob("checkpoint?.pt"):
+        path.unlink()
+    last.write_bytes(b"half")
+    assert "starting over" in repair_last(folder)
+    assert not last.exists()

@@ -1,0 +1,175 @@
+"""Options of the model: solvers, learning rates, averages, Hydra, and what is refused."""
+
+import copy
+import logging
+import re
+
+import pytest
+import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models import build_model
+from fairseq.models.ema.ema import EMA
+from helpers import (
+    TOLERANCE,
+    build,
+    difference,
+    every_case,
+    every_target,
+    gradients,
+    log_probs,
+    loss_of,
+    randomise_positions,
+    source_batch,
+    tables,
+    target_batch,
+    task,
+    visible,
+)
+from omegaconf import OmegaConf
+
+pytestmark = pytest.mark.usefixtures("measured_once")
+# Of a flow that is enlarged, the measured choice takes seconds.
+STRONG = {"floater_solver": "rk4_hermite"}
+
+
+@every_target
+def test_a_checkpoint_loads_under_another_learning_rate_scale(target):
+    batch = source_batch(), target_batch()
+    saved = visible("floater", target=target, floater_lr_scale=4.0, **STRONG)
+    before = saved.state_dict()
+    for scale, allowed in ((1.0, 1e-6), (4.0, 0), (0.3, TOLERANCE)):  # 0.3 rounds
+        model = build("floater", target=target, floater_lr_scale=scale, seed=5, **STRONG).eval()
+        model.load_state_dict(copy.deepcopy(before), strict=True)
+        assert difference(log_probs(model, *batch), log_probs(saved, *batch)) <= allowed
+    one, four = (build("floater", target=target, floater_lr_scale=s).eval() for s in (1.0, 4.0))
+    assert difference(log_probs(one, *batch), log_probs(four, *batch)) <= 1e-6
+
+
+@every_target
+def test_an_exponential_moving_average_averages_the_flow(target):
+    model = build("floater", target=target, floater_lr_scale=4.0, **STRONG)
+    randomise_positions(model).train()
+    batch = source_batch(), target_batch()
+    loss_of(model, *batch).backward()
+    ema = EMA(model, EMAConfig(store_ema=True, ema_decay=0.75))
+    first = [p.detach().clone() for p in model.parameters()]
+    log_probs(ema.get_model().eval(), *batch)
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    ema.step(model)
+    for averaged, start in zip(ema.get_model().parameters(), first):
+        torch.testing.assert_close(averaged.detach(), 1.5 * start)
+    fresh = build("floater", target=target, seed=5, **STRONG).eval().requires_grad_(False)
+    fresh.load_state_dict(ema.get_model().state_dict())
+    assert difference(log_probs(ema.get_model(), *batch), log_probs(fresh, *batch)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("solver", "gradient"), [("rk4", "direct"), ("rk4", "adjoint"), ("dopri5", "direct")]
+)
+def test_torchdiffeqs_solvers_give_the_same_model(solver, gradient):
+    options = {"floater_solver": solver, "floater_gradient": gradient}
+    models = [build("floater", target="qkv", dropout=0.0, **o) for o in (options, {})]
+    (loss, actual), (expected_loss, expected) = map(gradients, map(randomise_positions, models))
+    assert loss == pytest.approx(expected_loss, abs=1e-4)
+    for name, gradient in actual.items():  # the kinks of the ReLU make them differ
+        distance = float((gradient - expected[name]).norm())
+        assert distance <= 0.1 * float(expected[name].norm()) + 1e-6
+
+
+def test_delta_is_the_time_between_tokens():
+    models = [visible("floater", floater_delta=delta) for delta in (0.1, 0.2)]
+    for fine, coarse in zip(tables(models[0], 23), tables(models[1], 12), strict=True):
+        assert difference(fine[::2], coarse) <= 1e-5
+
+
+@every_case
+def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
+    expected = build(encoder, blocks, target)
+    options = {"_name": "floater_transformer_tiny", "position_encoder": encoder}
+    options |= {"position_blocks": blocks, "position_target": target}
+    torch.manual_seed(0)
+    model = build_model(OmegaConf.create(options), task())
+    states = model.state_dict(), expected.state_dict()
+    assert list(states[0]) == list(states[1])
+    assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states)))
+    with pytest.raises(ValueError, match="--position-blocks.*one of all, input.*'some'"):
+        build_model(OmegaConf.create({**options, "position_blocks": "some"}), task())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rnn_layers": 2, "shaw_clip": 4}, "rope does not read `--rnn-layers` and `--shaw-clip`"),
+        ({"rope_base": 500.0, "position_blocks": "input"}, ""),
+    ],
+)
+def test_another_encoders_options_are_warned_of(options, said, caplog):
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
+        build("rope", target="attention", **options)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert all(said in warning for warning in warnings) and bool(warnings) == bool(said)
+
+
+BAD = [
+    ({"position_encoder": "wavelet"}, ["--position-encoder", "one of floater", "'wavelet'"]),
+    ({"position_blocks": "some"}, ["--position-blocks", "one of all, input", "'some'"]),
+    ({"position_target": "keys"}, ["--position-target", "one of qkv, hidden", "'keys'"]),
+    ({"floater_delta": 0.0}, ["--floater-delta", "positive", "0.0"]),
+    ({"floater_delta": "wide"}, ["--floater-delta", "type float", "'wide'"]),
+    ({"floater_time_scale": -1.0}, ["--floater-time-scale", "positive", "-1.0"]),
+    ({"floater_lr_scale": 0.0}, ["--floater-lr-scale", "positive", "0.0"]),
+    ({"floater_init_scale": -0.1}, ["--floater-init-scale", "negative", "-0.1"]),
+    ({"floater_step_size": 0.0}, ["step", "positive", "0.0"]),
+    ({"floater_solver": "euler"}, ["--floater-solver", "one of auto, adams", "'euler'"]),
+    ({"floater_gradient": "adjoint"}, ["gradient", "adjoint", "needs", "but is auto"]),
+    ({"floater_update_interval": 0}, ["--floater-update-interval", "at least 1", "0 instead"]),
+    ({"floater_update_interval": 2.5}, ["--floater-update-interval", "int", "2.5"]),
+    ({"base_layers": 1}, ["--base-layers", "must be 0", "1 instead"]),
+    ({"ddp_backend": "fully_sharded"}, ["--ddp-backend", "must not be", "fully_sharded"]),
+    (
+        {"encoder_xformers_att_config": "{}"},
+        ["--encoder-xformers-att-config", "must not be", "'{}'"],
+    ),
+    (
+        {"decoder_xformers_att_config": "{}"},
+        ["--decoder-xformers-att-config", "must not be", "'{}'"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), BAD, ids=["-".join(map(str, *o.items())) for o, _ in BAD]
+)
+def test_bad_options_are_refused_with_name_rule_and_value(options, words):
+    with pytest.raises(ValueError, match=".*".join(map(re.escape, words))):
+        build(**{"position_encoder": "floater", "position_target": "qkv", **options})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ("sgd", {}),
+        ("nag", {}),
+        ("adadelta", {}),
+        ("lamb", {}),
+        ("adafactor", {"scale_parameter": True}),
+    ],
+)
+def test_a_learning_rate_multiple_is_refused_where_training_would_make_something_else_of_it(
+    optimizer, options
+):
+    """At the first update and not when built: a checkpoint that is evaluated names its optimiser too."""
+    options = {"optimizer": optimizer, "encoder": "floater", "floater_lr_scale": 10.0, **options}
+    model = build(**options).eval()
+    assert log_probs(model, source_batch(), target_batch()).isfinite().all()
+    rule = f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}.*but is 10.0 instead"
+    with pytest.raises(ValueError, match=rule):
+        model.set_num_updates(0)
+    build(**{**options, "floater_lr_scale": 1.0}).set_num_updates(0)
+    build(**{**options, "encoder": "rotation"}).set_num_updates(0)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "cpu_adam", "adamax", "adagrad", "adafactor"])
+def test_a_learning_rate_multiple_is_taken_where_it_is_one(optimizer):
+    build("floater", floater_lr_scale=10.0, optimizer=optimizer).set_num_updates(0)
