@@ -46,10 +46,11 @@ class WarmStartReport:
         lines += [f"changed  {change}" for change in self.changed]
         if self.difference is None:
             return "\n".join(lines)
-        exact = self.difference <= _EXACT
-        why = "" if exact or self.changed else f"; {self.encoder} acts from the start"
+        exact, why = self.difference <= _EXACT, ""
         if exact and self.changed:
             why = "; what is changed acts on longer ones, if at all"
+        elif not exact and not self.changed:
+            why = f"; {self.encoder} acts from the start"
         lines.append(
             f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
             f"{self.difference:.2e} on random sentences of {MEASURED} tokens{why}"

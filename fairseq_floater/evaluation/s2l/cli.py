@@ -209,7 +209,8 @@ def _by_name(named: _Named) -> dict[str, list[FilePath]]:
     """Return the paths of each name; a name that comes again is another seed, and no path twice."""
     found: dict[str, dict[Path, FilePath]] = {}
     for name, path in named:
-        seeds = found.setdefault(name, {})
-        if seeds.setdefault(Path(path).resolve(), path) is not path:
+        seeds, place = found.setdefault(name, {}), Path(path).resolve()
+        if place in seeds:
             raise UsageError(f"`{name}={path}` is given twice, but each must be another seed.")
+        seeds[place] = path
     return {name: list(seeds.values()) for name, seeds in found.items()}
