@@ -43,16 +43,17 @@ class WarmStartReport:
             "reset    optimizer, learning-rate scheduler, epoch and update count",
             *(f"note     {note}" for note in self.notes),
         ]
-        lines += [f"changed  {change}" for change in self.changed]
+        exact = self.difference is not None and self.difference <= _EXACT
+        if self.difference is None or exact:
+            lines += [f"changed  {change}" for change in self.changed]
         if self.difference is None:
             return "\n".join(lines)
-        exact, why = self.difference <= _EXACT, ""
-        if exact and self.changed:
-            why = "; what is changed acts on longer ones, if at all"
-        elif not exact and not self.changed:
-            why = f"; {self.encoder} acts from the start"
+        why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
+        if exact:
+            beyond = f"the batch is of {MEASURED} tokens a sentence, what is changed may act on longer ones"
+            why = beyond if self.changed else ""
         lines.append(
             f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
-            f"{self.difference:.2e} on random sentences of {MEASURED} tokens{why}"
+            f"{self.difference:.2e} on a random batch{'; ' * bool(why)}{why}"
         )
         return "\n".join(lines)

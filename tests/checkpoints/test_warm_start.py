@@ -274,7 +274,7 @@ def test_a_change_that_acts_on_longer_sentences_is_said(tmp_path):
     assert report.difference == 0
     text = report.format_text()
     assert "changed  --nezha-clip" in text
-    assert "on random sentences of 16 tokens; what is changed acts on longer ones" in text
+    assert "of 16 tokens a sentence, what is changed may act on longer ones" in text
 
 
 def test_files_of_pretrained_vectors_may_be_gone(tmp_path):
