@@ -6,8 +6,8 @@
 # Trains each system on the text of CONFIG, translates its test sets and scores each of them. Where CONFIG has a
 # section `s2l` (threshold, edges), splits the text by source length first, trains on the short part, and scores the
 # trained lengths and each bin of longer ones. Takes days if need be, on any number of machines with a shared folder:
-# runs that are whole are skipped, runs that another process is at work on are left to it, a killed one goes on where it
-# was. The table is of the runs that are whole.
+# finished runs are skipped, runs that another process is at work on are left to it, a killed one goes on where it
+# was. The table is of finished runs.
 #   --encoders NAMES    all, or names with commas (rope,t5,floater): each in the forms that its class names, beside the
 #                   configuration's baseline (default: the systems that CONFIG lists in `compare` or `s2l`)
 #   --start WHICH   of --encoders: scratch (random parameters, nothing underneath a signal) or donor (warm);
@@ -18,7 +18,7 @@
 #   --only SYSTEMS  comma-separated names or patterns: 'rope-*,*-stretch_*'; the table has the others all the same
 #   --list          print the names of the systems, one a line, and do nothing
 #   --status        what is done, running, failed, broken off, not begun, and the time left
-#   --table         score what is whole
+#   --table         score what is finished
 #   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
 #   --work DIR      where everything goes (default: work/<name of CONFIG>)
 #   --donor DIR     one donor for all seeds, trained there if it is not (default: one for each seed)

@@ -10,7 +10,7 @@
 #   rope-all-attention-scratch  RoPE, from random parameters
 #   rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5
 #                               a flow that keeps its norm, from random parameters, on stretched positions
-# Scored on lines of trained length and on longer ones. A second run skips what is whole.
+# Scored on lines of trained length and on longer ones. A second run skips what is finished.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 enter fairseq_floater.experiments.demo "$@"

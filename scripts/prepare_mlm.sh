@@ -12,7 +12,7 @@
 #   --mirror PLACE  take all files from this URL (http, https, file) or folder only, by their file names
 #   --rehearsal     the text is not the published one: record its checksum
 #   --dry-run       print the commands and run none
-# Downloads resume, and what is whole is not made again: after a break, run the same command.
+# Downloads resume, and complete outputs are not made again: after a break, run the same command.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -22,7 +22,7 @@
 #   --workers N              processes (the number of cores, at most 8)
 #   --force                  start over where OUT_DIR was made from other text or settings
 #   --dry-run                print the commands and run none
-# Outputs that are whole are not made again: after a break, run the same command.
+# Complete outputs are not made again: after a break, run the same command.
 # example:
 #   floater numbers numbers/raw
 #   bash scripts/prepare_text.sh numbers/raw numbers/data --src en --tgt de --vocab 300

@@ -20,7 +20,7 @@
 #   --force         make the data anew where DIR was made with other settings
 #   --dry-run       print the commands and run none
 #
-# Downloads resume, and outputs that are whole are not made again: after a break, run the same command. Cleaning:
+# Downloads resume, and complete outputs are not made again: after a break, run the same command. Cleaning:
 # 1 to 250 subwords a side, at most 1.5 times as many on one side as on the other. En-De takes 1.7 GB of downloads
 # and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.
 # example: bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de

@@ -5,7 +5,7 @@
 #
 # Trains on sentences below a length and tests on longer ones, in bins (section `s2l` of CONFIG: threshold,
 # edges, systems): splits the text, trains each system under the same budget, translates, scores per bin
-# with intervals and paired comparisons. A step whose result is whole is skipped; run it again after a break.
+# with intervals and paired comparisons. Finished steps are skipped; run it again after a break.
 #   --seeds 1,2,3   train every system under each seed: means and spreads (default: the configuration's seed)
 #   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
 #   --work DIR      where everything goes (default: work/<name of CONFIG>)

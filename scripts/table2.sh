@@ -5,7 +5,7 @@
 #
 # Runs cells of Table 2 (WMT14 En-De and En-Fr, base and big, six encoder settings) one after the other: data and
 # donor of a column once, then warm start, training on, averaging, translation and scores of each row. Any order, any
-# number of machines with a shared folder: what another one is at is left to it, what is whole is skipped, and a killed
+# number of machines with a shared folder: what another one is at is left to it, what is finished is skipped, and a killed
 # run goes on where it was. Ends with the table.
 #   --only CELLS    comma-separated names or patterns: base-en-de-floater-all, 'big-en-fr-*', '*-floater-*'
 #   --donors        train the four donors instead (--only 'base-en-de-*' picks); average and score them too

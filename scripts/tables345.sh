@@ -4,7 +4,7 @@
 # usage: bash scripts/tables345.sh [--only CELLS] [--status | --list | --table] [options]
 #
 # 38 cells under five seeds each, one run after the other. Text, data, donor and flow stage are made by the first that
-# needs them; what another one is at is left to it, what is whole is skipped. Ends with the table.
+# needs them; what another one is at is left to it, what is finished is skipped. Ends with the table.
 #   --only CELLS    comma-separated names or patterns: glue-base-rte-floater, 'glue-base-*', 'squad*'
 #   --list          print the names of the cells, one a line, and do nothing
 #   --status        what is done, running, failed, broken off, not begun

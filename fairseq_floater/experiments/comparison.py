@@ -1,7 +1,7 @@
-"""Run the systems of a comparison under each seed, and score what is whole.
+"""Run the systems of a comparison under each seed, and score what is finished.
 
-A run lies in ``WORK/seed-<n>/<system>``. Runs that are whole are skipped, those that another process or
-machine is at work on are left to it; the table is of what is whole.
+A run lies in ``WORK/seed-<n>/<system>``. Finished runs are skipped, those that another process or
+machine is at work on are left to it; the table is of finished ones.
 """
 
 from __future__ import annotations
@@ -157,10 +157,10 @@ class SystemComparison(TableRunner[Cell]):
 
     @abstractmethod
     def scored(self, cells: Sequence[Cell]) -> list[str | Path]:
-        """Return the words of the command that scores the runs of ``cells`` that are whole."""
+        """Return the words of the command that scores the finished runs of ``cells``."""
 
     def table_command(self) -> list[str | Path]:
-        """Return the command that scores what is whole."""
+        """Return the command that scores what is finished."""
         cells, work = [cell for cell in self.every if self.whole(cell)], self.args.work
         words: list[Any] = self.scored(cells)
         if self.baseline in [cell.name for cell in cells]:
@@ -175,7 +175,7 @@ class SystemComparison(TableRunner[Cell]):
         return floater(*words)
 
     def print_table(self) -> None:
-        """Score what is whole; print the table and where everything is."""
+        """Score what is finished; print the table and where everything is."""
         if not any(map(self.whole, self.every)):
             self.launcher.say("No run is whole yet: no table.")
             return

@@ -1,6 +1,6 @@
 """Run the paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
 
-A step whose result is whole is skipped, a killed one starts over; a training goes on from its last
+A finished step is skipped, a killed one starts over; a training goes on from its last
 whole checkpoint. Everything of a run lies in its folder, with the record of it (`run_folder.py`).
 """
 

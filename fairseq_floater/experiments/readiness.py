@@ -202,7 +202,8 @@ def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Ch
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
     if data:
-        advice = "Make the data with scripts/prepare_text.sh, or leave `--data` out."
+        script = "prepare_text.sh" if settings.wmt14 is None else "prepare_wmt14.sh"
+        advice = f"Make the data with scripts/{script}, or leave `--data` out."
         return Check(MISSING, "data", found, "", advice), 0, 0
     if settings.numbers is not None:
         return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0

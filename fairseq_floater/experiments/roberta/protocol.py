@@ -1,7 +1,7 @@
 """Run the first half of the paper's section 4.2: text, donor, and the masked-LM stage of a system.
 
 What several runs share, the data, the donor and the flow stage, is made by the first that needs it, under a
-lock. A step whose result is whole is skipped; a training goes on from its last whole checkpoint.
+lock. A finished step is skipped; a training goes on from its last whole checkpoint.
 """
 
 from __future__ import annotations
