@@ -132,7 +132,7 @@ def position_loss(
         blocks=len(blocks),
         left_out=len(dataset) - len(blocks),
         bins=_filled_bins(tokens, bins, split),
-        all=_bin(tokens, 0, bins[-1] - 1),
+        all=_bin(tokens, 0, length - 1),
     )
 
 

@@ -55,6 +55,7 @@ from fairseq_floater.checkpoints.reading import (
 from fairseq_floater.checkpoints.rebuild import BareTask, build_model
 from fairseq_floater.checkpoints.warm_start_report import MEASURED, WarmStartReport
 from fairseq_floater.position_encoders import POSITION_ENCODERS, has_base
+from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 
 # Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
 # quantities derived from the rest, and the duplicates that fairseq 0.12.2 kept for a fast path.
@@ -67,6 +68,9 @@ _LEARNED_BASE = "encoder.embed_positions.weight"
 _TABLE_NOTE = (
     "the donor's learned rows stand underneath: fairseq-train needs `--encoder-learned-pos "
     "--decoder-learned-pos` as well"
+)
+_EPS_NOTE = (
+    "the donor's LayerNorm is of {0:g}: fairseq-train needs `--layer-norm-eps {0:g}` as well"
 )
 # Options and model.
 _Built = tuple[argparse.Namespace, Any]
@@ -116,6 +120,9 @@ def warm_start(
     report.ignored += [name for name in given.parameters if name not in plain.state] + given.heads
     if has_base(args) and _LEARNED_BASE in plain.state and _LEARNED_BASE not in given.parameters:
         report.notes.append(_TABLE_NOTE)
+    eps = getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS
+    if given.family is ROBERTA and eps != FAIRSEQ_EPS:
+        report.notes.append(_EPS_NOTE.format(eps))
     if not same:
         stacks = given.family.stacks(model)
         report.notes += adopt(stacks, plain, args, data=data, trained_length=trained_length)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.score_report import UNTRAINED
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, progress_of, status_text
@@ -81,6 +82,11 @@ class SystemComparison(TableRunner[Cell]):
         super().__init__(args, launcher)
         self.experiment, self.every, self.chosen = experiment, every, every
         self.baseline = baseline
+        if args.donor is not None and any(c.system.run.stage == "donor" for c in every):
+            raise UsageError(
+                f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
+                "seed; leave one of the two out."
+            )
         self.script = f"compare.sh {args.config}"
         cores = len(os.sched_getaffinity(0))
         self.jobs = args.jobs or (min(cores, _MOST_JOBS) if self.machines.on_cpu else 1)
@@ -162,6 +168,11 @@ class SystemComparison(TableRunner[Cell]):
     def table_command(self) -> list[str | Path]:
         """Return the command that scores what is finished."""
         cells, work = [cell for cell in self.every if self.whole(cell)], self.args.work
+        if len({tuple(folder.parent for folder in self.whole(cell)) for cell in cells}) > 1:
+            self.launcher.say(
+                "Finished runs are of different seeds: differences and p-values pair them as they come, "
+                "and mean seeds as well as systems until the others are finished (--status)."
+            )
         words: list[Any] = self.scored(cells)
         if self.baseline in [cell.name for cell in cells]:
             words += ["--baseline", self.baseline]

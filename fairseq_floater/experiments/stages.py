@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import AVERAGE_OF, Comparison, ShortToLong, read_config
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.sections import ConfigError
@@ -71,19 +72,24 @@ class Experiment:
             return ["--arch", self.arch(run), "--data", place(data), *run.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
+        if run.encoder == PLAIN and run.options:
+            raise UsageError(
+                f"`--encoder {PLAIN}` takes no options after `--`: it is the donor of all others. "
+                f"Change {self.path}, or use `--encoder sinusoidal --blocks input --scratch`."
+            )
         run = System(PLAIN) if stage == "donor" else run
         folder = Path(work) / run.name
         if stage == "donor" and donor is not None:
             folder, seed = Path(donor), None
         return [
             *(place(data), *self._task(), "--arch", self.arch(run), *run.model_options()),
-            *self._training(stage, machines),
+            *self._training(stage, run, machines),
             *("--save-dir", place(folder / "checkpoints")),
             *("--seed", str(self.config.seed if seed is None else seed)),
             *(["--finetune-from-model", place(folder / "warm_start.pt")] * (stage == "finetune")),
         ]
 
-    def _training(self, stage: str, machines: Machines) -> list[str]:
+    def _training(self, stage: str, run: System, machines: Machines) -> list[str]:
         """Return shape, optimisation and the stage's own options; training on halves the rate (B.2)."""
         limits = self.config.budget.of(stage)
         if limits is None:
@@ -91,7 +97,7 @@ class Experiment:
         options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
         if stage == "finetune":
             options["lr"] = options["lr"] / 2
-        options |= limits
+        options = left_by(run, options | limits)
         options["max-tokens"] = self.config.budget.max_tokens
         options["update-freq"] = self.tokens_per_update(machines.world)[0]
         for name in ("arch", "average-of"):
@@ -242,6 +248,22 @@ def place(path: str | Path) -> str:
 def _own_options(section: Any, *other: str) -> dict[str, Any]:
     """Return the keys of a section that are options of a command of ours."""
     return {k.replace("_", "-"): v for k, v in vars(section).items() if k not in other}
+
+
+# What the number of updates, progress and averages are reckoned from.
+_BUDGET = ("max-tokens", "batch-size", "update-freq", "max-epoch", "max-update", "seed", "save-dir")
+
+
+def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what the system gives itself after ``--``: that counts, and not the configuration.
+
+    Raises:
+        UsageError: it gives an option of the budget.
+    """
+    given = {word[2:].partition("=")[0] for word in system.options if word.startswith("--")}
+    for name in given.intersection(_BUDGET):
+        raise UsageError(f"`--{name}` cannot be given after `--`: change it in the configuration.")
+    return {name: value for name, value in options.items() if name not in given}
 
 
 def as_words(section: dict[str, Any]) -> list[str]:

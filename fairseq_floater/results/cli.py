@@ -67,7 +67,7 @@ def table(verbs: Any) -> None:
     add = parser.add_argument
     add("results", metavar="RESULTS_DIR")
     add("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
-    text = "Tables 2 and 6 alone, from every run up to three folders deep"
+    text = "Tables 2 and 6 alone, from every run up to four folders deep"
     add("--paper", action="store_true", help=text)
     text = "with --paper: the test set (newstest2014, test, or the only one)"
     add("--test", metavar="NAME", help=text)

@@ -21,7 +21,8 @@ from fairseq_floater.results.runs import Run, read_run, read_settings
 # Where a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
 BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
-_DEEPEST = 3
+# Runs of table2.sh, seen from the folder of all experiments: table2/<config>/seed-1/<run>.
+_DEEPEST = 4
 _METRICS = ("sacrebleu", "tokenised")
 _RUN_HEADS = (
     *("run", "seed", *_METRICS, "sentences", "encoder parameters"),
@@ -180,7 +181,7 @@ class PaperTables:
 
 
 def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = None) -> PaperTables:
-    """Read every run below ``folder``, up to three folders deep.
+    """Read every run below ``folder``, up to four folders deep.
 
     Args:
         test: the test set to take (``scores.<test>.json``); default: the first of

@@ -104,6 +104,12 @@ def test_the_loss_is_that_written_out(data, checkpoint, masking, kept, random):
     assert found.blocks == len(pairs) and not found.left_out
 
 
+def test_all_holds_positions_past_the_last_bin_too(data, checkpoint):
+    whole = position_loss(checkpoint, data, bins=BINS)
+    half = position_loss(checkpoint, data, bins=BINS[:1], tokens_per_sample=whole.tokens_per_sample)
+    assert half.all == whole.all and half.bins == whole.bins[:1]
+
+
 def test_the_whole_is_what_fairseq_validate_prints(tmp_path, data):
     task = {"_name": "masked_lm", "data": str(data), "tokens_per_sample": LONGEST, "seed": 5}
     path = save_model(tmp_path / "model.pt", task={**task, "sample_break_mode": "complete"})

@@ -168,6 +168,19 @@ def test_the_generic_architecture_takes_the_donors_shape(tmp_path, options):
     )
 
 
+def test_a_donor_of_berts_layer_norm_names_the_option_that_training_needs(tmp_path):
+    bert = {"layer_norm_eps": 1e-12}
+    model = trained()
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-12
+    path = save(tmp_path / "donor.pt", model, arch="floater_bert", **bert)
+    report = start(tmp_path, path, *ZERO, arch="floater_roberta")
+    assert report.difference <= 1e-6
+    assert any("--layer-norm-eps 1e-12" in note for note in report.notes)
+    assert not start(tmp_path, save(tmp_path / "plain.pt", trained()), *ZERO, force=True).notes
+
+
 def test_512_tokens_at_the_size_of_a_wide_donor(tmp_path):
     wide = {"encoder_embed_dim": 768, "encoder_attention_heads": 12, "encoder_layers": 1}
     options = {**SHAPE, **wide, "max_positions": 512}

@@ -4,12 +4,14 @@ import copy
 import json
 
 import pytest
+from fairseq.data import Dictionary
 from squad_corpus import households, question, squad, vocabulary, write
 from toy import floater
 
 from fairseq_floater.data.understanding import squad as preparation
 from fairseq_floater.data.understanding.squad_files import read_squad
 from fairseq_floater.errors import UserError
+from fairseq_floater.transformer.question_answering.windows import read_questions
 
 PASSAGE = "Ann  has a blue hat in Zürich. Ben has a map in the “Red Lion”."
 QUESTIONS = [
@@ -38,7 +40,7 @@ def prepare(tmp_path, words):
 
 
 def passages(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
 
 
 def said(entry, answer):
@@ -57,6 +59,17 @@ def test_answers_are_the_subwords_of_their_characters(prepare, words):
     assert [said(entry, answer) for answer in first["answers"]] == ["blue hat", "a blue hat"]
     assert said(entry, second["answers"][0]).strip(".") == "“Red Lion”"
     assert first["subwords"].split() == words.subwords.encode("What has Ann?")
+
+
+def test_white_space_inside_a_piece_shifts_no_answer(prepare, words):
+    """U+0085 reaches passages as a wrongly decoded ellipsis; sentencepiece keeps it as a piece."""
+    passage = "Ann has\x85a blue hat."
+    out = prepare(squad((passage, [question("q1", "What has Ann?", ["hat"], passage)])))
+    (found,) = read_questions(out / "train.jsonl", Dictionary.load(str(words.dictionary)))
+    (entry,) = passages(out / "train.jsonl")
+    assert "\x85" in entry["subwords"].split(" ")
+    assert len(found.passage.tokens) == len(entry["starts"])
+    assert said(entry, found.answers[0]).strip(".") == "hat"
 
 
 def test_what_is_beside_the_splits(prepare, words, tmp_path):

@@ -266,6 +266,8 @@ def test_one_table_holds_what_training_on_changed():
         "|  | loss | 9.00 → 1.50 | 9.00 → 1.50 |",
     ]
     assert sum("→" in row for row in rows) == 2
+    del report.scores["[1, 9)"]["rope-before"]
+    assert "| RoPE | BLEU | - → 30.0 | 2.5 → 30.0 |" in report.format_text()
 
 
 def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, systems):

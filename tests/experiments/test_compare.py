@@ -15,6 +15,7 @@ from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.cells import act, select
 from fairseq_floater.experiments.compare import _parser, _run, section_of, systems_of
 from fairseq_floater.experiments.comparison import Cell, LengthComparison
+from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import forms_of, with_stretched
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
@@ -199,6 +200,14 @@ def test_the_table_has_what_was_not_chosen_too(compare, tmp_path):
     assert scored(launcher) == [(T5, 1), (ROPE, 1)]
 
 
+def test_seeds_that_differ_between_systems_are_said(compare, capsys):
+    compare("--seeds", "1,2", "--only", "rope-*,t5-*")
+    assert "of different seeds" not in capsys.readouterr().err
+    launcher = compare("--seeds", "2,3", "--only", "t5-*")
+    assert scored(launcher) == [(T5, 2), (T5, 3), (ROPE, 2)]
+    assert "Finished runs are of different seeds" in capsys.readouterr().err
+
+
 def test_nothing_whole_is_no_table(compare, capsys):
     with pytest.raises(UserError):
         compare("--only", "t5-*", launcher=Laboratory(fails=f"train {T5}"))
@@ -270,6 +279,13 @@ def test_what_would_mean_nothing_is_refused(words, message, tmp_path, capsys):
     with pytest.raises((UsageError, SystemExit)) as refused:
         _run(_parser().parse_args([str(CONFIG), "--work", str(tmp_path), "--list", *words]))
     assert message in str(refused.value) + capsys.readouterr().err
+
+
+def test_one_donor_for_all_seeds_is_no_system_with_seeds():
+    words = [str(CONFIG), "--donor", "somewhere", "--seeds", "1,2"]
+    cells = [Cell(ListedSystem(system_from_words("--encoder plain"), "", "plain"))]
+    with pytest.raises(UsageError, match="`--encoder plain` has one run, not one for each seed"):
+        LengthComparison(_parser().parse_args(words), Laboratory(), Experiment(CONFIG), cells, None)
 
 
 def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):

@@ -151,6 +151,13 @@ def test_what_is_trained_in_each_stage():
     )
 
 
+def test_options_of_the_command_line_overrule_the_recipe():
+    longer = System("t5", options=("--max-positions", "1024", "--dropout=0.2"))
+    for words in (masked_lm(BASE, "flow", longer), finetuning(BASE, "rte", longer)):
+        args = parsed(words)
+        assert (args.max_positions, args.dropout) == (1024, 0.2)
+
+
 @pytest.mark.parametrize("size", ["base", "large"])
 def test_fairseq_reads_floaters_arguments(size):
     config = CONFIGS / f"roberta_{size}.yaml"

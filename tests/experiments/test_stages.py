@@ -127,6 +127,32 @@ def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
     assert run.settings()["options"] == "--rnn-layers 2 --rnn-input vector"
 
 
+def test_options_of_a_run_overrule_the_configuration():
+    experiment = Experiment(ROOT / "configs" / "numbers_en_de.yaml")
+    run = system_from_words(
+        "--encoder rope --scratch -- --dropout 0.3 --encoder-layers=3 --lr 0.01"
+    )
+    for stage in ("finetune", "scratch"):
+        args = parsed(experiment.arguments(stage, run))
+        assert (args.dropout, args.encoder_layers, args.lr) == (0.3, 3, [0.01])
+    donor = parsed(experiment.arguments("donor", run))
+    assert (donor.dropout, donor.encoder_layers) == (0.1, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--encoder rope --scratch -- --max-epoch 3", "`--max-epoch` cannot be given after `--`"),
+        ("--encoder rope -- --max-tokens=99", "`--max-tokens` cannot be given after `--`"),
+        ("--encoder plain -- --dropout 0.3", "`--encoder plain` takes no options after `--`"),
+    ],
+)
+def test_options_of_a_run_that_would_change_its_budget_are_refused(words, message):
+    run = system_from_words(words)
+    with pytest.raises(UsageError, match=message):
+        Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments(run.stage, run)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

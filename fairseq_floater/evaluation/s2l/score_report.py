@@ -220,7 +220,7 @@ class S2LScores:
             ]:
                 row = [self.labels[after] if attribute == "bleu" else "", title]
                 for found in self.scores.values():
-                    values = (getattr(found[name], attribute) for name in (before, after))
+                    values = (getattr(found.get(name), attribute, None) for name in (before, after))
                     row.append(" → ".join(v.format(digits) if v else "-" for v in values))
                 rows.append(row)
         lines = markdown_table(["system", "", *self.scores], rows)

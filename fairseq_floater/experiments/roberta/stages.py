@@ -10,7 +10,13 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, read_config
 from fairseq_floater.experiments.sections import ConfigError
-from fairseq_floater.experiments.stages import as_words, in_precision, place, update_frequency
+from fairseq_floater.experiments.stages import (
+    as_words,
+    in_precision,
+    left_by,
+    place,
+    update_frequency,
+)
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
@@ -108,6 +114,7 @@ class RobertaExperiment:
             if system.encoder != FLOATER:
                 trained, limits = {}, {**limits, **(budget.others or {})}
         options = _complete({**self.config.masked_lm, **limits}, machines)
+        options = left_by(system, options)
         options["max-tokens"] = budget.max_tokens
         options["update-freq"] = self.tokens_per_update(machines)[0]
         start = [*("--finetune-from-model", place(folder / "warm_start.pt"))]
@@ -163,7 +170,7 @@ class RobertaExperiment:
         recipe = self.config.recipe(task)
         share = self.share(task, machines)
         options = {key: value for key, value in recipe.items() if key not in OWN_KEYS}
-        options = _complete(options, machines)
+        options = left_by(system, _complete(options, machines))
         options |= {"batch-size": share.batch_size, "update-freq": share.update_freq}
         options["max-tokens"] = share.max_tokens or None
         own = (self.config.finetune.get(FLOATER) or {}) if system.encoder == FLOATER else {}

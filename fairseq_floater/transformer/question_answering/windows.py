@@ -49,7 +49,9 @@ def read_questions(path: Path, dictionary: Dictionary) -> list[Question]:
     """Read a split of prepared SQuAD (``floater squad prepare``)."""
 
     def encoded(subwords: str) -> np.ndarray:
-        return np.array([dictionary.index(word) for word in subwords.split()], dtype=np.int64)
+        # At spaces alone: sentencepiece leaves other white space, such as U+0085, inside its pieces.
+        words = subwords.split(" ") if subwords else []
+        return np.array([dictionary.index(word) for word in words], dtype=np.int64)
 
     questions = []
     with path.open(encoding="utf-8") as file:
