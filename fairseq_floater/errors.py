@@ -43,6 +43,16 @@ def sentence(error: BaseException, place: object = None) -> str:
     return f"{name}: {error.strerror}." if name else f"{error.strerror}."
 
 
+def say(message: str) -> None:
+    """Print a line of progress to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message without its full stop, or the error's kind."""
+    return (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
+
+
 def one_line(message: object) -> str:
     """Escape and shorten a message, so that names and files that it quotes cannot break a terminal."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message))

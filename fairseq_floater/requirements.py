@@ -12,7 +12,7 @@ import platform
 import sys
 from pathlib import Path
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UserError, first_line
 
 # Distributions that decide on results: `floater info` shows their versions. fairseq comes as one of two.
 _SAME = ("torch", "fairseq", "torchdiffeq", "numpy", "sacrebleu", "sentencepiece", "omegaconf")
@@ -94,10 +94,9 @@ def check_fairseq() -> None:
             f"fairseq_floater needs {NEEDED}, but there is no fairseq."
         ) from None
     except Exception as error:  # official fairseq: a ValueError of the dataclasses module
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UnsupportedError(
             f"fairseq_floater needs {NEEDED}, but found {fairseq_found()}, which cannot be imported "
-            f"by Python {platform.python_version()}: {reason}."
+            f"by Python {platform.python_version()}: {first_line(error)}."
         ) from error
 
 

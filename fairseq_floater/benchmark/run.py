@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import os
 import platform
-import sys
 import tempfile
 import warnings
 from typing import Any
@@ -19,7 +18,7 @@ from fairseq_floater.benchmark.contestants import contestants
 from fairseq_floater.benchmark.records import Records
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.tables import BenchmarkResult
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, say
 from fairseq_floater.requirements import cpu_name, versions
 
 
@@ -47,7 +46,7 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
 def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     found = contestants(settings, save_dir)
     machine = _machine(settings)
-    bench = Bench(settings, found, _say, Records(_fixed(settings, machine), settings.resume))
+    bench = Bench(settings, found, say, Records(_fixed(settings, machine), settings.resume))
     result = BenchmarkResult(machine, settings, bench.floor._asdict(), bench.failures)
     if "update" in settings.parts:
         result.update = parts.update_rows(bench)
@@ -68,10 +67,6 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
         rows = parts.growth_rows(bench)
         result.growth = {"tables": rows, "exponents": parts.exponents(rows, settings)}
     return result
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def _fixed(settings: Settings, machine: dict[str, Any]) -> dict[str, Any]:

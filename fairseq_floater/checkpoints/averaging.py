@@ -26,7 +26,7 @@ from fairseq_floater.checkpoints.reading import (
 )
 from fairseq_floater.files import file_hash
 
-# What must be the same in all, beside names and shapes.
+# Options that must agree, beside names and shapes of parameters.
 POSITIONS = ("position_encoder", "position_blocks", "position_sides", "position_target")
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")

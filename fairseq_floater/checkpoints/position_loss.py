@@ -33,7 +33,7 @@ from fairseq_floater.records import markdown_table
 MASKED = 0.15
 # What becomes of a chosen token: the shares that stay as they are, and that become a random word.
 MASKINGS = {"bert": (0.1, 0.1), "mask": (0.0, 0.0)}
-# Of fairseq's; its "eos" asks numpy for what numpy 2 no longer has.
+# fairseq's break modes, without "eos", which calls a function that numpy 2 removed.
 BREAK_MODES = ("complete", "complete_doc", "none")
 
 
@@ -245,6 +245,6 @@ def _bin(tokens: _Tokens, first: int, last: int) -> Bin:
     number = len(residuals)
     if number < 2:
         return Bin(first, last, mean, None, n)
-    # That of a ratio: blocks bring both the sum of losses and the number of tokens.
+    # Standard error of a ratio: losses and numbers of tokens both vary between blocks.
     error = math.sqrt(number / (number - 1) * float((residuals**2).sum())) / n
     return Bin(first, last, mean, error, n)

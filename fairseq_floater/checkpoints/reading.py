@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UserError, first_line
 from fairseq_floater.files import write_whole
 
 
@@ -90,7 +90,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     # torch interprets whatever the bytes say, and so fails in every way that Python has.
     except Exception as error:
         raise CheckpointError(
-            f"{path} is no whole checkpoint ({_first_line(error)}); a copy may have broken off."
+            f"{path} is no whole checkpoint ({first_line(error)}); a copy may have broken off."
         ) from None
 
 
@@ -143,7 +143,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
     try:
         write_whole(path, lambda temporary: _save(state, temporary))
     except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or _first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise CheckpointError(
             f"{path} could not be written ({reason}); nothing was left behind."
         ) from None
@@ -166,8 +166,4 @@ def _reason(error: Exception) -> str:
     for line in str(error).splitlines():
         if "Unsupported" in line or "GLOBAL" in line:
             return line.strip().rstrip(".")
-    return _first_line(error)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
+    return first_line(error)

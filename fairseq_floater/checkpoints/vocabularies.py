@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fairseq.data import Dictionary
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.errors import ReportError, shown
+from fairseq_floater.errors import ReportError, first_line, shown
 from fairseq_floater.records import read_json
 
 # Names of what fairseq calls <s> <pad> </s> <unk> and, last, <mask>.
@@ -92,7 +92,7 @@ def _load(path: Path) -> Dictionary:
     try:
         return Dictionary.load(str(path))
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error)
         raise CheckpointError(f"{path} is no dictionary of fairseq's: {reason}.") from None
 
 

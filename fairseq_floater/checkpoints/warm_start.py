@@ -63,7 +63,7 @@ _LEFT_BEHIND = re.compile(
     r"\.embed_positions\.|\.(version|_float_tensor)$"
     r"|^encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2|ln1|ln2)_(weight|bias)$"
 )
-# Of a translation donor's learned rows, once they are fairseq's.
+# Present once a translation donor's learned rows have become fairseq's table.
 _LEARNED_BASE = "encoder.embed_positions.weight"
 _TABLE_NOTE = (
     "the donor's learned rows stand underneath: fairseq-train needs `--encoder-learned-pos "

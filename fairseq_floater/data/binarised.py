@@ -12,8 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import TextDataError, say
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.errors import say
 from fairseq_floater.files import file_hash, put_folder, write_text
 from fairseq_floater.records import read_json
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import re
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,11 +29,6 @@ _Item = TypeVar("_Item")
 
 class TextDataError(UserError):
     """Report text that cannot be used, in one sentence for a person."""
-
-
-def say(message: str) -> None:
-    """Print a line of progress to stderr."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:

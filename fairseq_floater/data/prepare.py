@@ -38,7 +38,6 @@ from fairseq_floater.data.parallel_text import (
     find_splits,
     progress,
     read_pairs,
-    say,
     text_file,
 )
 from fairseq_floater.data.sentencepiece_subwords import (
@@ -47,7 +46,7 @@ from fairseq_floater.data.sentencepiece_subwords import (
     write_dictionary,
 )
 from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
-from fairseq_floater.errors import exit_code
+from fairseq_floater.errors import exit_code, say
 from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text, write_whole
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive, share

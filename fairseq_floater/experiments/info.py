@@ -23,10 +23,10 @@ from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
 from fairseq_floater.position_encoders.sides import has_positions
 from fairseq_floater.position_encoders.signal import (
-    CROSS_QUERY_STREAMS,
-    HIDDEN_STREAMS,
-    SELF_STREAMS,
+    QKV,
     SOURCE_STREAMS,
+    decoder_streams,
+    encoder_streams,
 )
 from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
@@ -47,7 +47,7 @@ COSTS = {
 MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
 VOCABULARY = 32_000  # words of either dictionary, for encoders that have parameters for each
 ROBERTA_MAX_POSITIONS, ROBERTA_VOCABULARY = 512, 50_265  # of the published RoBERTas
-# What the first stack of a model owns, in translation and in a RoBERTa.
+# Prefixes of parameters that a stack owns and its blocks share, in translation and in a RoBERTa.
 _SHARED_BY_BLOCKS = ("encoder.positions.", "encoder.sentence_encoder.positions.")
 
 
@@ -157,13 +157,12 @@ def _attached(
     complete(args)
     channels, depth, heads = _size(arch)
     alone = arch in ROBERTA_ARCHITECTURES
-    places: list[tuple[str, str, tuple[str, ...]]] = [
-        ("encoder", "positions", SELF_STREAMS),
-        ("decoder", "positions", SELF_STREAMS + CROSS_QUERY_STREAMS),
-        ("decoder", "source_positions", SOURCE_STREAMS),
+    places = [
+        ("encoder", "positions", encoder_streams(args.position_target)),
+        ("decoder", "positions", decoder_streams(args.position_target)),
     ]
-    if args.position_target != "qkv":
-        places = [(stack, "positions", HIDDEN_STREAMS) for stack in ("encoder", "decoder")]
+    if args.position_target == QKV:
+        places.append(("decoder", "source_positions", SOURCE_STREAMS))
     if alone:
         places = [("encoder.sentence_encoder", "positions", places[0][2])]
     found = []

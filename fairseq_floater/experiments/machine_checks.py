@@ -18,6 +18,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
+from fairseq_floater.errors import first_line
 from fairseq_floater.figures import quieten_matplotlib
 from fairseq_floater.requirements import FAIRSEQS, version_of
 
@@ -72,8 +73,8 @@ def package_check(distribution: str, module: str) -> Check:
         command = f"{sys.executable} -m pip install {distribution}"
         if module in ("torch", "fairseq"):  # fairseq is built against torch
             command = "bash scripts/setup.sh"
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return Check(MISSING, distribution, f"cannot be imported ({reason})", "", f"Run: {command}")
+        found = f"cannot be imported ({first_line(error)})"
+        return Check(MISSING, distribution, found, "", f"Run: {command}")
     names = FAIRSEQS if module == "fairseq" else (distribution,)
     name = next(filter(version_of, names), distribution)
     return Check(OK, name, version_of(name) or "can be imported, version unknown")

@@ -110,7 +110,7 @@ class PositionEncoder(KeptTable):
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
-    #: What a comparison of all encoders runs of it, in the words of scripts/protocol.sh after `--encoder`.
+    #: Variants that a comparison of all encoders runs: the words after protocol.sh's `--encoder NAME`.
     forms: ClassVar[tuple[str, ...]] = ("",)
 
     def __init__(self, spec: EncoderSpec):

@@ -64,7 +64,7 @@ class DebertaPart(AttentionPart):
 
     def lend(self, attention: Any) -> None:
         if self.spec.options["deberta_share"]:
-            # In a tuple, for as a submodule it would enter the state dict a second time.
+            # In a tuple: as a submodule it would enter the state dict a second time.
             self._lent = (attention,)
 
     @property

@@ -40,7 +40,7 @@ RELATIVE_OPTION = Option(
     str,
     ("keys", "values", "bias"),
 )
-# What a comparison of all encoders runs of a flow over distances.
+# Variants of a flow over distances that a comparison of all encoders runs.
 RELATIVE_FORMS = (
     "--target relative",
     "--target relative -- --floater-relative values",

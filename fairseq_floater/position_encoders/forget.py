@@ -19,7 +19,7 @@ from fairseq_floater.position_encoders.in_attention import (
 )
 from fairseq_floater.position_encoders.transforms import At
 
-# Of the gates' bias at the start: sigmoid(5) is 0.993, so that all is remembered at first.
+# Initial bias of the gates: sigmoid(5) is 0.993, so that nearly all is remembered at first.
 FIRST_BIAS = 5.0
 
 

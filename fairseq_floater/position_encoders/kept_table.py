@@ -109,12 +109,8 @@ class KeptTable(nn.Module, ABC):
         """
         num_positions = self.table_length or num_positions
         if rows_per_token > 1:
-            rows = num_positions - rows_before, rows_per_token, blocks
-            if not rows_before:
-                return self._cast(lambda: self.compute_between(*rows), dtype)
-            first = rows_before, rows_per_token, blocks
             return self._cast(
-                lambda: torch.cat([self.compute_before(*first), self.compute_between(*rows)]), dtype
+                lambda: self._moved(num_positions, rows_per_token, rows_before, blocks), dtype
             )
         self.check_length(num_positions)
         wants_gradients = self.training or torch.is_grad_enabled()
@@ -130,6 +126,17 @@ class KeptTable(nn.Module, ABC):
         if kept is None or len(kept) < num_positions:
             kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
         return kept[:num_positions]
+
+    def _moved(
+        self, num_rows: int, rows_per_token: int, rows_before: int, blocks: Sequence[Any]
+    ) -> Tensor:
+        """Compute rows from ``rows_before`` before position 0 on: float32 [N, ...]."""
+        if not rows_before:
+            return self.compute_between(num_rows, rows_per_token, blocks)
+        before = self.compute_before(rows_before, rows_per_token, blocks)
+        return torch.cat(
+            [before, self.compute_between(num_rows - rows_before, rows_per_token, blocks)]
+        )
 
     def drop_kept_table(self) -> None:
         """Compute the table anew at the next call."""

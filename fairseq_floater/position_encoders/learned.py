@@ -12,7 +12,7 @@ from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import MULTIPLY, Option
 from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
 
-# Of rows that multiply the embedding, at the start.
+# Initial standard deviation of rows that multiply the embedding.
 PRODUCT_STD = 0.02
 
 

@@ -17,7 +17,7 @@ from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 from fairseq_floater.position_encoders.xl import QueryBiases
 
-# What logits are divided by is this times sqrt(D); None: they are not.
+# c of `--tener-scale`: logits are divided by c sqrt(D); None: not divided.
 SCALES = {"none": None, "sqrt": 1.0, "2sqrt": 2.0}
 
 

@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows_between
 from fairseq_floater.position_encoders.t5 import T5Positions
 from fairseq_floater.position_encoders.transforms import At, gather_rows
 
-# Of the learned p at the start, as in the authors' code.
+# Initial standard deviation of the learned p, as in the authors' code.
 STD = 0.02
 
 

@@ -71,7 +71,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
         ReportError: no run there, or a result that is not JSON.
     """
     work = Path(folder)
-    # Those of compare.sh and s2l.sh lie one deeper, by seed.
+    # compare.sh and s2l.sh put runs one folder deeper, by seed.
     paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
     named = ((path, str(path.relative_to(work))) for path in paths)
     runs = [run for run in (read_run(path, name) for path, name in named) if run.scores]

@@ -16,13 +16,10 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.signal import (
-    CROSS_QUERY_STREAMS,
-    HIDDEN,
-    HIDDEN_STREAMS,
     QKV,
-    SELF_STREAMS,
     SOURCE_STREAMS,
     PositionSignal,
+    decoder_streams,
 )
 from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
@@ -91,9 +88,7 @@ class FloaterDecoder(TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
         self._reordered: list[Any] = []
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
-        streams: tuple[str, ...] = HIDDEN_STREAMS
-        if cfg.position_target != HIDDEN:
-            streams = SELF_STREAMS + (() if no_encoder_attn else CROSS_QUERY_STREAMS)
+        streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
         self.source_positions: PositionSignal | None = None
         shape = cfg.decoder
         with random_numbers_given_back():

@@ -15,7 +15,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS, SELF_STREAMS
+from fairseq_floater.position_encoders.signal import encoder_streams
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.position_encoders.warp import warp_of_source
 from fairseq_floater.position_encoders.warp_law import WarpLaw
@@ -52,7 +52,7 @@ class FloaterEncoder(TransformerEncoderBase):
 
     def attach_positions(self, cfg: Any) -> None:
         """Build the position encoder and the blocks' parts of it."""
-        streams = HIDDEN_STREAMS if cfg.position_target == HIDDEN else SELF_STREAMS
+        streams = encoder_streams(cfg.position_target)
         with random_numbers_given_back():
             attach_encoder(
                 self, "positions", cfg, streams=streams, side="source", shape=cfg.encoder

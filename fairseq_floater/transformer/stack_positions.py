@@ -31,9 +31,9 @@ from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.prepared import Prepared, PreparedSignal
 
-# Where the encoder's output tells the decoder where training put the tokens.
+# Key of the encoder's output: how training moved the source tokens.
 WARP = "position_warp"
-# Where it says that each sentence stands there once for every beam.
+# Key of the encoder's output: copies of each sentence, one for each beam.
 BEAM = "beam_size"
 
 

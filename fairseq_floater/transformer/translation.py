@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import ARCH_CONFIG_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerModel
-from fairseq.models.transformer import transformer_legacy as fairseq_shapes
 from torch import nn
 
 from fairseq_floater import position_encoders
@@ -19,18 +18,9 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
 from fairseq_floater.transformer.stack_positions import with_base
 
 MODEL = "floater_transformer"
-_SHAPES: dict[str, Callable[[Any], None]] = {
-    "transformer": fairseq_shapes.base_architecture,
-    "transformer_tiny": fairseq_shapes.tiny_architecture,
-    "transformer_iwslt_de_en": fairseq_shapes.transformer_iwslt_de_en,
-    "transformer_wmt_en_de": fairseq_shapes.transformer_wmt_en_de,
-    "transformer_vaswani_wmt_en_de_big": fairseq_shapes.transformer_vaswani_wmt_en_de_big,
-    "transformer_vaswani_wmt_en_fr_big": fairseq_shapes.transformer_vaswani_wmt_en_fr_big,
-    "transformer_wmt_en_de_big": fairseq_shapes.transformer_wmt_en_de_big,
-}
 
 
-@register_model("floater_transformer")
+@register_model(MODEL)
 class FloaterTransformerModel(PositionedModel, TransformerModel):
     """Extend fairseq's Transformer by a choice of position encoders (``--position-encoder``)."""
 
@@ -90,4 +80,4 @@ def _register(name: str, shape: Callable[[Any], None]) -> None:
 
 
 for _name, _fairseq_name in ARCHITECTURES.items():
-    _register(_name, _SHAPES[_fairseq_name])
+    _register(_name, ARCH_CONFIG_REGISTRY[_fairseq_name])

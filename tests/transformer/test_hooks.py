@@ -57,7 +57,7 @@ every_hook = pytest.mark.parametrize(
 def attention():
     made = PositionBiasedAttention(WIDTH, HEADS, dropout=0.5, self_attention=True).eval()
     for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+        torch.nn.init.normal_(parameter, std=WIDTH**-0.5)  # outputs of size 1, as the bounds are
     return made
 
 

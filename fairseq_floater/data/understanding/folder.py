@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import TextDataError, say
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.errors import say
 from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text
 from fairseq_floater.records import read_json
 

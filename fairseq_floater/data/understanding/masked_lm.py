@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.data.moses_subwords import write_counted_dictionary
-from fairseq_floater.data.parallel_text import TextDataError, batched, progress, read_lines, say
+from fairseq_floater.data.parallel_text import TextDataError, batched, progress, read_lines
 from fairseq_floater.data.sentencepiece_subwords import train_subword
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
@@ -34,7 +34,7 @@ from fairseq_floater.data.understanding.subwords import (
     Subwords,
     load_subwords,
 )
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, say
 
 _BATCH = 10_000
 # Merity et al. (2016), Table 1, counts an end symbol for each line as a word.

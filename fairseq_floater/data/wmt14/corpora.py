@@ -19,8 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import LINE_BREAKS, TextDataError, say
+from fairseq_floater.data.parallel_text import LINE_BREAKS, TextDataError
 from fairseq_floater.data.wmt14.sources import Corpus, Recipe
+from fairseq_floater.errors import say
 from fairseq_floater.files import put_folder, write_text
 
 COUNTS = "counts.json"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data import prepare
-from fairseq_floater.data.parallel_text import TextDataError, say
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
-from fairseq_floater.errors import exit_code
+from fairseq_floater.errors import exit_code, say
 from fairseq_floater.files import write_text
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive

@@ -29,11 +29,10 @@ from fairseq_floater.data.parallel_text import (
     progress,
     read_lines,
     read_pairs,
-    say,
     text_file,
 )
 from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_subword
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS, join_pieces
 from fairseq_floater.evaluation.s2l.options import Bins, S2LError, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap

@@ -11,9 +11,8 @@ from typing import Any
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from fairseq_floater.data.parallel_text import say
 from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
-from fairseq_floater.errors import ReportError, UsageError, shown
+from fairseq_floater.errors import ReportError, UsageError, say, shown
 from fairseq_floater.evaluation.understanding.answers import check_ids, read_table
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import say
 from fairseq_floater.data.understanding.squad_files import Question, read_squad
-from fairseq_floater.errors import ReportError, UsageError, shown
+from fairseq_floater.errors import ReportError, UsageError, say, shown
 from fairseq_floater.evaluation.understanding.answers import check_ids
 from fairseq_floater.evaluation.understanding.squad.match import best
 from fairseq_floater.records import read_object
