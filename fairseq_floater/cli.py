@@ -72,7 +72,7 @@ def _add(verb: str, verbs: Any) -> None:
     """Add a verb by its module; raises UnsupportedError where fairseq is why that fails."""
     try:
         module = import_module(f"fairseq_floater.{VERBS[verb].module}")
-        getattr(module, verb.replace("-", "_"))(verbs)
+        getattr(module, "add_" + verb.replace("-", "_"))(verbs)
     except Exception:
         check_fairseq()
         raise

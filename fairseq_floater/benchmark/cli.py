@@ -10,7 +10,8 @@ from fairseq_floater.benchmark.settings import COMPARED, ON_GPU, QUICK, Settings
 from fairseq_floater.verbs import add_verb
 
 
-def benchmark(verbs: Any) -> None:
+def add_benchmark(verbs: Any) -> None:
+    """Add `floater benchmark`."""
     parser = add_verb(
         verbs,
         "benchmark",

@@ -6,18 +6,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints.averaging import average as average_checkpoints
-from fairseq_floater.checkpoints.import_roberta import import_roberta as import_model
+from fairseq_floater.checkpoints.averaging import average
+from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.length import WAYS
-from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS
-from fairseq_floater.checkpoints.position_loss import position_loss as measure_loss
-from fairseq_floater.checkpoints.predictions import BENCHMARKS
-from fairseq_floater.checkpoints.predictions import predict as write_predictions
-from fairseq_floater.checkpoints.warm_start import warm_start as make_warm_start
+from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, position_loss
+from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
+from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.verbs import add_verb, positive
 
 
-def warm_start(verbs: Any) -> None:
+def add_warm_start(verbs: Any) -> None:
+    """Add `floater warm-start`."""
     parser = add_verb(
         verbs,
         "warm-start",
@@ -25,7 +24,7 @@ def warm_start(verbs: Any) -> None:
         "    --data data/bin --position-blocks all\n"
         "  fairseq-train ... --finetune-from-model start.pt\n"
         "any option of the model (--position-encoder, --floater-delta, ...) may follow",
-        make_warm_start,
+        warm_start,
         unknown="model_options",
     )
     parser.add_argument(
@@ -55,13 +54,14 @@ def warm_start(verbs: Any) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite OUT")
 
 
-def import_roberta(verbs: Any) -> None:
+def add_import_roberta(verbs: Any) -> None:
+    """Add `floater import-roberta`."""
     parser = add_verb(
         verbs,
         "import-roberta",
         "floater import-roberta roberta-base donor/roberta.pt --encoder-json gpt2_bpe/encoder.json\n"
         "  fairseq-train ... --arch roberta_base --finetune-from-model donor/roberta.pt",
-        import_model,
+        import_roberta,
     )
     parser.add_argument(
         "source",
@@ -84,12 +84,13 @@ def import_roberta(verbs: Any) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite OUT and its dict.txt")
 
 
-def average(verbs: Any) -> None:
+def add_average(verbs: Any) -> None:
+    """Add `floater average`."""
     parser = add_verb(
         verbs,
         "average",
         "floater average --inputs checkpoints --last 5 --output average.pt",
-        average_checkpoints,
+        average,
     )
     parser.add_argument("--inputs", nargs="+", required=True, metavar="DIR_OR_FILE")
     choice = parser.add_mutually_exclusive_group()
@@ -102,13 +103,14 @@ def average(verbs: Any) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite the output")
 
 
-def position_loss(verbs: Any) -> None:
+def add_position_loss(verbs: Any) -> None:
+    """Add `floater position-loss`."""
     parser = add_verb(
         verbs,
         "position-loss",
         "floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
         "models of one dictionary are given the same blocks with the same tokens masked",
-        measure_loss,
+        position_loss,
     )
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of roberta or floater_roberta")
@@ -126,13 +128,14 @@ def position_loss(verbs: Any) -> None:
     add("--batch-size", type=positive, default=32, metavar="N", help="blocks at a time (32)")
 
 
-def predict(verbs: Any) -> None:
+def add_predict(verbs: Any) -> None:
+    """Add `floater predict`."""
     parser = add_verb(
         verbs,
         "predict",
         "floater predict checkpoints/checkpoint_best.pt data/rte rte.tsv --task glue\n"
         "  floater glue score RTE rte.tsv --references data/rte/references.valid.tsv",
-        write_predictions,
+        predict,
     )
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of a fine-tuned model")

@@ -11,7 +11,7 @@ from fairseq_floater.files import USER_DIR
 from fairseq_floater.verbs import add_verb
 
 
-def user_dir(verbs: Any) -> None:
+def add_user_dir(verbs: Any) -> None:
     """Add ``floater user-dir``, which prints the folder of the plugin."""
     add_verb(
         verbs,
@@ -21,7 +21,7 @@ def user_dir(verbs: Any) -> None:
     )
 
 
-def numbers(verbs: Any) -> None:
+def add_numbers(verbs: Any) -> None:
     """Add ``floater numbers``, whose options are the parameters of the corpus."""
     defaults = vars(number_words.Parameters())
     parser = add_verb(
@@ -51,7 +51,7 @@ def numbers(verbs: Any) -> None:
     )
 
 
-def quizzes(verbs: Any) -> None:
+def add_quizzes(verbs: Any) -> None:
     """Add ``floater quizzes``, the stand-in of RoBERTa's data."""
     parser = add_verb(
         verbs, "quizzes", "floater quizzes quizzes --scale 0.1", quiz_files.write_quizzes

@@ -11,7 +11,7 @@ from fairseq_floater.evaluation.metrics import TOKENIZERS
 from fairseq_floater.verbs import add_verb
 
 
-def score(verbs: Any) -> None:
+def add_score(verbs: Any) -> None:
     """Add the verb with its options."""
     example = "floater score generate.txt --references test.de --target-lang de --json scores.json"
     parser = add_verb(verbs, "score", example, scoring.run)

@@ -13,7 +13,8 @@ from fairseq_floater.experiments.system import add_system_options, system_from_a
 from fairseq_floater.verbs import add_verb
 
 
-def args(verbs: Any) -> None:
+def add_args(verbs: Any) -> None:
+    """Add `floater args`."""
     def run(**options: Any) -> None:
         args = argparse.Namespace(**options)
         places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
@@ -38,7 +39,8 @@ def args(verbs: Any) -> None:
     add_machine_options(parser, processes=0)
 
 
-def run(verbs: Any) -> None:
+def add_run(verbs: Any) -> None:
+    """Add `floater run`."""
     from fairseq_floater.experiments import commands
     from fairseq_floater.experiments.launch import Launcher
     from fairseq_floater.experiments.protocol import Protocol, Run
@@ -78,7 +80,8 @@ def run(verbs: Any) -> None:
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
 
 
-def info(verbs: Any) -> None:
+def add_info(verbs: Any) -> None:
+    """Add `floater info`."""
     # Brings torch, which takes seconds; the other verbs of this door do without.
     from fairseq_floater.experiments.info import collect
 

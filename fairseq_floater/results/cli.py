@@ -12,7 +12,7 @@ from fairseq_floater.results.understanding import collect_understanding
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
 
-def plot(verbs: Any) -> None:
+def add_plot(verbs: Any) -> None:
     """Add the verb plot with its one part."""
     # Brings torch, which takes seconds; the other verb of this door does without.
     from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
@@ -39,7 +39,7 @@ def plot(verbs: Any) -> None:
     add("--data", metavar="DIR", help="binarised data that tell the trained length")
 
 
-def page(verbs: Any) -> None:
+def add_page(verbs: Any) -> None:
     """Add the verb page."""
     # Brings torch, which takes seconds.
     from fairseq_floater.results.page.write import SENTENCES, write_page
@@ -54,7 +54,7 @@ def page(verbs: Any) -> None:
     add("--sentences", type=positive, default=SENTENCES, metavar="N", help=text)
 
 
-def table(verbs: Any) -> None:
+def add_table(verbs: Any) -> None:
     """Add the verb table."""
     parser = add_verb(
         verbs,

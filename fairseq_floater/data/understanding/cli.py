@@ -13,7 +13,7 @@ from fairseq_floater.data.understanding.subwords import KINDS
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
 
-def mlm(verbs: Any) -> None:
+def add_mlm(verbs: Any) -> None:
     """Add the verb with its part."""
     parser = verbs.add_parser("mlm", help=VERBS["mlm"].summary, description=VERBS["mlm"].summary)
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")

@@ -25,7 +25,7 @@ from fairseq_floater.verbs import VERBS, add_verb, positive, share
 _Named = list[tuple[str, str]]  # the values of an option NAME=VALUE
 
 
-def s2l(verbs: Any) -> None:
+def add_s2l(verbs: Any) -> None:
     """Add the verb with its parts."""
     parser = verbs.add_parser(
         "s2l",
@@ -111,7 +111,7 @@ def _add_score(parts: Any) -> None:
     _add_comparison(parser)
 
 
-def compare(verbs: Any) -> None:
+def add_compare(verbs: Any) -> None:
     """Add the verb."""
     parser = add_verb(
         verbs,

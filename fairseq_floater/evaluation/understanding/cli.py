@@ -22,7 +22,7 @@ def _parts(verbs: Any, name: str) -> Any:
     return parser.add_subparsers(dest="part", required=True, metavar="PART")
 
 
-def glue(verbs: Any) -> None:
+def add_glue(verbs: Any) -> None:
     """Add the verb with its parts."""
     parts = _parts(verbs, "glue")
     task = "CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI or RTE, in any case"
@@ -44,7 +44,7 @@ def glue(verbs: Any) -> None:
     add("--mismatched-references", type=Path, metavar="FILE")
 
 
-def race(verbs: Any) -> None:
+def add_race(verbs: Any) -> None:
     """Add the verb with its parts."""
     parts = _parts(verbs, "race")
     example = "floater race prepare RACE data/race --like data/mlm"

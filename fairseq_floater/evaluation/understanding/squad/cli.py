@@ -13,7 +13,7 @@ from fairseq_floater.evaluation.understanding.squad import score as scoring
 from fairseq_floater.verbs import VERBS, add_verb
 
 
-def squad(verbs: Any) -> None:
+def add_squad(verbs: Any) -> None:
     """Add the verb with its parts."""
     summary = VERBS["squad"].summary
     parser = verbs.add_parser("squad", help=summary, description=summary)
