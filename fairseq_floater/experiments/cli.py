@@ -15,6 +15,7 @@ from fairseq_floater.verbs import add_verb
 
 def add_args(verbs: Any) -> None:
     """Add `floater args`."""
+
     def run(**options: Any) -> None:
         args = argparse.Namespace(**options)
         places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
@@ -43,12 +44,12 @@ def add_run(verbs: Any) -> None:
     """Add `floater run`."""
     from fairseq_floater.experiments import commands
     from fairseq_floater.experiments.launch import Launcher
-    from fairseq_floater.experiments.protocol import Protocol, Run
+    from fairseq_floater.experiments.protocol import Protocol, RunRequest
 
     def run(**options: Any) -> None:
         args = argparse.Namespace(**options)
         places = {name: options[name] for name in ("raw", "data", "donor", "seed", "losses")}
-        asked = Run(
+        asked = RunRequest(
             commands.experiment_of(args),
             system_from_args(args),
             commands.work_of(args),

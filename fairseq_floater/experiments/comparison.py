@@ -22,8 +22,8 @@ from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.preparation import Preparation
-from fairseq_floater.experiments.protocol import BEFORE, Protocol, Run
+from fairseq_floater.experiments.preparation import ShortToLongData
+from fairseq_floater.experiments.protocol import BEFORE, Protocol, RunRequest
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
@@ -45,7 +45,7 @@ Split   {work}/split: counts and overlap in split.json, the origin of each test 
 
 
 @dataclass(frozen=True)
-class Cell(cells.Cell):
+class SystemCell(cells.Cell):
     """A system of the comparison."""
 
     system: ListedSystem
@@ -58,7 +58,7 @@ class Cell(cells.Cell):
         return work / f"seed-{seed}" / self.name
 
 
-class SystemComparison(TableRunner[Cell]):
+class SystemComparison(TableRunner[SystemCell]):
     """The systems of a comparison and their scores.
 
     Args:
@@ -76,7 +76,7 @@ class SystemComparison(TableRunner[Cell]):
         args: argparse.Namespace,
         launcher: Launcher,
         experiment: Experiment,
-        every: Sequence[Cell],
+        every: Sequence[SystemCell],
         baseline: str | None,
     ):
         super().__init__(args, launcher)
@@ -105,13 +105,13 @@ class SystemComparison(TableRunner[Cell]):
     def prepare_data(self) -> None:
         """Make the data of all systems."""
 
-    def run(self, cells: Sequence[Cell]) -> None:
+    def run(self, cells: Sequence[SystemCell]) -> None:
         self.chosen = cells
         super().run(cells)
 
-    def job(self, cell: Cell, seed: int) -> Protocol:
+    def job(self, cell: SystemCell, seed: int) -> Protocol:
         work = self.args.work
-        run = Run(
+        run = RunRequest(
             self.experiment,
             cell.system.run,
             work / f"seed-{seed}",
@@ -125,7 +125,7 @@ class SystemComparison(TableRunner[Cell]):
 
     # How far it is.
 
-    def status(self, cells: Sequence[Cell]) -> str:
+    def status(self, cells: Sequence[SystemCell]) -> str:
         """Return how far each system is under each seed, donors first, and the time left."""
         self.chosen = cells
         donors = {}
@@ -154,7 +154,7 @@ class SystemComparison(TableRunner[Cell]):
 
     # Scores.
 
-    def whole(self, cell: Cell) -> list[Path]:
+    def whole(self, cell: SystemCell) -> list[Path]:
         """Return the folders of a system's runs that can be scored."""
         folders = [cell.folder(self.args.work, seed) for seed in self.args.seeds]
         return [
@@ -162,7 +162,7 @@ class SystemComparison(TableRunner[Cell]):
         ]
 
     @abstractmethod
-    def scored(self, cells: Sequence[Cell]) -> list[str | Path]:
+    def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
         """Return the words of the command that scores the finished runs of ``cells``."""
 
     def table_command(self) -> list[str | Path]:
@@ -201,13 +201,13 @@ class LengthComparison(SystemComparison):
     table = "s2l"
 
     def prepare_data(self) -> None:
-        Preparation(self.experiment, self.args.work, self.args.raw, self.launcher).run()
+        ShortToLongData(self.experiment, self.args.work, self.args.raw, self.launcher).run()
 
-    def scored(self, cells: Sequence[Cell]) -> list[str | Path]:
+    def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
         words = [word for cell in cells for word in self._files(cell)]
         return ["s2l", "score", self.args.work / "split", *words]
 
-    def _files(self, cell: Cell) -> Iterator[str]:
+    def _files(self, cell: SystemCell) -> Iterator[str]:
         """Yield the options that name a system's results under every seed, and its warm start's."""
         found = [("", cell.system.label, "")]
         if self.experiment.s2l.before and cell.system.run.stage == "finetune":
@@ -239,10 +239,10 @@ class WholeSetComparison(SystemComparison):
     table = "compare"
 
     def prepare_data(self) -> None:
-        asked = Run(self.experiment, System(PLAIN), self.args.work, raw=self.args.raw)
+        asked = RunRequest(self.experiment, System(PLAIN), self.args.work, raw=self.args.raw)
         Protocol(asked, self.launcher).prepare_data()
 
-    def scored(self, cells: Sequence[Cell]) -> list[str | Path]:
+    def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
         words = ["compare", self.args.work / "data", "--tests", *self.experiment.config.data.tests]
         for cell in cells:
             words += ["--label", f"{cell.name}={cell.system.label}"]

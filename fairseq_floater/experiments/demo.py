@@ -11,7 +11,7 @@ from fairseq_floater.experiments.commands import ONE_THREAD, run_all
 from fairseq_floater.experiments.hardware import Machines, use_gpus, visible_gpus
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.protocol import Protocol, Run
+from fairseq_floater.experiments.protocol import Protocol, RunRequest
 from fairseq_floater.experiments.screen import Screen
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
@@ -45,7 +45,7 @@ def _run(work: Path, dry_run: bool) -> None:
     environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
     screen = Screen(len(SYSTEMS))
     launcher = Launcher(dry_run=dry_run, screen=screen, environment=environment)
-    runs = (Run(experiment, system, work, machines=machines) for system in SYSTEMS)
+    runs = (RunRequest(experiment, system, work, machines=machines) for system in SYSTEMS)
     with launcher.signals():
         run_all([Protocol(run, launcher) for run in runs], _JOBS, "demo")
         words = [work, "--figure", work / "scores.png", "--json", work / "results.json"]

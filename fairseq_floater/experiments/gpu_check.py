@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Check:
+class GpuCheck:
     """Say where everything goes, on which ``device``, and which encoders are trained."""
 
     work: Path
@@ -145,7 +145,7 @@ def agreement(work: Path, encoder: str) -> float | None:
     return sum(found[1][i] == words for i, words in found[0].items()) / len(found[0])
 
 
-def run(check: Check, launcher: Launcher) -> None:
+def run(check: GpuCheck, launcher: Launcher) -> None:
     """Run what did not succeed before, and pack what is to be sent.
 
     Raises:
@@ -175,7 +175,7 @@ def run(check: Check, launcher: Launcher) -> None:
         _finish(check, done)
 
 
-def _finish(check: Check, done: dict[str, Any]) -> None:
+def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
     """Write the summary, pack it with the logs, and say what failed."""
     lines = [
         f"{'ok' if s['ok'] else 'FAILED':7}{s['seconds']:8.1f} s  {n}" for n, s in done.items()
@@ -221,7 +221,7 @@ def _main(work: Path, device: str, encoders: tuple[str, ...], dry_run: bool) -> 
     environment = {"PYTHONSAFEPATH": "", **(ONE_THREAD if device == "cpu" else {})}
     launcher = Launcher(dry_run=dry_run, environment=environment)
     with launcher.signals():
-        run(Check(work.absolute(), device, encoders), launcher)
+        run(GpuCheck(work.absolute(), device, encoders), launcher)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 
 
-class Preparation(Job):
+class ShortToLongData(Job):
     """Make the data of all systems, while others wait.
 
     Args:

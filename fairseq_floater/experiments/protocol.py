@@ -28,7 +28,7 @@ BEFORE = ".before"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRequest:
     """A request: one system of an experiment.
 
     Args:
@@ -65,7 +65,7 @@ class Protocol(Job):
         launcher: starts the commands.
     """
 
-    def __init__(self, run: Run, launcher: Launcher):
+    def __init__(self, run: RunRequest, launcher: Launcher):
         self.asked = run
         self.experiment, self.stage = run.experiment, run.system.stage
         self.data = run.data or run.work / "data"

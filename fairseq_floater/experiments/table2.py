@@ -16,14 +16,14 @@ from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, act, add_table_options, select
 from fairseq_floater.experiments.commands import add_run_options, preparation_of, seeds
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
-from fairseq_floater.experiments.protocol import Protocol, Run
+from fairseq_floater.experiments.protocol import Protocol, RunRequest
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
 
 @dataclass(frozen=True)
-class Cell(cells.Cell):
+class Table2Cell(cells.Cell):
     """One number of Table 2, or with the encoder ``plain`` the donor of a column."""
 
     size: str
@@ -57,21 +57,21 @@ class Cell(cells.Cell):
         return column / PLAIN if self.shared else column / f"seed-{seed}" / self.run.name
 
 
-def all_cells(*, donors: bool = False) -> list[Cell]:
+def all_cells(*, donors: bool = False) -> list[Table2Cell]:
     """Return the 24 cells, or the four donors, column after column: the first cells share a donor."""
     rows = [("all", PLAIN)] if donors else list(TABLE_2)
-    return [Cell(*column, encoder, blocks) for column in COLUMNS for blocks, encoder in rows]
+    return [Table2Cell(*column, encoder, blocks) for column in COLUMNS for blocks, encoder in rows]
 
 
-class Table2(TableRunner[Cell]):
+class Table2(TableRunner[Table2Cell]):
     """The cells of Table 2."""
 
     script, table, options = "table2.sh", "table2", ("--paper",)
     scores = ("*/*/scores.*.json", "*/*/*/scores.*.json")
 
-    def job(self, cell: Cell, seed: int) -> Protocol:
+    def job(self, cell: Table2Cell, seed: int) -> Protocol:
         args, column = self.args, self.args.work / cell.config
-        run = Run(
+        run = RunRequest(
             Experiment(args.configs / f"{cell.config}.yaml"),
             cell.run,
             column / f"seed-{seed}",

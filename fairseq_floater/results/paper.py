@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 
 
 @dataclass
-class Cell:
+class PaperCell:
     """A number of the paper and the runs that answer to it."""
 
     paper: float
@@ -106,12 +106,12 @@ class PaperTables:
     """Both tables, filled as far as there are runs; ``outside`` holds (run, reason)."""
 
     folder: str
-    table_2: dict[tuple[str, str], list[Cell]]
-    table_6: dict[tuple[str, str | None, str | None], Cell]
+    table_2: dict[tuple[str, str], list[PaperCell]]
+    table_6: dict[tuple[str, str | None, str | None], PaperCell]
     outside: list[tuple[str, str]]
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PaperCell]:
         """Return the cells of both tables."""
         return [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
 
@@ -193,8 +193,8 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     folder = Path(folder)
     tables = PaperTables(
         str(folder),
-        {row: [Cell(number) for number in numbers] for row, numbers in TABLE_2.items()},
-        {row: Cell(bleu) for row, (bleu, _) in TABLE_6.items()},
+        {row: [PaperCell(number) for number in numbers] for row, numbers in TABLE_2.items()},
+        {row: PaperCell(bleu) for row, (bleu, _) in TABLE_6.items()},
         [],
     )
     paths = {
@@ -246,7 +246,7 @@ def _chosen_test(run: Run, test: str | None) -> str:
     raise OutsideError(f"has {', '.join(sorted(tests))}, not {test or ' or '.join(TEST_NAMES)}")
 
 
-def _cells(run: Run, tables: PaperTables) -> list[Cell]:
+def _cells(run: Run, tables: PaperTables) -> list[PaperCell]:
     """Return the cells that ``run`` answers to; raises OutsideError where there are none."""
     settings = run.settings
     encoder, blocks, options = (settings[key] for key in ("encoder", "blocks", "options"))

@@ -47,7 +47,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Cell:
+class SeedScores:
     """The scores of the seeds, in per cent, and whether all are of as many examples as the paper's."""
 
     paper: float | None
@@ -79,7 +79,7 @@ class Cell:
         }
 
 
-class Stage(NamedTuple):
+class MaskedLmStage(NamedTuple):
     """The masked-LM stage of a system: its loss by position before and after, as JSON."""
 
     config: str
@@ -93,8 +93,8 @@ class UnderstandingTables:
     """Tables 3 to 5 as far as there are runs, and the masked-LM stages."""
 
     folder: str
-    cells: dict[Key, Cell]
-    stages: list[Stage]
+    cells: dict[Key, SeedScores]
+    stages: list[MaskedLmStage]
     updates: dict[str, str]  # a task of a size -> its updates an epoch beside the recipe's
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _add_paper(tables: UnderstandingTables, size: str) -> None:
         for system in systems if other == size else ():
             for name in _names(task):
                 key = Key(size, system, task, name)
-                tables.cells[key] = Cell(key.paper)
+                tables.cells[key] = SeedScores(key.paper)
 
 
 def _names(task: str) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ class _Run(NamedTuple):
         sized = self.scores.get("total", self.scores.get("n")) == published_size(task)
         for name in names:
             key = Key(size, system, task, name)
-            cell = tables.cells.setdefault(key, Cell(key.paper))
+            cell = tables.cells.setdefault(key, SeedScores(key.paper))
             if name in self.scores:
                 cell.scores[self.settings["seed"]] = float(self.scores[name])
                 cell.is_papers_set &= sized
@@ -248,11 +248,11 @@ def _read(path: Path) -> _Run | None:
     return _Run(path, settings, found, record.get("updates_an_epoch"))
 
 
-def _stages(places: Iterable[Path]) -> Iterable[Stage]:
+def _stages(places: Iterable[Path]) -> Iterable[MaskedLmStage]:
     for path in sorted({path for place in places for path in place.glob("*/before.json")}):
         settings = RunFolder(path.parent).read()["settings"]
         before, after = read_json(path), path.with_name("after.json")
         if "bins" in before:
             system = settings.get("system", path.parent.name)
             done = read_json(after) if after.is_file() else None
-            yield Stage(path.parent.parent.name, system, before, done)
+            yield MaskedLmStage(path.parent.parent.name, system, before, done)

@@ -25,7 +25,7 @@ from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
-from fairseq_floater.transformer.prepared import Prepared
+from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     WARP,
@@ -200,8 +200,8 @@ class FloaterDecoder(TransformerDecoderBase):
         self,
         x: Tensor,
         source: _Source,
-        positions: Prepared,
-        source_positions: Prepared,
+        positions: PreparedPositions,
+        source_positions: PreparedPositions,
         incremental_state: IncrementalState | None,
         *,
         mask: Tensor | None,
@@ -255,13 +255,13 @@ class FloaterDecoder(TransformerDecoderBase):
 
     def _prepared_source(
         self, source: _Source, incremental_state: IncrementalState | None, dtype: torch.dtype
-    ) -> Prepared:
+    ) -> PreparedPositions:
         """Prepare source positions for cross-attention, unless the blocks' caches hold them already."""
         states, mask = source.states, source.padding_mask
         if self.source_positions is None or states is None:
-            return Prepared()
+            return PreparedPositions()
         if source_is_cached(all_blocks(self)[0], incremental_state):
-            return Prepared()
+            return PreparedPositions()
         if mask is None:
             mask = states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
         return prepare(self, "source_positions", Tokens.read(mask, warp=source.warp), dtype)

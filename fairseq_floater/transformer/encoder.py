@@ -22,7 +22,7 @@ from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.decoding_cache import NewOrder
-from fairseq_floater.transformer.prepared import Prepared
+from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
     WARP,
@@ -98,7 +98,7 @@ class FloaterEncoder(TransformerEncoderBase):
         }
 
     def _through_blocks(
-        self, x: Tensor, mask: Tensor | None, positions: Prepared, return_all_hiddens: bool
+        self, x: Tensor, mask: Tensor | None, positions: PreparedPositions, return_all_hiddens: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
         """Pass ``x`` [S, B, C] through the blocks.
 

@@ -20,7 +20,7 @@ from fairseq_floater.transformer.blocks import (
 )
 
 
-class Prepared:
+class PreparedPositions:
     """Hold what an encoder prepared for the blocks of a stack in one forward pass.
 
     Subclasses say it for each kind of encoder; here a block gets nothing.
@@ -39,7 +39,7 @@ class Prepared:
         return mask
 
 
-class PreparedSignal(Prepared):
+class PreparedSignal(PreparedPositions):
     """Hold the rows of a signal.
 
     Blocks take them as flat tensors: the row of each token, [T, B or 1], time first as they hold their

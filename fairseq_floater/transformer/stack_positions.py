@@ -29,7 +29,7 @@ from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.sides import has_positions
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
-from fairseq_floater.transformer.prepared import Prepared, PreparedSignal
+from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
 
 # Key of the encoder's output: how training moved the source tokens.
 WARP = "position_warp"
@@ -132,7 +132,7 @@ def all_blocks(stack: Any) -> list[nn.Module]:
     return list(stack.layers.children())
 
 
-class PreparedAttention(Prepared):
+class PreparedAttention(PreparedPositions):
     """Hold the tables of positions inside attention, and the bias that the blocks share."""
 
     def __init__(self, tables: dict[int, Tables], bias: Tensor | None, rows: dict[int, Tensor]):
@@ -156,7 +156,7 @@ class PreparedAttention(Prepared):
         return self._merged
 
 
-class PreparedStage(Prepared):
+class PreparedStage(PreparedPositions):
     """Hold what a stage works with, and run it before the blocks that have a part of it."""
 
     def __init__(self, stage: InputStage, parts: dict[int, nn.Module], at: Pass):
@@ -176,7 +176,7 @@ def prepare(
     dtype: torch.dtype,
     words: Tensor | None = None,
     incremental_state: IncrementalState | None = None,
-) -> Prepared:
+) -> PreparedPositions:
     """Let the encoder ``stack.<attribute>`` prepare one forward pass.
 
     Args:
@@ -191,7 +191,7 @@ def prepare(
     owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
     parts = [getattr(block, attribute) for block in owners]
     if not parts:
-        return Prepared()
+        return PreparedPositions()
     if not incremental_state:  # a later step of decoding begins no batch
         encoder.begin_batch(parts)
     if isinstance(encoder, InputStage):

@@ -14,7 +14,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.cells import act, select
 from fairseq_floater.experiments.compare import _parser, _run, section_of, systems_of
-from fairseq_floater.experiments.comparison import Cell, LengthComparison
+from fairseq_floater.experiments.comparison import LengthComparison, SystemCell
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import forms_of, with_stretched
 from fairseq_floater.experiments.paper_numbers import TABLE_2
@@ -146,7 +146,7 @@ def compare(tmp_path):
             start=args.start,
             stretch=None,
         )
-        every = [Cell(system) for system in systems]
+        every = [SystemCell(system) for system in systems]
         runner = LengthComparison(args, launcher, experiment, every, experiment.s2l.baseline)
         chosen = select(every, args.only)
         if args.status:
@@ -262,7 +262,7 @@ def test_the_time_left_is_that_of_runs_that_are_done(tmp_path):
 
 def test_the_names_of_systems_are_listed(capsys):
     args = _parser().parse_args([str(CONFIG), "--list"])
-    cells = [Cell(s) for s in Experiment(CONFIG).s2l.listed()]
+    cells = [SystemCell(s) for s in Experiment(CONFIG).s2l.listed()]
     act(LengthComparison, args, cells, ())
     assert capsys.readouterr().out.splitlines() == [cell.name for cell in cells]
 
@@ -283,7 +283,7 @@ def test_what_would_mean_nothing_is_refused(words, message, tmp_path, capsys):
 
 def test_one_donor_for_all_seeds_is_no_system_with_seeds():
     words = [str(CONFIG), "--donor", "somewhere", "--seeds", "1,2"]
-    cells = [Cell(ListedSystem(system_from_words("--encoder plain"), "", "plain"))]
+    cells = [SystemCell(ListedSystem(system_from_words("--encoder plain"), "", "plain"))]
     with pytest.raises(UsageError, match="`--encoder plain` has one run, not one for each seed"):
         LengthComparison(_parser().parse_args(words), Laboratory(), Experiment(CONFIG), cells, None)
 

@@ -9,7 +9,7 @@ import torch
 from test_scripts import run as run_script
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.gpu_check import PRECISIONS, Check, Step, agreement, run
+from fairseq_floater.experiments.gpu_check import PRECISIONS, GpuCheck, Step, agreement, run
 from fairseq_floater.experiments.launch import Launcher
 
 
@@ -43,7 +43,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
-class Steps(Check):
+class Steps(GpuCheck):
     """Three small steps in the place of the real ones, of which ``broken`` fails."""
 
     broken = "second"

@@ -11,7 +11,7 @@ from toy import ROOT
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher, StoppedError
-from fairseq_floater.experiments.protocol import Protocol, Run
+from fairseq_floater.experiments.protocol import Protocol, RunRequest
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
@@ -68,7 +68,7 @@ def _step(words):
 
 def run(work, launcher, encoder, *, scratch=False, config=CONFIG, **asked):
     system = System(encoder, scratch=scratch)
-    Protocol(Run(Experiment(config), system, work, **asked), launcher).run()
+    Protocol(RunRequest(Experiment(config), system, work, **asked), launcher).run()
     return launcher.steps
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_option_of_the_model_costs_no_donor(tmp_path, words, message, dr
     launcher = FakeLauncher()
     launcher.dry_run = dry_run
     with pytest.raises(UserError, match=re.escape(message)):
-        Protocol(Run(Experiment(CONFIG), system_from_words(words), tmp_path), launcher).run()
+        Protocol(RunRequest(Experiment(CONFIG), system_from_words(words), tmp_path), launcher).run()
     assert not launcher.steps
 
 

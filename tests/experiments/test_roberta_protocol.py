@@ -14,7 +14,7 @@ from toy import ROOT, environment, run
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
-from fairseq_floater.experiments.roberta.protocol import Asked, FlowStage
+from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.system import PLAIN, System
@@ -71,7 +71,7 @@ def _step(words):
 
 
 def asked(work, encoder="floater", config=TINY, **more):
-    return Asked(RobertaExperiment(config), System(encoder), work, **more)
+    return RobertaRequest(RobertaExperiment(config), System(encoder), work, **more)
 
 
 def finetune(work, launcher, encoder="floater", task="rte", **more):

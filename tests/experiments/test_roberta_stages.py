@@ -11,7 +11,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.cells import select
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.paper_numbers import GLUE, TABLES_345
-from fairseq_floater.experiments.roberta.cells import Cell, cells_of, paper_cells
+from fairseq_floater.experiments.roberta.cells import RobertaCell, cells_of, paper_cells
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
@@ -86,10 +86,10 @@ def test_every_cell_of_the_paper_has_a_recipe():
 
 
 def test_a_cell_knows_its_folder(tmp_path):
-    cell = Cell("large", "squad2", "floater")
+    cell = RobertaCell("large", "squad2", "floater")
     column = tmp_path / "roberta_large"
     assert cell.folder(tmp_path, 3) == column / "squad2-floater" / "seed-3"
-    assert Cell("large", "flow", "floater").folder(tmp_path, 3) == column / "flow"
+    assert RobertaCell("large", "flow", "floater").folder(tmp_path, 3) == column / "flow"
 
 
 # Arguments.

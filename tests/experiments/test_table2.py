@@ -25,7 +25,7 @@ from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
-from fairseq_floater.experiments.table2 import Cell, all_cells
+from fairseq_floater.experiments.table2 import Table2Cell, all_cells
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
 PARSERS = {
@@ -60,10 +60,10 @@ def test_there_are_24_cells_and_four_donors():
 
 
 def test_a_cell_knows_its_folders(tmp_path):
-    cell = Cell("big", "en", "fr", "sinusoidal", "input")
+    cell = Table2Cell("big", "en", "fr", "sinusoidal", "input")
     column = tmp_path / "wmt14_en_fr_big"
     assert cell.folder(tmp_path, 3) == column / "seed-3" / "sinusoidal-input-hidden"
-    assert Cell("big", "en", "fr", "plain").folder(tmp_path, 3) == column / "plain"
+    assert Table2Cell("big", "en", "fr", "plain").folder(tmp_path, 3) == column / "plain"
 
 
 def test_progress(tmp_path):
@@ -165,7 +165,7 @@ def check_dry_run(done, cells):
 def test_a_dry_run_prints_runnable_commands(tmp_path):
     words = ("--only", "big-en-fr-floater-all", "--processes", 8, "--work", "w", "--dry-run")
     done = run(["bash", SCRIPT, *words], cwd=tmp_path)
-    check_dry_run(done, [Cell("big", "en", "fr", "floater")])
+    check_dry_run(done, [Table2Cell("big", "en", "fr", "floater")])
     assert "--updates" in done.stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_floater.data.prepare import cores
 from fairseq_floater.data.understanding import masked_lm
-from fairseq_floater.data.understanding.folder import Prepared
+from fairseq_floater.data.understanding.folder import PreparedFolder
 from fairseq_floater.data.understanding.subwords import KINDS
 from fairseq_floater.verbs import VERBS, add_verb, positive
 
@@ -59,7 +59,7 @@ def _prepare(
     workers: int,
     force: bool,
     **options: Any,
-) -> Prepared:
+) -> PreparedFolder:
     texts = {"train": train, "valid": valid, "test": test}
     return masked_lm.prepare(
         out_dir,

@@ -21,7 +21,7 @@ _PACKAGES = ("fairseq-fixed", "sentencepiece", "tokenizers")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedFolder:
     """A folder of prepared data and its ``summary.json``."""
 
     folder: Path
@@ -48,7 +48,7 @@ def make_folder(
     build: Callable[[Path], dict[str, Any]],
     *,
     force: bool = False,
-) -> Prepared:
+) -> PreparedFolder:
     """Let ``build`` fill a folder beside ``out_dir``, add the summary, and rename it to ``out_dir``.
 
     Args:
@@ -73,7 +73,7 @@ def make_folder(
         difference = _difference(summary, given)
         if difference is None:
             say(f"{out_dir} is there already: skipped.")
-            return Prepared(out_dir, summary)
+            return PreparedFolder(out_dir, summary)
         if not force:
             raise TextDataError(
                 f"{out_dir} was made with another {difference}; choose another OUT or add --force."
@@ -89,7 +89,7 @@ def make_folder(
         remove_folder(work)
     for warning in summary["warnings"]:
         say(f"warning: {warning}")
-    return Prepared(out_dir, summary)
+    return PreparedFolder(out_dir, summary)
 
 
 def _checksums(paths: Iterable[Path]) -> dict[str, str]:

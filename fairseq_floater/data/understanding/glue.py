@@ -13,7 +13,7 @@ from fairseq_floater.data.understanding.binarise import (
     binarise_inputs,
     write_lines,
 )
-from fairseq_floater.data.understanding.folder import Prepared, make_folder
+from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.glue_files import Example, read_examples, split_files
 from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
 from fairseq_floater.data.understanding.subwords import Subwords
@@ -34,7 +34,7 @@ def prepare(
     *,
     max_positions: int = 512,
     force: bool = False,
-) -> Prepared:
+) -> PreparedFolder:
     """Write the data of a task into ``out_dir``, all or nothing.
 
     Classes are numbered in the order of :attr:`GlueTask.labels`. ``references.valid.tsv`` has the index

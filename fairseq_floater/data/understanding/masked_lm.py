@@ -26,7 +26,7 @@ from fairseq_floater.data.understanding.binarise import (
     write_lines,
     write_model_dictionary,
 )
-from fairseq_floater.data.understanding.folder import Prepared, make_folder
+from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.subwords import (
     FOLDER,
     KINDS,
@@ -89,7 +89,7 @@ def prepare(
     *,
     workers: int = 1,
     force: bool = False,
-) -> Prepared:
+) -> PreparedFolder:
     """Write ``dict.txt``, ``bpe/`` and the binary data of each split into ``out_dir``.
 
     Args:

@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
     make: Callable[[Words, str, Draws], tuple[str, ...]]
 
 
-class Question(NamedTuple):
+class ListQuestion(NamedTuple):
     """Hold a question on a list.
 
     Attributes:
@@ -132,7 +132,7 @@ GLUE = {
 }
 
 
-def race_questions(found: Words) -> Iterator[Question]:
+def race_questions(found: Words) -> Iterator[ListQuestion]:
     """Ask where the two largest words of a list stand, each against the three smallest of at least five.
 
     Both are the largest of the words that their options point at: were one question for the smallest,
@@ -140,12 +140,12 @@ def race_questions(found: Words) -> Iterator[Question]:
     """
     rising = [ORDINALS[found.index(word)] for word in sorted(found, key=rank)]
     for name, right in (("largest", rising[-1]), ("next largest", rising[-2])):
-        yield Question(f"the {name} is _", right, tuple(rising[:3]))
+        yield ListQuestion(f"the {name} is _", right, tuple(rising[:3]))
 
 
 def squad_questions(
     found: Words, count: int, has_unanswerable: bool, draws: Draws
-) -> Iterator[Question]:
+) -> Iterator[ListQuestion]:
     """Ask ``count`` times for the words at one place, or from one place to another.
 
     Args:
@@ -158,12 +158,12 @@ def squad_questions(
     for number in range(count):
         if has_unanswerable and number % 2:
             beyond = len(found) + draws.below(len(ORDINALS) - len(found))
-            yield Question(f"what comes {ORDINALS[beyond]} ?", None, (found[-1],))
+            yield ListQuestion(f"what comes {ORDINALS[beyond]} ?", None, (found[-1],))
             continue
         start = places[number]
         end = min(start + draws.below(3), len(found) - 1)
         asked = ORDINALS[start] if start == end else f"{ORDINALS[start]} to {ORDINALS[end]}"
-        yield Question(f"what comes {asked} ?", " ".join(found[start : end + 1]))
+        yield ListQuestion(f"what comes {asked} ?", " ".join(found[start : end + 1]))
 
 
 def paragraphs(found: Words, draws: Draws) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.understanding.binarise import Vocabulary, binarise_inputs
-from fairseq_floater.data.understanding.folder import Prepared, make_folder
+from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.files import write_text
 
@@ -23,7 +23,7 @@ _OPTION_LENGTH = 128
 _OPTION_ENDS, _PASSAGE_ENDS = 2, 2
 
 
-class Question(NamedTuple):
+class RaceQuestion(NamedTuple):
     """One question: its name, the text of the passage and of each option, and the right letter."""
 
     name: str
@@ -41,7 +41,7 @@ def prepare(
     max_positions: int = 512,
     max_option_length: int | None = None,
     force: bool = False,
-) -> Prepared:
+) -> PreparedFolder:
     """Write ``input0`` (passages), ``input1`` to ``input4`` (question and option) and ``label``.
 
     Questions come in the order of group, file number and place in the file. A question with a blank
@@ -94,7 +94,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda p: (GROUPS.index(p.parent.name), len(p.name), p.name))
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[RaceQuestion]:
     """Read one file: a passage with its questions.
 
     Raises:
@@ -120,7 +120,7 @@ def read_questions(path: Path) -> list[Question]:
         if not isinstance(options, list) or len(options) != len(LETTERS):
             raise TextDataError(f"{path}: question {number + 1} must have four options.")
         texts = tuple(_joined(str(question), str(option)) for option in options)
-        questions.append(Question(name, group, _one_line(fields["article"]), texts, answer))
+        questions.append(RaceQuestion(name, group, _one_line(fields["article"]), texts, answer))
     return questions
 
 
@@ -161,7 +161,7 @@ def _build(
 def _write(
     work: Path,
     split: str,
-    questions: list[Question],
+    questions: list[RaceQuestion],
     vocabulary: Vocabulary,
     max_positions: int,
     max_option_length: int,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, check_dictionary
-from fairseq_floater.data.understanding.folder import Prepared, make_folder
+from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.squad_files import (
     Answer,
     Passage,
@@ -45,7 +45,7 @@ def prepare(
     train: Path | None = None,
     valid: Path | None = None,
     force: bool = False,
-) -> Prepared:
+) -> PreparedFolder:
     """Write ``out`` whole or not at all; what the same files made is kept.
 
     Args:

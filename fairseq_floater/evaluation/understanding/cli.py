@@ -10,7 +10,7 @@ from fairseq_floater.data.understanding import glue as glue_data
 from fairseq_floater.data.understanding import race as race_data
 from fairseq_floater.data.understanding.binarise import Vocabulary
 from fairseq_floater.data.understanding.cli import add_subword_options
-from fairseq_floater.data.understanding.folder import Prepared
+from fairseq_floater.data.understanding.folder import PreparedFolder
 from fairseq_floater.evaluation.understanding import glue as glue_score
 from fairseq_floater.evaluation.understanding import race as race_score
 from fairseq_floater.verbs import VERBS, add_verb, positive
@@ -79,7 +79,7 @@ def _prepare_glue(
     max_positions: int,
     force: bool,
     **subwords: Any,
-) -> Prepared:
+) -> PreparedFolder:
     vocabulary = Vocabulary.chosen(**subwords)
     return glue_data.prepare(
         task_name, raw_dir, out_dir, vocabulary, max_positions=max_positions, force=force
@@ -94,7 +94,7 @@ def _prepare_race(
     max_option_length: int | None,
     force: bool,
     **subwords: Any,
-) -> Prepared:
+) -> PreparedFolder:
     vocabulary = Vocabulary.chosen(**subwords)
     return race_data.prepare(
         raw_dir,

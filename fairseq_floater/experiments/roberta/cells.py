@@ -28,7 +28,7 @@ SYSTEMS = (ROBERTA, FLOATER)
 
 
 @dataclass(frozen=True)
-class Cell(cells.Cell):
+class RobertaCell(cells.Cell):
     """One number of Tables 3 to 5; with the task ``donor`` or ``flow``, what the cells start from."""
 
     size: str
@@ -61,28 +61,28 @@ class Cell(cells.Cell):
         return column / f"{self.task}-{self.system}" / f"seed-{seed}"
 
 
-def paper_cells() -> list[Cell]:
+def paper_cells() -> list[RobertaCell]:
     """Return the 38 cells, those of a configuration together."""
     return [
-        Cell(size, task, system)
+        RobertaCell(size, task, system)
         for (size, task), numbers in TABLES_345.items()
         for system in numbers
     ]
 
 
-def cells_of(experiment: RobertaExperiment) -> list[Cell]:
+def cells_of(experiment: RobertaExperiment) -> list[RobertaCell]:
     """Return the cells of a configuration: its tasks, each with both systems."""
     tasks = experiment.config.tasks
-    return [Cell(experiment.size, task, system) for task in tasks for system in SYSTEMS]
+    return [RobertaCell(experiment.size, task, system) for task in tasks for system in SYSTEMS]
 
 
-class Tables345(TableRunner[Cell]):
+class Tables345(TableRunner[RobertaCell]):
     """The cells of Tables 3 to 5, or of a configuration of one's own."""
 
     script, table = "tables345.sh", "tables345"
     scores = ("*/*/seed-*/scores.json",)
 
-    def job(self, cell: Cell, seed: int) -> FineTuning:
+    def job(self, cell: RobertaCell, seed: int) -> FineTuning:
         args = self.args
         experiment = RobertaExperiment(args.config or args.configs / f"{cell.config}.yaml")
         donor = args.donor or (args.donors and args.donors / f"{cell.config}.pt")
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> None:
     every = paper_cells() if args.config is None else cells_of(RobertaExperiment(args.config))
     shared = [
-        Cell(size, stage, FLOATER)
+        RobertaCell(size, stage, FLOATER)
         for size in dict.fromkeys(cell.size for cell in every)
         for stage in (DONOR, "flow")
     ]

@@ -11,7 +11,7 @@ from fairseq_floater.experiments.commands import add_node_options, machines_of
 from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
-from fairseq_floater.experiments.roberta.protocol import Asked, FlowStage, Steps
+from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
 from fairseq_floater.experiments.roberta.stages import ROBERTA, RobertaExperiment
 from fairseq_floater.experiments.system import PLAIN, System, add_model_options, system_from_args
 
@@ -37,11 +37,11 @@ def asked_of(
     *,
     donor: Path | None,
     seed: int | None,
-) -> Asked:
+) -> RobertaRequest:
     """Return the request of a parsed command line."""
     preparation = {"--bpe-dir": args.bpe_dir, "--mirror": args.mirror}
     given = ((option, str(value)) for option, value in preparation.items() if value is not None)
-    return Asked(
+    return RobertaRequest(
         experiment,
         system,
         args.work,

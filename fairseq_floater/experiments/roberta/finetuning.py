@@ -8,7 +8,7 @@ from typing import Any
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
-from fairseq_floater.experiments.roberta.protocol import Asked, FlowStage, Steps
+from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
 from fairseq_floater.experiments.roberta.stages import system_name
 from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN
@@ -27,7 +27,7 @@ class FineTuning(Steps):
 
     script = "finetune.sh"
 
-    def __init__(self, asked: Asked, task: str, launcher: Launcher):
+    def __init__(self, asked: RobertaRequest, task: str, launcher: Launcher):
         asked.experiment.check_task(task)
         self.task, self.kind = task, TASKS[task]
         self.seed = asked.experiment.config.seed if asked.seed is None else asked.seed

@@ -26,7 +26,7 @@ DONOR = "donor"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RobertaRequest:
     """A request: one system of an experiment.
 
     Args:
@@ -73,7 +73,7 @@ class Asked:
 class Steps(Job):
     """The steps that the two kinds of run share: raw data, the data of masked LM, the donor."""
 
-    def __init__(self, asked: Asked, path: Path, title: str, launcher: Launcher):
+    def __init__(self, asked: RobertaRequest, path: Path, title: str, launcher: Launcher):
         super().__init__(path, f"{asked.experiment.size}, {title}", launcher)
         self.asked, self.experiment = asked, asked.experiment
 
@@ -177,7 +177,7 @@ class FlowStage(Steps):
 
     script = "pretrain_flow.sh"
 
-    def __init__(self, asked: Asked, launcher: Launcher):
+    def __init__(self, asked: RobertaRequest, launcher: Launcher):
         if asked.system.encoder == PLAIN:
             raise UsageError(
                 "`--encoder` must be of ours, but is roberta: its stage is the donor's."

@@ -23,7 +23,7 @@ from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics,
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.engines.rk4_hermite import (
-    Stage,
+    Rk4Stage,
     accumulate_coefficients,
     integrate_on_grid,
     rk4_stages,
@@ -105,7 +105,7 @@ class _TwoLayerAdams(torch.autograd.Function):
         )
 
         running = at_values[first]
-        stages: list[Stage] = rk4_stages(h, grid, range(first), values, first_slopes)
+        stages: list[Rk4Stage] = rk4_stages(h, grid, range(first), values, first_slopes)
         for k in reversed(range(first)):
             later = STARTING_STEPS - k  # the first of the steps after the start that uses slope k
             _add_combination(grad_slopes[k], at_values[k + 1 + later : k + 5], weights[later:])

@@ -102,7 +102,7 @@ class _TwoLayerFlow(torch.autograd.Function):
         total = [torch.zeros_like(c) for c in coefficients]
 
         # The last grid point has a slope but no step.
-        final = Stage(h, grid.times[-1:], values[-1:])
+        final = Rk4Stage(h, grid.times[-1:], values[-1:])
         running = grad_values[-1] + final.pull_back(0, grad_slopes[-1])
         final.accumulate(total)
 
@@ -118,7 +118,7 @@ class _TwoLayerFlow(torch.autograd.Function):
         return (running.reshape(grad.shape[1:]), None, *total)
 
 
-class Stage:
+class Rk4Stage:
     """Hold one RK4 stage of a run of steps: its inputs, and what flowed back through it so far.
 
     Shapes: ``t`` [S], ``x`` [S, R, C] for S steps; the stage's output is ``slope()`` [S, R, C].
@@ -162,20 +162,20 @@ def accumulate_coefficients(
 
 def rk4_stages(
     h: DynamicsCoefficients, grid: HermiteGrid, chunk: range, values: Tensor, slopes: Tensor
-) -> list[Stage]:
+) -> list[Rk4Stage]:
     """Recompute the four stages of the steps in ``chunk`` side by side from the grid values."""
     step = grid.step
     t = grid.times[chunk.start : chunk.stop]
     p, f1 = values[chunk.start : chunk.stop], slopes[chunk.start : chunk.stop]
-    first = Stage(h, t, p)
-    second = Stage(h, t + step / 2, p + step / 2 * f1)
-    third = Stage(h, t + step / 2, p + step / 2 * second.slope())
-    fourth = Stage(h, t + step, p + step * third.slope())
+    first = Rk4Stage(h, t, p)
+    second = Rk4Stage(h, t + step / 2, p + step / 2 * f1)
+    third = Rk4Stage(h, t + step / 2, p + step / 2 * second.slope())
+    fourth = Rk4Stage(h, t + step, p + step * third.slope())
     return [first, second, third, fourth]
 
 
 def rk4_step_back(
-    stages: list[Stage],
+    stages: list[Rk4Stage],
     s: int,
     step: float,
     running: Tensor,

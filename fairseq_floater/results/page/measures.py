@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairseq_floater.results.page.logs import RunLog
-from fairseq_floater.results.page.work import System, Work
+from fairseq_floater.results.page.work import ScoredSystem, Work
 
 # Keys of a comparison, the strictest first, and what each p-value accounts for.
 P_VALUES = {
@@ -63,7 +63,7 @@ class Column(NamedTuple):
     lower_first: bool = False
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell: the value that sorts it, its text, its interval, rank and mark, and words on the mark."""
 
     value: float | None
@@ -84,7 +84,7 @@ class Table:
     title: str
     unit: str
     columns: list[Column]
-    rows: list[tuple[int, list[Cell]]] = field(default_factory=list)
+    rows: list[tuple[int, list[TableCell]]] = field(default_factory=list)
     rule: str = ""
 
 
@@ -130,13 +130,13 @@ def _cell(
     measure: Measure,
     found: dict[str, Any] | None,
     others: Iterable[dict[str, Any] | None],
-    system: System,
+    system: ScoredSystem,
     group: str,
     baseline: str | None,
-) -> Cell:
+) -> TableCell:
     """Return one system's cell in one group; ``others`` are all systems' there, for the rank."""
     if found is None:
-        return Cell(None, "-")
+        return TableCell(None, "-")
     value, digits = found["value"], measure.digits
     text = f"{value:.{digits}f}"
     if found.get("spread") is not None:
@@ -149,7 +149,7 @@ def _cell(
         sign = 1 if measure.lower_wins else -1
         rank = 1 + sum(sign * other["value"] < sign * value for other in others if other)
     gain = system.scores[group].get(measure.gain) if system.name != baseline else None
-    return Cell(value, text, interval, rank, *_judged(gain, measure))
+    return TableCell(value, text, interval, rank, *_judged(gain, measure))
 
 
 def _judged(gain: dict[str, Any] | None, measure: Measure) -> tuple[str, str]:
@@ -193,13 +193,14 @@ def cost_table(work: Work, logs: Sequence[dict[str, RunLog]]) -> Table:
     for number, costs in enumerate(found):
         values = [costs.get(key) for key in used]
         cells = [
-            Cell(v, "-" if v is None else f"{v:,.{int(v < 100 and v % 1 > 0)}f}") for v in values
+            TableCell(v, "-" if v is None else f"{v:,.{int(v < 100 and v % 1 > 0)}f}")
+            for v in values
         ]
         table.rows.append((number, cells))
     return table
 
 
-def _costs(system: System, logs: dict[str, RunLog]) -> dict[str, float]:
+def _costs(system: ScoredSystem, logs: dict[str, RunLog]) -> dict[str, float]:
     found: dict[str, list[float | None]] = {
         key: [run.average.get(key) for run in system.runs.values()]
         for key in ("parameters", "position_parameters", "training_seconds")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.results.page.work import System
+from fairseq_floater.results.page.work import ScoredSystem
 from fairseq_floater.results.position_figure import plot_positions
 
 _QUALITY = 80
@@ -24,7 +24,7 @@ class Picture(NamedTuple):
     warnings: list[str]
 
 
-def position_picture(system: System, data: Path) -> Picture | None:
+def position_picture(system: ScoredSystem, data: Path) -> Picture | None:
     """Draw Figure 3 of the average of a system's first seed; None where no checkpoint is left.
 
     Args:

@@ -19,7 +19,7 @@ LENGTHS, WHOLE = "s2l.json", "compare.json"
 
 
 @dataclass
-class System:
+class ScoredSystem:
     """A system: its runs by seed, and its scores by the name of the group."""
 
     name: str
@@ -47,7 +47,7 @@ class Work:
     """What the folder of a comparison holds; ``facts`` tell how it was scored."""
 
     folder: Path
-    systems: list[System]
+    systems: list[ScoredSystem]
     groups: list[Group]
     baseline: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
     seeds = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
     systems = []
     for name, label in report["labels"].items():
-        system = System(name, label)
+        system = ScoredSystem(name, label)
         for seed in seeds:
             if RunFolder(seed / name).read().get("state") == "done":
                 number = seed.name.removeprefix("seed-")
@@ -120,7 +120,7 @@ def _test_sets(folder: Path) -> Work:
     systems, sizes, signatures = [], {}, set()
     for run in results.runs:
         seed = run.seed or "1"
-        system = System(run.name, run.name, {seed: run}, {seed: folder / run.name})
+        system = ScoredSystem(run.name, run.name, {seed: run}, {seed: folder / run.name})
         for test, score in run.scores.items():
             system.scores[test] = _as_bin(score)
             sizes[test] = score["sentences"]

@@ -18,7 +18,7 @@ SYMBOLS = 4
 
 
 @dataclass(frozen=True)
-class Passage:
+class EncodedPassage:
     """A passage: its text, its subwords, and the characters ``text[start:end]`` of each."""
 
     text: str
@@ -28,11 +28,11 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Question:
+class EncodedQuestion:
     """A question about a passage, and its answers: first and last subword of the passage."""
 
     id: str
-    passage: Passage
+    passage: EncodedPassage
     tokens: np.ndarray
     answers: list[list[int]]
 
@@ -45,7 +45,7 @@ class WindowSizes(NamedTuple):
     stride: int
 
 
-def read_questions(path: Path, dictionary: Dictionary) -> list[Question]:
+def read_questions(path: Path, dictionary: Dictionary) -> list[EncodedQuestion]:
     """Read a split of prepared SQuAD (``floater squad prepare``)."""
 
     def encoded(subwords: str) -> np.ndarray:
@@ -57,10 +57,10 @@ def read_questions(path: Path, dictionary: Dictionary) -> list[Question]:
     with path.open(encoding="utf-8") as file:
         for entry in map(json.loads, file):
             tokens = encoded(entry["subwords"])
-            passage = Passage(entry["passage"], tokens, entry["starts"], entry["ends"])
+            passage = EncodedPassage(entry["passage"], tokens, entry["starts"], entry["ends"])
             for item in entry["questions"]:
                 asked = encoded(item["subwords"])
-                questions.append(Question(item["id"], passage, asked, item["answers"]))
+                questions.append(EncodedQuestion(item["id"], passage, asked, item["answers"]))
     return questions
 
 
@@ -76,7 +76,7 @@ class QuestionWindows(FairseqDataset):
 
     def __init__(
         self,
-        questions: list[Question],
+        questions: list[EncodedQuestion],
         dictionary: Dictionary,
         sizes: WindowSizes,
         seed: int | None = None,

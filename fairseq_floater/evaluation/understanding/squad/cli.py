@@ -8,7 +8,7 @@ from typing import Any
 from fairseq_floater.data.understanding import squad as preparation
 from fairseq_floater.data.understanding.binarise import Vocabulary
 from fairseq_floater.data.understanding.cli import add_subword_options
-from fairseq_floater.data.understanding.folder import Prepared
+from fairseq_floater.data.understanding.folder import PreparedFolder
 from fairseq_floater.evaluation.understanding.squad import score as scoring
 from fairseq_floater.verbs import VERBS, add_verb
 
@@ -51,7 +51,7 @@ def _prepare(
     bpe_dir: Path | None,
     dictionary: Path | None,
     **options: Any,
-) -> Prepared:
+) -> PreparedFolder:
     vocabulary = Vocabulary.chosen(like, bpe, bpe_dir, dictionary)
     return preparation.prepare(raw, out, vocabulary, **options)
 
