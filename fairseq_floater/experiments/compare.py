@@ -41,7 +41,7 @@ def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
     if experiment.config.comparison is not None:
         return experiment.config.comparison
     found = Comparison([_CONTROL + " --scratch" * (start == "scratch")])
-    found.baseline = found.listed()[0].run.name
+    found.baseline = found.listed()[0].system.name
     return found
 
 
@@ -71,10 +71,10 @@ def systems_of(
     from fairseq_floater.experiments.forms import forms_of, with_stretched, within_training
 
     if encoders is not None:
-        found = [system for system in found if system.run.name == section.baseline]
-        from_scratch = start != "donor" if start or not found else found[0].run.scratch
+        found = [entry for entry in found if entry.system.name == section.baseline]
+        from_scratch = start != "donor" if start or not found else found[0].system.scratch
         forms = forms_of(encoders, scratch=from_scratch)
-        found += [form for form in forms if form.run.name != section.baseline]
+        found += [form for form in forms if form.system.name != section.baseline]
     if stretch is not None:
         found = with_stretched(found, stretch)
     if encoders is None or experiment.config.s2l is None:

@@ -48,11 +48,11 @@ Split   {work}/split: counts and overlap in split.json, the origin of each test 
 class SystemCell(cells.Cell):
     """A system of the comparison."""
 
-    system: ListedSystem
+    entry: ListedSystem
 
     @property
     def name(self) -> str:
-        return self.system.run.name
+        return self.entry.system.name
 
     def folder(self, work: Path, seed: int) -> Path:
         return work / f"seed-{seed}" / self.name
@@ -82,7 +82,7 @@ class SystemComparison(TableRunner[SystemCell]):
         super().__init__(args, launcher)
         self.experiment, self.every, self.chosen = experiment, every, every
         self.baseline = baseline
-        if args.donor is not None and any(c.system.run.stage == "donor" for c in every):
+        if args.donor is not None and any(c.entry.system.stage == "donor" for c in every):
             raise UsageError(
                 f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
                 "seed; leave one of the two out."
@@ -113,7 +113,7 @@ class SystemComparison(TableRunner[SystemCell]):
         work = self.args.work
         run = RunRequest(
             self.experiment,
-            cell.system.run,
+            cell.entry.system,
             work / f"seed-{seed}",
             data=work / "data",
             donor=self.args.donor,
@@ -129,7 +129,7 @@ class SystemComparison(TableRunner[SystemCell]):
         """Return how far each system is under each seed, donors first, and the time left."""
         self.chosen = cells
         donors = {}
-        if any(cell.system.run.stage == "finetune" for cell in cells):
+        if any(cell.entry.system.stage == "finetune" for cell in cells):
             for seed in self.args.seeds:
                 folder = self.args.donor or self.args.work / f"seed-{seed}" / PLAIN
                 donors[folder] = f"{PLAIN} seed {seed}" if self.args.donor is None else PLAIN
@@ -209,9 +209,9 @@ class LengthComparison(SystemComparison):
 
     def _files(self, cell: SystemCell) -> Iterator[str]:
         """Yield the options that name a system's results under every seed, and its warm start's."""
-        found = [("", cell.system.label, "")]
-        if self.experiment.s2l.before and cell.system.run.stage == "finetune":
-            found.insert(0, (UNTRAINED, f"{cell.system.label}, before", BEFORE))
+        found = [("", cell.entry.label, "")]
+        if self.experiment.s2l.before and cell.entry.system.stage == "finetune":
+            found.insert(0, (UNTRAINED, f"{cell.entry.label}, before", BEFORE))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
@@ -245,7 +245,7 @@ class WholeSetComparison(SystemComparison):
     def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
         words = ["compare", self.args.work / "data", "--tests", *self.experiment.config.data.tests]
         for cell in cells:
-            words += ["--label", f"{cell.name}={cell.system.label}"]
+            words += ["--label", f"{cell.name}={cell.entry.label}"]
             for folder in self.whole(cell):
                 words += ["--run", f"{cell.name}={folder}"]
         return words

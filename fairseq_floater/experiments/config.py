@@ -36,7 +36,7 @@ AVERAGE_OF = ("epochs", "updates")
 class ListedSystem(NamedTuple):
     """One system of a comparison: its run, the options it was given in, and its name in tables."""
 
-    run: System
+    system: System
     options: str
     label: str
 
@@ -197,7 +197,7 @@ def _check_systems(path: Path, name: str, section: Comparison) -> None:
         found = section.listed()
     except UsageError as error:
         raise ConfigError(f"{where}: {error}") from None
-    names, labels = [system.run.name for system in found], [system.label for system in found]
+    names, labels = [entry.system.name for entry in found], [entry.label for entry in found]
     if len(set(names)) < len(names):
         raise ConfigError(f"{where} names {names} one of them twice.")
     if double := next((label for label in labels if labels.count(label) > 1), None):

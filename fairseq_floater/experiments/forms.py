@@ -46,14 +46,14 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
         Stretching.read(stretch)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    known, found = {system.run.name for system in systems}, []
-    for system in systems:
-        found.append(system)
-        if system.run.encoder == PLAIN or "--position-stretch" in system.run.options:
+    known, found = {entry.system.name for entry in systems}, []
+    for entry in systems:
+        found.append(entry)
+        if entry.system.encoder == PLAIN or "--position-stretch" in entry.system.options:
             continue
-        options = (*system.run.options, "--position-stretch", stretch)
-        twin = listed(replace(system.run, options=options))
-        if twin.run.name not in known and is_accepted(twin.run):
+        options = (*entry.system.options, "--position-stretch", stretch)
+        twin = listed(replace(entry.system, options=options))
+        if twin.system.name not in known and is_accepted(twin.system):
             found.append(twin)
     return found
 
@@ -65,20 +65,20 @@ def within_training(systems: Sequence[ListedSystem], section: ShortToLong) -> li
     as the configuration has it.
     """
     return [
-        system if system.run.name == section.baseline else _within(system, section.threshold)
-        for system in systems
+        entry if entry.system.name == section.baseline else _within(entry, section.threshold)
+        for entry in systems
     ]
 
 
-def _within(system: ListedSystem, longest: int) -> ListedSystem:
+def _within(entry: ListedSystem, longest: int) -> ListedSystem:
     from fairseq_floater.position_encoders import trained_limit
 
-    limit = trained_limit(_complete(system.run), longest)
+    limit = trained_limit(_complete(entry.system), longest)
     if limit is None:
-        return system
+        return entry
     option, _, furthest = limit
-    near = replace(system.run, options=(*system.run.options, option, str(furthest)))
-    return listed(near) if is_accepted(near) else system
+    near = replace(entry.system, options=(*entry.system.options, option, str(furthest)))
+    return listed(near) if is_accepted(near) else entry
 
 
 def listed(system: System) -> ListedSystem:

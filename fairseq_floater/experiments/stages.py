@@ -37,7 +37,7 @@ class Experiment:
     def arguments(
         self,
         stage: str,
-        run: System,
+        system: System,
         *,
         data: str = "data/bin",
         work: str = "work",
@@ -45,19 +45,19 @@ class Experiment:
         seed: int | None = None,
         donor: str | None = None,
     ) -> list[str]:
-        """Return the arguments of ``stage`` for ``run``.
+        """Return the arguments of ``stage`` for ``system``.
 
         Args:
             stage: one of :data:`STAGES`.
             data: binarised data.
-            work: the experiment's folder; the run's own is ``work/<run.name>``.
+            work: the experiment's folder; the run's own is ``work/<system.name>``.
             machines: what it runs on.
             seed: of training; None for the file's.
             donor: the folder of the donor, shared by several seeds and trained with the file's;
                 None for ``work/plain``.
         """
         if stage == "settings":
-            settings = self.settings(run, machines, seed)
+            settings = self.settings(system, machines, seed)
             return [f"{key}={value}" for key, value in settings.items()]
         if stage == "numbers":
             return self._numbers()
@@ -65,31 +65,31 @@ class Experiment:
             return self._split()
         if stage == "systems":
             found = self.comparison.listed()
-            return [f"{system.run.name}\t{system.label}\t{system.options}" for system in found]
+            return [f"{one.system.name}\t{one.label}\t{one.options}" for one in found]
         if stage == "prepare":
             return self._prepare(work)
         if stage == "warm-start":
-            return ["--arch", self.arch(run), "--data", place(data), *run.model_options()]
+            return ["--arch", self.arch(system), "--data", place(data), *system.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
-        if run.encoder == PLAIN and run.options:
+        if system.encoder == PLAIN and system.options:
             raise UsageError(
                 f"`--encoder {PLAIN}` takes no options after `--`: it is the donor of all others. "
                 f"Change {self.path}, or use `--encoder sinusoidal --blocks input --scratch`."
             )
-        run = System(PLAIN) if stage == "donor" else run
-        folder = Path(work) / run.name
+        system = System(PLAIN) if stage == "donor" else system
+        folder = Path(work) / system.name
         if stage == "donor" and donor is not None:
             folder, seed = Path(donor), None
         return [
-            *(place(data), *self._task(), "--arch", self.arch(run), *run.model_options()),
-            *self._training(stage, run, machines),
+            *(place(data), *self._task(), "--arch", self.arch(system), *system.model_options()),
+            *self._training(stage, system, machines),
             *("--save-dir", place(folder / "checkpoints")),
             *("--seed", str(self.config.seed if seed is None else seed)),
             *(["--finetune-from-model", place(folder / "warm_start.pt")] * (stage == "finetune")),
         ]
 
-    def _training(self, stage: str, run: System, machines: Machines) -> list[str]:
+    def _training(self, stage: str, system: System, machines: Machines) -> list[str]:
         """Return shape, optimisation and the stage's own options; training on halves the rate (B.2)."""
         limits = self.config.budget.of(stage)
         if limits is None:
@@ -97,16 +97,16 @@ class Experiment:
         options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
         if stage == "finetune":
             options["lr"] = options["lr"] / 2
-        options = left_by(run, options | limits)
+        options = left_by(system, options | limits)
         options["max-tokens"] = self.config.budget.max_tokens
         options["update-freq"] = self.tokens_per_update(machines.world)[0]
         for name in ("arch", "average-of"):
             options.pop(name, None)
         return as_words(options) + machines.training_options()
 
-    def check_average(self, run: System) -> None:
+    def check_average(self, system: System) -> None:
         """Raise ConfigError where a run's training leaves fewer epochs than its average is made of."""
-        budget, limits = self.config.budget, self.config.budget.of(run.stage) or {}
+        budget, limits = self.config.budget, self.config.budget.of(system.stage) or {}
         if limits.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
             return
         options = {**self.config.optimisation, **limits}
@@ -114,14 +114,14 @@ class Experiment:
             epochs = options.get(key)
             if isinstance(epochs, int) and 0 < epochs < budget.average:
                 raise ConfigError(
-                    f"{self.path}: `{key}` of {run.stage} must be at least `budget: average`, "
+                    f"{self.path}: `{key}` of {system.stage} must be at least `budget: average`, "
                     f"{budget.average}, but is {epochs}."
                 )
 
-    def arch(self, run: System) -> str:
+    def arch(self, system: System) -> str:
         """Return fairseq's name of the architecture, or ours of the same shape."""
         plain = str(self.config.shape["arch"])
-        return plain if run.encoder == PLAIN else f"floater_{plain}"
+        return plain if system.encoder == PLAIN else f"floater_{plain}"
 
     def tokens_per_update(self, processes: int) -> tuple[int, int]:
         """Return the ``--update-freq`` that keeps the configured tokens an update, and those in force."""
@@ -156,12 +156,12 @@ class Experiment:
         return ["--remove-bpe", "subword_nmt", "--tokenizer", "moses"]
 
     def settings(
-        self, run: System, machines: Machines = ONE_CPU, seed: int | None = None
+        self, system: System, machines: Machines = ONE_CPU, seed: int | None = None
     ) -> dict[str, str]:
         """Return what runs and tables need to know besides arguments."""
         frequency, tokens = self.tokens_per_update(machines.world)
         data, budget, generation = self.config.data, self.config.budget, self.config.generation
-        limits = budget.of(run.stage) or {}
+        limits = budget.of(system.stage) or {}
         found = {
             "arch": self.arch(System(PLAIN)),
             "seed": self.config.seed if seed is None else seed,
@@ -183,7 +183,7 @@ class Experiment:
             "max_len_b": generation.get("max-len-b", 200),
             "baseline": (self.config.comparison and self.config.comparison.baseline) or "",
         }
-        return {**run.settings(), **{key: str(value) for key, value in found.items()}}
+        return {**system.settings(), **{key: str(value) for key, value in found.items()}}
 
     def _prepare(self, work: str) -> list[str]:
         options = _own_options(self.config.data, "numbers", "tests", "wmt14")

@@ -48,13 +48,13 @@ class Table2Cell(cells.Cell):
         return f"wmt14_{self.source}_{self.target}_{self.size}"
 
     @property
-    def run(self) -> System:
+    def system(self) -> System:
         return System(self.encoder, self.blocks)
 
     def folder(self, work: Path, seed: int) -> Path:
         """Return where its run lies."""
         column = work / self.config
-        return column / PLAIN if self.shared else column / f"seed-{seed}" / self.run.name
+        return column / PLAIN if self.shared else column / f"seed-{seed}" / self.system.name
 
 
 def all_cells(*, donors: bool = False) -> list[Table2Cell]:
@@ -73,7 +73,7 @@ class Table2(TableRunner[Table2Cell]):
         args, column = self.args, self.args.work / cell.config
         run = RunRequest(
             Experiment(args.configs / f"{cell.config}.yaml"),
-            cell.run,
+            cell.system,
             column / f"seed-{seed}",
             data=args.work / "data" / f"{cell.source}-{cell.target}",
             donor=column / PLAIN,

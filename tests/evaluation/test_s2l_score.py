@@ -285,7 +285,7 @@ def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, sys
 
 def test_the_table_is_narrow_and_the_json_is_whole():
     section = Experiment(ROOT / "configs" / "numbers_s2l.yaml").s2l
-    labels = {system.run.name: system.label for system in section.listed()}
+    labels = {entry.system.name: entry.label for entry in section.listed()}
     report = S2LScores("split", labels, section.baseline, "nrefs:1", "tokens", 1000, 1, (2, 20))
     bleu, loss = (
         Measure(34.56, (30.1, 39.9), [33, 36], None),

@@ -42,26 +42,26 @@ SINUSOID, ROPE, T5 = (
 
 def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
     forms = forms_of(tuple(ENCODERS), scratch=True)
-    assert {system.run.encoder for system in forms} == set(ENCODERS)
+    assert {entry.system.encoder for entry in forms} == set(ENCODERS)
     experiment = Experiment(CONFIG)
-    for system in forms:
-        words = experiment.arguments("scratch", system.run, work=str(tmp_path))
+    for entry in forms:
+        words = experiment.arguments("scratch", entry.system, work=str(tmp_path))
         args = options.parse_args_and_arch(options.get_training_parser(), words)
-        assert args.position_encoder == system.run.encoder
+        assert args.position_encoder == entry.system.encoder
 
 
 @pytest.mark.parametrize("start", ["scratch", "donor"])
 def test_forms_have_names_labels_and_options_of_their_own(start):
     forms = with_stretched(forms_of(tuple(ENCODERS), scratch=start == "scratch"), STRETCH)
     for distinct in ("name", "label"):
-        assert len({getattr(system.run, distinct) for system in forms}) == len(forms)
-    for system in forms:
-        assert system_from_words(system.options) == system.run
-        assert system.run.scratch == (start == "scratch")
+        assert len({getattr(entry.system, distinct) for entry in forms}) == len(forms)
+    for entry in forms:
+        assert system_from_words(entry.options) == entry.system
+        assert entry.system.scratch == (start == "scratch")
 
 
 def test_forms_differ_in_nothing_but_the_encoder():
-    forms = {system.run.name: system.run for system in forms_of(tuple(ENCODERS), scratch=True)}
+    forms = {entry.system.name: entry.system for entry in forms_of(tuple(ENCODERS), scratch=True)}
     # Fairseq's own Transformer keeps its sinusoid; underneath other signals nothing stands.
     assert {name for name, run in forms.items() if run.joins_base and run.base} == set()
     assert forms[SINUSOID].base and not forms["sinusoidal-all-hidden-scratch-nobase"].base
@@ -76,7 +76,7 @@ def test_no_vector_is_for_a_distance_that_training_does_not_have():
         start="scratch",
         stretch=STRETCH,
     )
-    near = {s.run.name for s in chosen}
+    near = {s.system.name for s in chosen}
     assert {T5, "shaw-all-attention-scratch"} < near
     # Stretched by 2.5 training has distances of 2.5 * 23.
     assert (
@@ -87,11 +87,11 @@ def test_no_vector_is_for_a_distance_that_training_does_not_have():
 
 def test_a_stretched_twin_follows_each_system_that_takes_it():
     forms = forms_of(tuple(ENCODERS), scratch=True)
-    stretched = {s.run.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
+    stretched = {s.system.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
     assert stretched == {name for name, cls in POSITION_ENCODERS.items() if cls.continuous}
     # A system that is listed already, and one whose base would stay in place, get no twin.
     listed = Experiment(CONFIG).s2l.listed()
-    names = [system.run.name for system in with_stretched(listed, STRETCH)]
+    names = [entry.system.name for entry in with_stretched(listed, STRETCH)]
     assert len(set(names)) == len(names)
     assert f"{SINUSOID}-position-stretch_0.5_2.5" not in names
     for wrong in ("2", "0:1"):
@@ -103,8 +103,8 @@ def test_a_stretched_twin_follows_each_system_that_takes_it():
 
 def test_the_baseline_is_always_compared():
     chosen = partial(systems_of, Experiment(CONFIG), start="scratch", stretch=None)
-    assert [s.run.name for s in chosen(encoders=("t5", "rope"))] == [SINUSOID, T5, ROPE]
-    names = [s.run.name for s in chosen(encoders=("sinusoidal",))]
+    assert [s.system.name for s in chosen(encoders=("t5", "rope"))] == [SINUSOID, T5, ROPE]
+    names = [s.system.name for s in chosen(encoders=("sinusoidal",))]
     assert names == [SINUSOID, "sinusoidal-all-hidden-scratch-nobase"]
     assert chosen(encoders=None) == Experiment(CONFIG).s2l.listed()
 
@@ -340,8 +340,8 @@ def test_a_configuration_without_systems_needs_encoders():
     chosen = partial(systems_of, experiment, stretch=None)
     with pytest.raises(UsageError, match="lists no systems"):
         chosen(encoders=None)
-    assert [s.run.name for s in chosen(encoders=("rope",))] == [CONTROL, "rope-all-attention"]
-    names = [s.run.name for s in chosen(encoders=("rope",), start="scratch")]
+    assert [s.system.name for s in chosen(encoders=("rope",))] == [CONTROL, "rope-all-attention"]
+    names = [s.system.name for s in chosen(encoders=("rope",), start="scratch")]
     assert names == [SINUSOID, ROPE]
     assert section_of(experiment, "scratch").baseline == SINUSOID
 
@@ -350,5 +350,5 @@ def test_the_rows_of_table_2_are_listed_for_own_text():
     rows = {(blocks, encoder) for blocks, encoder in TABLE_2}
     for name in ("text_tiny", "text_base", "numbers_en_de"):
         listed = systems_of(Experiment(ROOT / "configs" / f"{name}.yaml"), encoders=None)
-        assert {(s.run.blocks, s.run.encoder) for s in listed} == rows
-        assert not any(s.run.scratch for s in listed)
+        assert {(s.system.blocks, s.system.encoder) for s in listed} == rows
+        assert not any(s.system.scratch for s in listed)

@@ -108,7 +108,7 @@ def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
     big = cell.size == "big"
     for processes, frequency in ((1, 8), (8, 1), (4, 2)):
         words = experiment.arguments(
-            "finetune", cell.run, work=str(tmp_path), machines=Machines(processes)
+            "finetune", cell.system, work=str(tmp_path), machines=Machines(processes)
         )
         args = parsed("train", words)
         assert args.update_freq == [frequency]
@@ -119,12 +119,12 @@ def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
     assert args.encoder_embed_dim == (1024 if big else 512)
     assert args.dropout == (0.3 if cell.config == "wmt14_en_de_big" else 0.1)
     assert args.fp16 and args.share_all_embeddings
-    donor = parsed("train", experiment.arguments("donor", cell.run, work=str(tmp_path)))
+    donor = parsed("train", experiment.arguments("donor", cell.system, work=str(tmp_path)))
     assert args.lr == [donor.lr[0] / 2]
     assert donor.lr == [0.0005 if big else 0.0007]
     assert (donor.max_epoch, args.max_epoch) == (30, 10 if cell.target == "de" else 1)
     assert not donor.fp16  # on a CPU
-    search = parsed("generate", experiment.arguments("generate", cell.run))
+    search = parsed("generate", experiment.arguments("generate", cell.system))
     assert (search.beam, search.lenpen, search.post_process) == (4, 0.6, "subword_nmt")
     assert (search.tokenizer, search.required_batch_size_multiple) == ("moses", 1)
 
