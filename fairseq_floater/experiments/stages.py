@@ -171,11 +171,8 @@ class Experiment:
             "bpe": self.bpe,
             "wmt14": data.wmt14 or "",
             "vocab": data.vocab,
-            "torchrun": "yes" if machines.torchrun else "no",
             "processes": machines,
-            "world": machines.world,
             "configured_tokens": budget.tokens_per_update,
-            "tests": " ".join(data.tests),
             "update_frequency": frequency,
             "tokens_per_update": tokens,
             # fairseq's own defaults where the file is silent.

@@ -110,6 +110,8 @@ class PositionEncoder(KeptTable):
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
+    #: fairseq's scalar quantisation noise finds its weights, which it looks for by their names.
+    takes_scalar_noise: ClassVar[bool] = True
     #: Variants that a comparison of all encoders runs: the words after protocol.sh's `--encoder NAME`.
     forms: ClassVar[tuple[str, ...]] = ("",)
 

@@ -79,6 +79,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
     acts_on = "q, k, v"
     inductive = True
     data_driven = True
+    takes_scalar_noise = False
     parameter_efficient = True
     continuous = True
     range_advice = ADVICE

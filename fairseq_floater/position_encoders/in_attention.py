@@ -119,15 +119,15 @@ class AttentionPositions(PositionEncoder):
         }
         return tuple(name for name, is_paid in found.items() if is_paid)
 
-    @abstractmethod
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        """Return the tensors of each block, as its part's hooks expect them.
+        """Return the tensors of each block, as its part's hooks expect them; none unless overridden.
 
         Args:
             at: where queries and keys stand.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
         """
+        return [()] * len(blocks)
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
         """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
@@ -155,9 +155,6 @@ class WithoutTable(AttentionPositions):
 
     tabulated = False
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        return [()] * len(blocks)
-
 
 class DistanceBias(AttentionPositions):
     """Add to the logits a number for each head and distance, the same in all blocks.
@@ -175,9 +172,6 @@ class DistanceBias(AttentionPositions):
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         sides = self.signed_distances(num_rows, rows_per_token).float().unbind(1)
         return torch.stack([self.biases(side) for side in sides], dim=1)  # [N, sides, H]
-
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        return [()] * len(blocks)
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         return self.gathered(self(at.num_rows, blocks, dtype, at.rows_per_token), at)

@@ -135,7 +135,7 @@ def _refuse_unsupported(args: Any) -> None:
                 "has no place for positions."
             )
     noise = getattr(args, "quant_noise_scalar", 0)
-    if noise and args.position_encoder in ("floater", "token-rnn"):
+    if noise and not position_encoders.POSITION_ENCODERS[args.position_encoder].takes_scalar_noise:
         raise ValueError(
             f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
             f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
