@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import TINY, save_donor, save_model
 
-from fairseq_floater.checkpoints.averaging import average
+from fairseq_floater.checkpoints.averaging import AverageReport, average
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     RefusedError,
@@ -153,3 +153,12 @@ def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
     last.write_bytes(b"half")
     assert "starting over" in repair_last(folder)
     assert not last.exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "1 checkpoint (last 1)"), (5, "5 checkpoints (last 5)")]
+)
+def test_one_checkpoint_is_no_plural(count, words):
+    record = {"path": "checkpoint1.pt", "num_updates": 9, "sha256": 64 * "0"}
+    report = AverageReport("average.pt", f"last {count}", count * [record], 1, 0, None)
+    assert report.format_text().startswith(f"averaged {words}:")

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.experiments.run_folder import RunFolder, check_data, is_locked, try_lock
+from fairseq_floater.experiments.run_folder import (
+    RunFolder,
+    check_data,
+    is_locked,
+    try_lock,
+    write_validation,
+)
 from fairseq_floater.records import ReportError
 
 
@@ -171,3 +177,13 @@ def test_data_are_what_the_configuration_describes(tmp_path):
     ):
         with pytest.raises(ReportError, match=message):
             check_data(data(tmp_path, **changes), SETTINGS, rehearsal=False)
+
+
+def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
+    log, out = tmp_path / "before.log", tmp_path / "before.json"
+    log.write_text("x | INFO | valid |  | valid on 'valid' subset | loss 3.25 | ppl 9.5 | bsz 12\n")
+    write_validation(log, out)
+    assert json.loads(out.read_text()) == {"subset": "valid", "loss": 3.25, "ppl": 9.5, "bsz": 12.0}
+    log.write_text("nothing\n")
+    with pytest.raises(ReportError, match="holds no line"):
+        write_validation(log, out)

@@ -1,34 +1,18 @@
 """Configurations, the arguments made from them, and the command line around them."""
 
-import json
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
 from fairseq import options
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from helpers import VOCABULARY, build, every_case
-from roberta_models import roberta
+from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_floater.checkpoints.averaging import AverageReport
-from fairseq_floater.checkpoints.reading import position_parameters
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments import info
 from fairseq_floater.experiments.hardware import Machines
-from fairseq_floater.experiments.info import COSTS, added_parameters, costs
-from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
-from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
-from fairseq_floater.position_encoders import in_attention
-from fairseq_floater.position_encoders.registry import ENCODERS
-from fairseq_floater.records import ReportError
-from fairseq_floater.results.table import collect as collect_results
-from fairseq_floater.results.table import plot_scores
-from fairseq_floater.transformer.shapes import ARCHITECTURES, SIZES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROBERTA = {*(ROOT / "configs").glob("roberta_*.yaml")}  # of experiments/roberta
@@ -339,172 +323,3 @@ def test_bad_usage_exits_with_2(words):
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
-
-
-def test_parameters_are_the_papers():
-    counts = added_parameters("floater_transformer", "floater", "all")
-    dynamics = sum(n for name, n in counts.items() if "dynamics" in name)
-    assert dynamics == 3 * 526_336 == 1_579_008
-    starts = sum(n for name, n in counts.items() if name.endswith(".values"))
-    assert starts == (18 + 24 + 12) * 512
-    learned = added_parameters("floater_transformer", "learned", "all")
-    assert sum(learned.values()) == 12 * 1024 * 512
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_sizes_are_fairseqs(arch):
-    args = Namespace()
-    ARCH_CONFIG_REGISTRY[arch](args)
-    size = SIZES[ARCHITECTURES[arch]]
-    for side in ("encoder", "decoder"):
-        shape = ("embed_dim", "layers", "attention_heads")
-        assert tuple(getattr(args, f"{side}_{word}") for word in shape) == size
-
-
-@every_case
-def test_added_parameters_are_those_of_the_model(encoder, blocks, target, monkeypatch):
-    monkeypatch.setattr(info, "VOCABULARY", VOCABULARY)
-    model = build(encoder, blocks, target)
-    found = position_parameters(dict(model.named_parameters()))
-    options = {"position_target": target}
-    assert added_parameters("floater_transformer_tiny", encoder, blocks, **options) == found
-
-
-@every_case
-def test_added_parameters_are_those_of_a_roberta(encoder, blocks, target, monkeypatch):
-    monkeypatch.setattr(info, "ROBERTA_VOCABULARY", VOCABULARY)
-    model = roberta(encoder, blocks, target, max_positions=512)
-    found = position_parameters(dict(model.named_parameters()))
-    options = {"position_target": target}
-    assert added_parameters("floater_roberta_tiny", encoder, blocks, **options) == found
-
-
-def test_the_papers_flows_of_roberta():
-    """RoBERTa base and large: one h, and p(0) of q, k and v of each block."""
-    for arch, channels, blocks, dynamics in (
-        ("base", 768, 12, 1_182_720),
-        ("large", 1024, 24, 2_101_248),
-    ):
-        counts = added_parameters(f"floater_roberta_{arch}", "floater", "all")
-        starts = sum(n for name, n in counts.items() if name.endswith(".values"))
-        assert (sum(counts.values()) - starts, starts) == (dynamics, 3 * blocks * channels)
-
-
-def test_info_prints_table_1(capsys):
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    flow = "1,583,616 | 1,606,656 | elementwise |"
-    assert f"| `floater` | absolute | q, k, v | yes | yes | yes | 526,336 | {flow}" in out
-    assert "| `sinusoidal` | absolute | input of blocks | yes | no | yes |" in out
-    assert "| `learned` | absolute | input of blocks | no | yes | no |" in out
-    assert "| `rope` | relative | queries, keys | yes | no | yes | 0 | 0 | 0 | elementwise |" in out
-    assert "| `t5` | relative | logits | yes | yes | yes | 256 | 512 | 512 | mask |" in out
-    assert "| `none` | - | - | yes | no | yes | 0 | 0 | 0 | - | - |" in out
-    assert r"m_h \|i - j\| |" in out
-    assert main(["info", "--arch", "bert"]) == 1
-    assert "floater_transformer_tiny" in capsys.readouterr().err
-
-
-def test_costs_are_read_off_what_an_encoder_overrides(monkeypatch):
-    arch = "floater_transformer_tiny"
-    assert {cost for name in ENCODERS for cost in costs(arch, name)} <= set(COSTS)
-
-    class ReadingPart(in_attention.AttentionPart):
-        needs_weights = True
-
-        def bias(self, q, k, tables):
-            raise AssertionError("costs are read off the classes")
-
-    from fairseq_floater.position_encoders.t5 import T5Positions
-
-    monkeypatch.setattr(T5Positions, "build_block", lambda self, i: ReadingPart(i, self.spec))
-    assert costs(arch, "t5") == ["mask", "weights"]
-    monkeypatch.setattr(T5Positions, "logit_bias", in_attention.AttentionPositions.logit_bias)
-    assert costs(arch, "t5") == ["mask", "weights"]
-    monkeypatch.setattr(ReadingPart, "bias", in_attention.AttentionPart.bias)
-    assert costs(arch, "t5") == ["weights"]
-
-
-@pytest.mark.parametrize(
-    ("count", "words"), [(1, "1 checkpoint (last 1)"), (5, "5 checkpoints (last 5)")]
-)
-def test_one_checkpoint_is_no_plural(count, words):
-    record = {"path": "checkpoint1.pt", "num_updates": 9, "sha256": 64 * "0"}
-    report = AverageReport("average.pt", f"last {count}", count * [record], 1, 0, None)
-    assert report.format_text().startswith(f"averaged {words}:")
-
-
-def save_run(folder, name, bleu, before=None):
-    run = folder / name
-    run.mkdir(parents=True)
-    metric = {"signature": f"sig:{name[0]}", "mean": bleu, "half_width": 1.5}
-    scores = {
-        "bleu": {"score": bleu, **metric},
-        "chrf": {"score": 60.0, **metric},
-        "length_ratio": 0.98,
-    }
-    (run / "scores.test.json").write_text(json.dumps(scores))
-    (run / "average.json").write_text(
-        json.dumps({"position_parameters": 1234, "training_seconds": 61.4})
-    )
-    if before is not None:
-        (run / "before.json").write_text(json.dumps({"loss": before}))
-
-
-def test_the_table_holds_every_run_with_its_signature(tmp_path):
-    save_run(tmp_path, "floater-all-qkv", 31.25, before=2.5)
-    save_run(tmp_path, "plain", 30.5)
-    text = collect_results(tmp_path).format_text()
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert rows[2].startswith("| plain | 30.50 [29.0, 32.0] | 60.0 | 0.98 | 1,234 | 61 | - |")
-    assert rows[3].startswith("| floater-all-qkv | 31.25")
-    assert rows[3].endswith("| 2.500 |")
-    assert "test: sig:p" in text
-    assert "test: sig:f" in text
-
-
-def test_runs_of_seeds_are_named_by_them(tmp_path):
-    for name in ("seed-1/plain", "seed-2/rope-all-attention"):
-        save_run(tmp_path, name, 30.5)
-    found = [run.name for run in collect_results(tmp_path).runs]
-    assert found == ["seed-1/plain", "seed-2/rope-all-attention"]
-
-
-def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
-    save_run(tmp_path, "plain", 30.5)
-    save_run(tmp_path, "learned-all-hidden", 28.0)
-    results = collect_results(tmp_path)
-    plot_scores(results, tmp_path / "scores.png")
-    assert (tmp_path / "scores.png").read_bytes()[:4] == b"\x89PNG"
-    plot_scores(results, tmp_path / "scores.svg")
-    assert "<svg" in (tmp_path / "scores.svg").read_text()
-
-
-def test_the_legend_of_long_names_is_whole(tmp_path):
-    names = ["plain", "rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5"]
-    with new_figure(tmp_path / "scores.png", 1, 4) as (figure, (axes,)):
-        grouped_bars(axes, ["test"], names, {("test", name): Bar(1.0) for name in names})
-        legend(figure, axes)
-        figure.draw_without_rendering()
-        box = figure.legends[0].get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
-
-
-def test_an_empty_folder_has_no_table(tmp_path, capsys):
-    assert main(["table", str(tmp_path)]) == 1
-    assert "holds no run" in capsys.readouterr().err
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "average.json").write_text("{}")
-    (tmp_path / "x" / "scores.test.json").write_text("{")
-    with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
-        collect_results(tmp_path)
-
-
-def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
-    log, out = tmp_path / "before.log", tmp_path / "before.json"
-    log.write_text("x | INFO | valid |  | valid on 'valid' subset | loss 3.25 | ppl 9.5 | bsz 12\n")
-    write_validation(log, out)
-    assert json.loads(out.read_text()) == {"subset": "valid", "loss": 3.25, "ppl": 9.5, "bsz": 12.0}
-    log.write_text("nothing\n")
-    with pytest.raises(ReportError, match="holds no line"):
-        write_validation(log, out)

@@ -1,0 +1,77 @@
+"""`floater table`: runs, their scores and the figure of them."""
+
+import json
+
+import pytest
+
+from fairseq_floater.cli import main
+from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
+from fairseq_floater.records import ReportError
+from fairseq_floater.results.table import collect as collect_results
+from fairseq_floater.results.table import plot_scores
+
+
+def save_run(folder, name, bleu, before=None):
+    run = folder / name
+    run.mkdir(parents=True)
+    metric = {"signature": f"sig:{name[0]}", "mean": bleu, "half_width": 1.5}
+    scores = {
+        "bleu": {"score": bleu, **metric},
+        "chrf": {"score": 60.0, **metric},
+        "length_ratio": 0.98,
+    }
+    (run / "scores.test.json").write_text(json.dumps(scores))
+    (run / "average.json").write_text(
+        json.dumps({"position_parameters": 1234, "training_seconds": 61.4})
+    )
+    if before is not None:
+        (run / "before.json").write_text(json.dumps({"loss": before}))
+
+
+def test_the_table_holds_every_run_with_its_signature(tmp_path):
+    save_run(tmp_path, "floater-all-qkv", 31.25, before=2.5)
+    save_run(tmp_path, "plain", 30.5)
+    text = collect_results(tmp_path).format_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2].startswith("| plain | 30.50 [29.0, 32.0] | 60.0 | 0.98 | 1,234 | 61 | - |")
+    assert rows[3].startswith("| floater-all-qkv | 31.25")
+    assert rows[3].endswith("| 2.500 |")
+    assert "test: sig:p" in text
+    assert "test: sig:f" in text
+
+
+def test_runs_of_seeds_are_named_by_them(tmp_path):
+    for name in ("seed-1/plain", "seed-2/rope-all-attention"):
+        save_run(tmp_path, name, 30.5)
+    found = [run.name for run in collect_results(tmp_path).runs]
+    assert found == ["seed-1/plain", "seed-2/rope-all-attention"]
+
+
+def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
+    save_run(tmp_path, "plain", 30.5)
+    save_run(tmp_path, "learned-all-hidden", 28.0)
+    results = collect_results(tmp_path)
+    plot_scores(results, tmp_path / "scores.png")
+    assert (tmp_path / "scores.png").read_bytes()[:4] == b"\x89PNG"
+    plot_scores(results, tmp_path / "scores.svg")
+    assert "<svg" in (tmp_path / "scores.svg").read_text()
+
+
+def test_the_legend_of_long_names_is_whole(tmp_path):
+    names = ["plain", "rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5"]
+    with new_figure(tmp_path / "scores.png", 1, 4) as (figure, (axes,)):
+        grouped_bars(axes, ["test"], names, {("test", name): Bar(1.0) for name in names})
+        legend(figure, axes)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
+def test_an_empty_folder_has_no_table(tmp_path, capsys):
+    assert main(["table", str(tmp_path)]) == 1
+    assert "holds no run" in capsys.readouterr().err
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "average.json").write_text("{}")
+    (tmp_path / "x" / "scores.test.json").write_text("{")
+    with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
+        collect_results(tmp_path)
