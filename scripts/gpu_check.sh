@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What nobody could check without a GPU: one command, one file to send back.
+# Check the plugin on a GPU: contract tests, short trainings in each precision, translations, benchmark.
 #
 # usage: bash scripts/gpu_check.sh [--work DIR] [--encoders NAMES] [--device cpu] [--dry-run]
 #

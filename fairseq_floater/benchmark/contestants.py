@@ -72,7 +72,8 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     """
     words = [word for word in settings.model_options if word != NO_BASE]
     baseline, own = _configuration(ARCHITECTURES[settings.arch], words, settings, save_dir)
-    own += [NO_BASE] * (NO_BASE in settings.model_options)
+    if NO_BASE in settings.model_options:
+        own.append(NO_BASE)
     variants: dict[str, Sequence[str]] = dict(DEFAULT_CONTESTANTS)
     if settings.encoders:
         variants = {name: ("--position-encoder", name) for name in settings.encoders}

@@ -36,7 +36,7 @@ def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> Non
     names = list(dict.fromkeys(n for own in panels.values() for c in own for n in c.rows))
     names = [name for name in names if name != BASELINE]
     tables = result.growth.get("tables")
-    heights = [1.6 + 0.26 * len(names)] * bool(panels) + [4.6] * bool(tables)
+    heights = ([1.6 + 0.26 * len(names)] if panels else []) + ([4.6] if tables else [])
     width = max(7.0, 1.6 + 1.9 * len(panels))
     with empty_figure(path, (width, sum(heights))) as figure:
         parts = iter(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])

@@ -113,7 +113,7 @@ def _best_hypotheses(
     size = 1 + max(line.sentence for line in tagged if line.tag != "P")
     if lacking := size - len(found):
         missing = itertools.islice((str(i) for i in range(size) if i not in found), 5)
-        names = ", ".join(missing) + ", ..." * (lacking > 5)
+        names = ", ".join(missing) + (", ..." if lacking > 5 else "")
         rule = f"`{file.path}` must hold a hypothesis of each sentence from 0 to {size - 1}"
         raise scoring_error(rule, f"lacks {lacking} ({names})", f"; {DROPPED_HINT}")
     return [found[i] for i in range(size)]

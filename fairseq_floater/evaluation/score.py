@@ -223,7 +223,8 @@ def _check_corpus(
         found = f"has {len(references)} lines, all of them empty"
         raise scoring_error(f"`{name}` must hold text", found)
     if len(hypotheses) != len(references):
-        hint = f"; if they are fairseq's, {DROPPED_HINT}" * (len(hypotheses) < len(references))
+        are_fewer = len(hypotheses) < len(references)
+        hint = f"; if they are fairseq's, {DROPPED_HINT}" if are_fewer else ""
         rule = f"`{hypotheses_name}` must have as many sentences as `{name}`, {len(references)}"
         raise scoring_error(rule, f"has {len(hypotheses)}", hint)
 

@@ -40,7 +40,7 @@ def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
     """
     if experiment.config.comparison is not None:
         return experiment.config.comparison
-    found = Comparison([_CONTROL + " --scratch" * (start == "scratch")])
+    found = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
     found.baseline = found.listed()[0].system.name
     return found
 

@@ -197,7 +197,7 @@ def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
                 archive.add(one, f"gpu_check/{one.name}")
 
     write_whole(packed, pack)
-    print(f"To send back: {packed}")
+    print(f"Logs, tables and figures: {packed}")
     failed = [name for name, step in done.items() if not step["ok"]]
     if failed:
         raise UserError(f"{len(failed)} of {len(done)} steps failed: {', '.join(failed)}.")

@@ -70,7 +70,8 @@ class Machines:
         if self.nodes > 1:
             found += ["--nodes", str(self.nodes), "--launch", self.launch]
             found += ["--rendezvous", self.rendezvous]
-        return [*found, *(["--cpu"] * self.cpu), *(["--no-fp16"] * (not self.fp16))]
+        found += ["--cpu"] if self.cpu else []
+        return found if self.fp16 else [*found, "--no-fp16"]
 
     def training_options(self) -> list[str]:
         """Return fairseq-train's options of this hardware, without the rank."""

@@ -96,7 +96,8 @@ class Protocol(Job):
             if (place := getattr(asked, name)) is not None:
                 words += [f"--{name}", place.absolute()]
         words += [] if asked.seed is None else ["--seed", asked.seed]
-        words += [*asked.machines.words(), *asked.preparation, *(["--losses"] * asked.losses)]
+        words += [*asked.machines.words(), *asked.preparation]
+        words += ["--losses"] if asked.losses else []
         return shlex.join(map(str, [*words, *asked.system.words()]))
 
     def steps(self) -> None:

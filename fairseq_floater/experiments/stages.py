@@ -81,12 +81,13 @@ class Experiment:
         folder = Path(work) / system.name
         if stage == "donor" and donor is not None:
             folder, seed = Path(donor), None
+        start = ["--finetune-from-model", place(folder / "warm_start.pt")]
         return [
             *(place(data), *self._task(), "--arch", self.arch(system), *system.model_options()),
             *self._training(stage, system, machines),
             *("--save-dir", place(folder / "checkpoints")),
             *("--seed", str(self.config.seed if seed is None else seed)),
-            *(["--finetune-from-model", place(folder / "warm_start.pt")] * (stage == "finetune")),
+            *(start if stage == "finetune" else []),
         ]
 
     def _training(self, stage: str, system: System, machines: Machines) -> list[str]:

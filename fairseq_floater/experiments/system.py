@@ -113,7 +113,8 @@ class System:
         found = ["--encoder", self.encoder]
         found += [] if self.blocks == "all" else ["--blocks", self.blocks]
         found += [] if self.target is None else ["--target", self.target]
-        found += ["--no-base"] * (not self.base) + ["--scratch"] * self.scratch
+        found += [] if self.base else ["--no-base"]
+        found += ["--scratch"] if self.scratch else []
         return [*found, "--", *self.options] if self.options else found
 
     def model_options(self) -> list[str]:

@@ -70,7 +70,8 @@ class PositionFigure:
     def format_text(self) -> str:
         """Format as Markdown, with a dash where there are no rows."""
         lines = [f"{self.output}: {self.title}", ""]
-        lines += [*self._tables(), ""] * bool(self.tables) + [*self._terms(), ""] * bool(self.terms)
+        lines += [*self._tables(), ""] if self.tables else []
+        lines += [*self._terms(), ""] if self.terms else []
         lines += [f"note: {n}" for n in self.notes] + [f"warning: {w}" for w in self.warnings]
         return "\n".join(lines).rstrip()
 

@@ -74,7 +74,7 @@ def test_what_fails_is_noted_and_alone_repeated(tmp_path, capsys):
     finally:
         Steps.broken = "second"
     said = capsys.readouterr().out
-    assert "To send back: " in said
+    assert "Logs, tables and figures: " in said
     assert [(check.work / f"{n}.txt").read_text().strip() for n in ("first", "second")] == [
         "kept",
         "second",

@@ -178,7 +178,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     expected = range(len(test))
     if losses.keys() != set(expected) or len(repeated) != len(test):
         missing = [str(i) for i in expected if i not in losses][:5]
-        found = f"has {len(losses)}" + f" (none for {', '.join(missing)})" * bool(missing)
+        found = f"has {len(losses)}" + (f" (none for {', '.join(missing)})" if missing else "")
         rule = f"`{path}` must have a P line for each of {len(test)} sentences"
         raise scoring_error(rule, found)
     _check_sources(file, test)

@@ -246,4 +246,5 @@ def _complete(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
 def _hardware(machines: Machines) -> list[str]:
     """Return the options of the hardware; the head of masked LM gets no gradient in fine-tuning."""
     words = machines.training_options()
-    return [*words, *["--find-unused-parameters"] * (machines.world > 1 and not machines.on_cpu)]
+    in_parallel = machines.world > 1 and not machines.on_cpu
+    return [*words, "--find-unused-parameters"] if in_parallel else words
