@@ -1,0 +1,187 @@
+"""Hypotheses are read from every form they come in, in the corpus's order, or refused."""
+
+import pytest
+from scored_text import HYPOTHESES, generated, refused
+
+from fairseq_floater.evaluation.hypotheses import BPE_MARKS, read_hypotheses, read_references
+
+# Reading
+
+
+def test_generated_hypotheses_come_back_in_corpus_order(write):
+    path = write("out.txt", generated(HYPOTHESES, order=[4, 0, 5, 2, 1, 3]))
+    assert read_hypotheses(path) == HYPOTHESES
+
+
+@pytest.mark.parametrize("key", [None, lambda line: line[:1], lambda line: line.split("\t")[0]])
+def test_d_lines_alone_and_sorted_files_read_the_same(write, key):
+    lines = generated(HYPOTHESES, others=["schlechter"]).split("\n")
+    lines = sorted(lines, key=key) if key else [line for line in lines if line.startswith("D-")]
+    assert read_hypotheses(write("out.txt", "\n".join(lines) + "\n")) == HYPOTHESES
+
+
+def test_the_first_of_several_hypotheses_is_taken(write):
+    path = write("out.txt", generated(HYPOTHESES, others=["schlechter", "am schlechtesten"]))
+    assert read_hypotheses(path) == HYPOTHESES
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "D-0\t-0.5\teins\nD-0\t-0.4\tzwei\n",
+            r"`.*out\.txt` must hold the best hypothesis of a sentence first, but line 2 has a "
+            r"higher score for sentence 0 instead; are these two runs in one file\?",
+        ),
+        (
+            "D-0\t-1\ta\nD-1\t-1\tb\nD-0\t-2\tc\nD-1\t-2\td\n",
+            r"`.*out\.txt` must hold each sentence once, but line 3 brings sentence 0 of line 1 again "
+            r"instead; are these two runs in one file\?",
+        ),
+        # The D lines alone would look like two hypotheses of one sentence.
+        (
+            2 * "S-0\tsource\nH-0\t-1\ta\nD-0\t-1\ta\n",
+            r".*line 4 brings sentence 0 of line 1 again.*",
+        ),
+        (
+            "".join(f"D-{i}\t-1\tx\n" for i in (0, 2, 4, 9, 10)),
+            r"`.*out\.txt` must hold a hypothesis of each sentence from 0 to 10, but lacks 6 "
+            r"\(1, 3, 5, 6, 7, \.\.\.\) instead; fairseq silently drops the sentences of batches "
+            r"whose size is no multiple of 8 unless `--required-batch-size-multiple 1` is given\.",
+        ),
+        ("D-0\t-1\ta\nS-999999999999\tc\n", r".* lacks 999999999999 \(1, 2, 3, 4, 5, \.\.\.\).*"),
+        ("D-0\t-1\ta\nD-1\tnur Text\n", r"`.*` must have a score, .* line 2 has 'nur Text' .*"),
+        ("D-0\t-1\ta\nD-1\tx\tText\n", r"`.*` must have a score, .* line 2 has 'x\\tText' .*"),
+        ("P-0\t-0.1 -0.2\nP-1\t-0.3\n", r".* must hold hypotheses \(D or H lines\).*"),
+    ],
+    ids=["order", "twice", "single twice", "gaps", "far", "no score", "no number", "losses"],
+)
+def test_output_that_is_not_one_whole_run_is_refused(write, content, message):
+    refused(message, read_hypotheses, write("out.txt", content))
+
+
+BROKEN_OFF = (
+    r"`.*out\.txt` must be whole, but breaks off at line {} \({}\) instead; "
+    r"was fairseq-generate stopped, or the disk full\? Generate it again\."
+)
+
+
+@pytest.mark.parametrize("last", ["S-1\tsource", "H-1\t-1\t▁a"])
+def test_a_file_that_broke_off_before_the_last_hypothesis_is_refused(write, last):
+    path = write("out.txt", f"S-0\ts\nH-0\t-1\t▁a\nD-0\t-1\ta\n{last}\n")
+    refused(r".* each sentence from 0 to 1, but lacks 1 \(1\).*", read_hypotheses, path)
+
+
+@pytest.mark.parametrize("cut", ["T-5", "\nP-5", "0.2\nS-1", "S-1"])
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [(0, "fairseq's closing lines are not there"), (1, "that line has no end")],
+    ids=["whole output", "without the log"],
+)
+def test_a_file_cut_off_anywhere_is_refused(write, cut, start, found):
+    text = "\n".join(generated(HYPOTHESES, order=[0, 5, 4, 1, 3, 2]).split("\n")[start:])
+    left = text[: text.index(cut)]
+    path = write("out.txt", left)
+    if start and left.endswith("\n"):  # between two lines: what is not there is noticed
+        refused(r".* must hold a hypothesis of each sentence .*", read_hypotheses, path)
+    else:
+        refused(BROKEN_OFF.format(len(left.splitlines()), found), read_hypotheses, path)
+
+
+def test_the_sentences_of_whole_output_alone_are_whole(write):
+    lines = generated(HYPOTHESES).splitlines(keepends=True)
+    path = write("out.txt", "".join(line for line in lines if line[1] == "-"))
+    assert read_hypotheses(path) == HYPOTHESES
+
+
+def test_empty_text_and_tabs_in_text_survive(write):
+    path = write("out.txt", "D-0\t-1\t\nD-1\t-inf\ta\tb\n")
+    assert read_hypotheses(path) == ["", "a\tb"]
+
+
+@pytest.mark.parametrize("content", ["", "S-0\tsource\nT-0\ttarget\n", "Kein Ergebnis.\n"])
+def test_output_without_hypotheses_is_refused(write, content):
+    path = write("out.txt", content)
+    refused(r".* must hold hypotheses \(D or H lines\).*", read_hypotheses, path, format="generate")
+
+
+def test_plain_lines_are_detected_and_can_be_forced(write):
+    assert read_hypotheses(write("plain.txt", "D-Mark\nS-Bahn\n\n")) == [
+        "D-Mark",
+        "S-Bahn",
+        "",
+    ]
+    path = write("looks_generated.txt", "D-0\t-1\ta\n")
+    assert read_hypotheses(path) == ["a"]
+    assert read_hypotheses(path, format="plain") == ["D-0\t-1\ta"]
+
+
+def test_only_line_feeds_end_a_line(write):
+    odd = ["a\u2028b", "c\x0bd\x0ce", "f\x85g\x1ch", "i\rj", "\u2029"]
+    assert read_hypotheses(write("plain.txt", "\n".join(odd) + "\n")) == odd
+    assert read_hypotheses(write("out.txt", generated(odd))) == odd
+    assert read_references(write("ref.txt", "\n".join(odd))) == odd
+
+
+def test_carriage_returns_and_a_byte_order_mark_are_taken_off(write):
+    text = "\ufeff" + "".join(line + "\r\n" for line in HYPOTHESES)
+    assert read_hypotheses(write("plain.txt", text)) == HYPOTHESES
+    path = write("out.txt", generated(HYPOTHESES).replace("\n", "\r\n"))
+    assert read_hypotheses(path) == HYPOTHESES
+
+
+@pytest.mark.parametrize("reader", [read_hypotheses, read_references])
+def test_bad_utf8_is_refused_by_file_and_line(write, reader):
+    message = r"`.*latin1\.txt` must be UTF-8, but line 2 holds the byte 0xfc instead\."
+    refused(message, reader, write("latin1.txt", b"gut\ngr\xfcn\n"))
+
+
+def test_references_that_are_not_there_are_refused(tmp_path, write):
+    message = r"`.*none` must be a readable file, but gives 'No such file or directory' instead\."
+    refused(message, read_references, tmp_path / "none")
+    message = r"`.*ref` must hold one reference a line, but is empty instead\."
+    refused(message, read_references, write("ref", ""))
+
+
+# Pieces of words
+
+
+def test_h_lines_alone_need_remove_bpe(write):
+    path = write("h.txt", "H-0\t-1\t▁Das ▁ist ▁sch ön .\n")
+    refused(
+        r"`.*h\.txt` must hold D lines, but holds only H lines instead; say with `remove_bpe` "
+        r"\(sentencepiece or subword_nmt\) which pieces of words they hold\.",
+        read_hypotheses,
+        path,
+    )
+    assert read_hypotheses(path, remove_bpe="sentencepiece") == ["Das ist schön."]
+
+
+def test_subword_nmt_pieces_are_joined(write):
+    path = write("h.txt", "H-1\t-1\tam En@@ de@@\nH-0\t-1\tDas ist sch@@ ö@@ n .\n")
+    assert read_hypotheses(path, remove_bpe="subword_nmt") == ["Das ist schön .", "am Ende"]
+
+
+def test_d_lines_that_fairseq_joined_are_left_alone(write):
+    path = write("out.txt", generated(HYPOTHESES))
+    for kind in BPE_MARKS:
+        assert read_hypotheses(path, remove_bpe=kind) == HYPOTHESES
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("sentencepiece", "▁Das ▁is t"), ("subword_nmt", "Das is@@ t")]
+)
+def test_pieces_left_in_the_text_are_refused_or_joined(write, kind, text):
+    for path in (write("d.txt", f"D-0\t-1\t{text}\n"), write("plain.txt", f"{text}\n")):
+        refused(
+            rf"`.*` must hold whole words, but holds pieces of {kind} instead; generate with "
+            rf"`--remove-bpe` or score with `remove_bpe` {kind}\.",
+            read_hypotheses,
+            path,
+        )
+        assert read_hypotheses(path, remove_bpe=kind) == ["Das ist"]
+
+
+def test_a_rare_mark_is_text(write):
+    lines = ["ein Diff: @@ -1 +1 @@", "Block ▁", *["Satz"] * 60]
+    assert read_hypotheses(write("plain.txt", "\n".join(lines))) == lines
