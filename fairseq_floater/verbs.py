@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Verb(NamedTuple):
-    """A verb's summary, and the module whose function of the same name adds its parser."""
+    """A verb's summary, and the module whose function ``add_<verb>`` adds its parser."""
 
     summary: str
     module: str

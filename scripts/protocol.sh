@@ -32,6 +32,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 words=("$@")
 for ((i = 0; i < $#; i++)); do
-    if [[ ${words[i]} == -- ]]; then words=("${words[@]:0:i}" "--model-options=${words[*]:i+1}") && break; fi
+    [[ ${words[i]} == -- ]] || continue
+    model=("${words[@]:i+1}")
+    words=("${words[@]:0:i}" "--model-options=${model[*]@Q}")
+    break
 done
 enter fairseq_floater run "${words[@]}"

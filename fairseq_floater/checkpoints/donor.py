@@ -20,6 +20,7 @@ from fairseq_floater.checkpoints.families import (
     family_of,
 )
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.position_encoders import all_options
 
 _UNSET = object()
@@ -95,6 +96,29 @@ def target_args(
     args = argparse.Namespace(**merged)
     ARCH_CONFIG_REGISTRY[arch](args)
     return args
+
+
+def check_options_of_a_warm_start(arch: str, words: Sequence[str]) -> None:
+    """Check options of a command line before there is a donor.
+
+    Args:
+        arch: one of ours, see :data:`FAMILIES`.
+        words: of the command line.
+
+    Raises:
+        UsageError: one is no option of the model, or fixes its shape, which is the donor's.
+    """
+    family = family_of(arch)
+    assert family is not None
+    with refused_options("Options of a warm start are the model's alone"):
+        explicit = _explicit_options(family, words)
+    for name in family.shape_options:
+        if hasattr(explicit, name):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"`{flag}` cannot be given to a warm start, whose shape is the donor's: change it in the "
+                "configuration, or train from random parameters (`--scratch`)."
+            )
 
 
 def _explicit_options(family: Family, words: Sequence[str]) -> argparse.Namespace:

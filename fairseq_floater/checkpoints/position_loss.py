@@ -50,7 +50,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class PositionLoss:
-    """Loss of a checkpoint in bits a masked token, by bin and over all bins."""
+    """Loss of a checkpoint in bits a masked token, by bin and over all positions."""
 
     checkpoint: str
     data: str

@@ -70,7 +70,7 @@ _TABLE_NOTE = (
     "--decoder-learned-pos` as well"
 )
 _EPS_NOTE = (
-    "the donor's LayerNorm is of {0:g}: fairseq-train needs `--layer-norm-eps {0:g}` as well"
+    "LayerNorm adds {0:g} to the variance: fairseq-train needs `--layer-norm-eps {0:g}` as well"
 )
 # Options and model.
 _Built = tuple[argparse.Namespace, Any]

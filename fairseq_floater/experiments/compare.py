@@ -113,7 +113,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.start is not None and args.encoders is None:
         raise UsageError("`--start` is of `--encoders`: the configuration's systems say theirs.")
     chosen = {name: getattr(args, name) for name in ("encoders", "start", "stretch")}
-    every = [SystemCell(system) for system in systems_of(experiment, **chosen)]
+    every = [SystemCell(entry) for entry in systems_of(experiment, **chosen)]
     by_length = experiment.config.s2l is not None
     kind = LengthComparison if by_length else WholeSetComparison
     runner = partial(kind, experiment=experiment, every=every, baseline=section.baseline)

@@ -170,8 +170,8 @@ class SystemComparison(TableRunner[SystemCell]):
         cells, work = [cell for cell in self.every if self.whole(cell)], self.args.work
         if len({tuple(folder.parent for folder in self.whole(cell)) for cell in cells}) > 1:
             self.launcher.say(
-                "Finished runs are of different seeds: differences and p-values pair them as they come, "
-                "and mean seeds as well as systems until the others are finished (--status)."
+                "Finished runs are of different seeds: until the others are finished (--status), differences "
+                "between systems are differences between seeds as well, which no p-value accounts for."
             )
         words: list[Any] = self.scored(cells)
         if self.baseline in [cell.name for cell in cells]:

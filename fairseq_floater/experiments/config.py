@@ -34,7 +34,7 @@ AVERAGE_OF = ("epochs", "updates")
 
 
 class ListedSystem(NamedTuple):
-    """One system of a comparison: its run, the options it was given in, and its name in tables."""
+    """One system of a comparison, the options it was given in, and its name in tables."""
 
     system: System
     options: str

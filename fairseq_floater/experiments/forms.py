@@ -49,7 +49,8 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
     known, found = {entry.system.name for entry in systems}, []
     for entry in systems:
         found.append(entry)
-        if entry.system.encoder == PLAIN or "--position-stretch" in entry.system.options:
+        given = [word.partition("=")[0] for word in entry.system.options]
+        if entry.system.encoder == PLAIN or "--position-stretch" in given:
             continue
         options = (*entry.system.options, "--position-stretch", stretch)
         twin = listed(replace(entry.system, options=options))
@@ -102,6 +103,6 @@ def _complete(system: System) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_args(parser)
     parser.add_argument("--no-token-positional-embeddings", action="store_true")
-    args = parser.parse_args(system.model_options())
+    args, _ = parser.parse_known_args(system.model_options())  # others may be of the model's shape
     complete(args)
     return args

@@ -7,6 +7,7 @@ import threading
 
 from fairseq import options as fairseq_options
 
+from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
 from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.stages import Experiment
@@ -31,6 +32,8 @@ def training_options(
     Raises:
         UsageError: fairseq-train, or the encoder, refuses them.
     """
+    if stage == "finetune":
+        check_options_of_a_warm_start(experiment.arch(system), system.options)
     words = experiment.arguments(stage, system, machines=machines)
     place = words.index("--user-dir")
     del words[place : place + 2]  # the plugin is loaded
@@ -39,5 +42,7 @@ def training_options(
         with _ALONE, refused_options(rule):
             parser = fairseq_options.get_training_parser()
             return fairseq_options.parse_args_and_arch(parser, words)
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(f"{rule}: {error}") from None

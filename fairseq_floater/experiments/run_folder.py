@@ -214,7 +214,7 @@ def _by_option(words: list[str]) -> dict[str, str]:
     for word in words:
         if word.startswith("--"):
             name = word
-            found.setdefault(name, [])
+            found[name] = []  # given again, it counts as argparse has it: the last time
         else:
             found[name].append(word)
     return {name: " ".join(values) for name, values in found.items()}

@@ -72,11 +72,6 @@ class Experiment:
             return ["--arch", self.arch(system), "--data", place(data), *system.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
-        if system.encoder == PLAIN and system.options:
-            raise UsageError(
-                f"`--encoder {PLAIN}` takes no options after `--`: it is the donor of all others. "
-                f"Change {self.path}, or use `--encoder sinusoidal --blocks input --scratch`."
-            )
         system = System(PLAIN) if stage == "donor" else system
         folder = Path(work) / system.name
         if stage == "donor" and donor is not None:
@@ -248,18 +243,23 @@ def _own_options(section: Any, *other: str) -> dict[str, Any]:
     return {k.replace("_", "-"): v for k, v in vars(section).items() if k not in other}
 
 
-# What the number of updates, progress and averages are reckoned from.
-_BUDGET = ("max-tokens", "batch-size", "update-freq", "max-epoch", "max-update", "seed", "save-dir")
+# What the protocol itself says, or reckons updates, progress and averages from.
+_PROTOCOLS = (
+    *("arch", "task", "train-subset", "seed", "save-dir", "restore-file", "finetune-from-model"),
+    *("max-tokens", "max-sentences", "batch-size", "update-freq", "max-epoch", "max-update"),
+    *("save-interval", "save-interval-updates", "no-save", "no-epoch-checkpoints", "patience"),
+    *("keep-last-epochs", "keep-interval-updates", "stop-min-lr", "stop-time-hours"),
+)
 
 
 def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
     """Leave out what the system gives itself after ``--``: that counts, and not the configuration.
 
     Raises:
-        UsageError: it gives an option of the budget.
+        UsageError: it gives an option that is the protocol's.
     """
     given = {word[2:].partition("=")[0] for word in system.options if word.startswith("--")}
-    for name in given.intersection(_BUDGET):
+    for name in sorted(given.intersection(_PROTOCOLS)):
         raise UsageError(f"`--{name}` cannot be given after `--`: change it in the configuration.")
     return {name: value for name, value in options.items() if name not in given}
 

@@ -42,6 +42,11 @@ class System:
             if value not in allowed:
                 listed = ", ".join(a for a in allowed if a)
                 raise UsageError(f"`{name}` must be one of {listed}, but is {value!r} instead.")
+        if self.encoder == PLAIN and self.options:
+            raise UsageError(
+                "fairseq's own model takes no further options: it is the configuration's, and the donor of "
+                f"the others, but was given {' '.join(self.options)}."
+            )
         if self.options and not self.options[0].startswith("--"):
             raise UsageError(
                 f"`--model-options` must begin with an option, but is {' '.join(self.options)!r}."

@@ -16,7 +16,7 @@ from fairseq_floater.experiments.cells import act, select
 from fairseq_floater.experiments.compare import _parser, _run, section_of, systems_of
 from fairseq_floater.experiments.comparison import LengthComparison, SystemCell
 from fairseq_floater.experiments.config import ListedSystem
-from fairseq_floater.experiments.forms import forms_of, with_stretched
+from fairseq_floater.experiments.forms import forms_of, listed, with_stretched
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder, try_lock
 from fairseq_floater.experiments.stages import Experiment
@@ -99,6 +99,22 @@ def test_a_stretched_twin_follows_each_system_that_takes_it():
             with_stretched(listed, wrong)
     with pytest.raises(argparse.ArgumentTypeError, match="some of .* but is 'rope,fourier'"):
         encoder_names("rope,fourier")
+
+
+def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched():
+    words = ("--encoder rope --scratch -- --encoder-layers=3", "--encoder t5 --scratch")
+    given = [listed(system_from_words(word)) for word in words]
+    twins = with_stretched(given, STRETCH)
+    assert [entry.system.options for entry in twins] == [
+        ("--encoder-layers=3",),
+        ("--encoder-layers=3", "--position-stretch", STRETCH),
+        (),
+        ("--position-stretch", STRETCH),
+    ]
+    stretched = [
+        listed(system_from_words(f"--encoder rope --scratch -- --position-stretch={STRETCH}"))
+    ]
+    assert with_stretched(stretched, STRETCH) == stretched
 
 
 def test_the_baseline_is_always_compared():

@@ -8,6 +8,7 @@ import torch
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.experiments.run_folder import (
     RunFolder,
+    _by_option,
     check_data,
     is_locked,
     try_lock,
@@ -187,3 +188,8 @@ def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
     log.write_text("nothing\n")
     with pytest.raises(ReportError, match="holds no line"):
         write_validation(log, out)
+
+
+def test_of_an_option_given_twice_the_last_one_counts():
+    words = ["data/bin", "--dropout", "0.3", "--arch", "x", "--dropout", "0.1"]
+    assert _by_option(words) == {"the data folder": "data/bin", "--dropout": "0.1", "--arch": "x"}

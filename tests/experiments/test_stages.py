@@ -9,7 +9,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.model_options import training_options
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
@@ -113,28 +114,34 @@ def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
 
 def test_options_of_a_run_overrule_the_configuration():
     experiment = Experiment(ROOT / "configs" / "numbers_en_de.yaml")
-    run = system_from_words(
-        "--encoder rope --scratch -- --dropout 0.3 --encoder-layers=3 --lr 0.01"
-    )
-    for stage in ("finetune", "scratch"):
-        args = parsed(experiment.arguments(stage, run))
-        assert (args.dropout, args.encoder_layers, args.lr) == (0.3, 3, [0.01])
-    donor = parsed(experiment.arguments("donor", run))
-    assert (donor.dropout, donor.encoder_layers) == (0.1, 2)
+    words = "--encoder rope --scratch -- --dropout 0.3 --encoder-layers=3 --lr 0.01"
+    args = training_options(experiment, "scratch", ONE_CPU, system_from_words(words))
+    assert (args.dropout, args.encoder_layers, args.lr) == (0.3, 3, [0.01])
+    warm = system_from_words("--encoder rope -- --dropout 0.3")
+    assert training_options(experiment, "finetune", ONE_CPU, warm).dropout == 0.3
+    assert "--dropout" in experiment.arguments("warm-start", warm)
+    assert parsed(experiment.arguments("donor", warm)).dropout == 0.1
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--encoder rope --scratch -- --max-epoch 3", "`--max-epoch` cannot be given after `--`"),
-        ("--encoder rope -- --max-tokens=99", "`--max-tokens` cannot be given after `--`"),
-        ("--encoder plain -- --dropout 0.3", "`--encoder plain` takes no options after `--`"),
+        (
+            "--encoder rope --scratch -- --max-tokens=99",
+            "`--max-tokens` cannot be given after `--`",
+        ),
+        ("--encoder plain -- --dropout 0.3", "fairseq's own model takes no further options"),
+        ("--encoder rope -- --lr 0.01", "of a warm start are the model's alone.*--lr 0.01"),
+        ("--encoder rope -- --encoder-layers 3", "`--encoder-layers` cannot be given to a warm"),
     ],
 )
-def test_options_of_a_run_that_would_change_its_budget_are_refused(words, message):
-    run = system_from_words(words)
+def test_options_that_a_run_cannot_have_are_refused_before_it_begins(words, message):
     with pytest.raises(UsageError, match=message):
-        Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments(run.stage, run)
+        run = system_from_words(words)
+        training_options(
+            Experiment(ROOT / "configs" / "numbers_en_de.yaml"), run.stage, ONE_CPU, run
+        )
 
 
 @pytest.mark.parametrize(
