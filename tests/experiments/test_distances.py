@@ -3,7 +3,7 @@
 import pytest
 from fairseq.data import indexed_dataset
 from helpers import sentence
-from test_protocol import CONFIG, FakeLauncher, Run
+from test_protocol import CONFIG, FakeLauncher, RunRequest
 from toy import ROOT
 
 from fairseq_floater.experiments.distances import untrained_distances
@@ -76,7 +76,7 @@ def test_a_run_says_it_once_before_it_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "say", lambda text: said.append((text, len(launcher.steps))))
     write_data(tmp_path / "data" / "bin", {"en": [5, 12], "de": [3, 9]})
     system = system_from_words("--encoder t5 --scratch")
-    Protocol(Run(Experiment(CONFIG), system, tmp_path), launcher).run()
+    Protocol(RunRequest(Experiment(CONFIG), system, tmp_path), launcher).run()
     [(text, steps)] = [found for found in said if "warning" in found[0]]
     assert text.startswith("t5-all-attention-scratch: warning: `--t5-max-distance` is 128, but")
     assert launcher.steps[steps].startswith("train")
