@@ -162,6 +162,11 @@ def test_step_by_step_equals_one_pass_when_beams_are_reordered(encoder, blocks, 
 # 3. A row never depends on how many rows were asked for; length.
 
 
+def rounding_of(table):
+    """What products of another shape may change: a few units in the last place of the largest entry."""
+    return 1e-6 * max(1.0, float(table.abs().max()))
+
+
 @every_table
 def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
     model = visible(encoder, blocks, target)
@@ -169,7 +174,7 @@ def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
         for n in (1, 5, 16):
             short, long = (signal.compute(m, parts(stack, name)) for m in (n, 2 * n))
             assert len(short) == (signal.table_length or n)
-            torch.testing.assert_close(short, long[: len(short)], rtol=1e-6, atol=1e-6)
+            assert difference(short, long[: len(short)]) <= rounding_of(long)
     small = tables(model, 9)
     lengths = [signal.table_length for _, _, signal in signals(model)]
     for length, before, long, after in zip(
@@ -177,7 +182,7 @@ def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
     ):
         assert len(before) == len(after) == (length or 9)
         assert len(long) == (length or 130)
-        assert difference(before, long[: len(before)]) <= 1e-6
+        assert difference(before, long[: len(before)]) <= rounding_of(long)
         assert difference(after, long[: len(after)]) == 0
 
 

@@ -183,7 +183,7 @@ def changed_in_place(model):
 
 
 def an_optimiser_step(model):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)  # log-probabilities stay of size 10
     model.get_normalized_probs(model(*batch_of_one()), log_probs=True)[..., 5].sum().backward()
     optimizer.step()
     model.zero_grad()
