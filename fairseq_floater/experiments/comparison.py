@@ -167,8 +167,9 @@ class SystemComparison(TableRunner[SystemCell]):
 
     def table_command(self) -> list[str | Path]:
         """Return the command that scores what is finished."""
-        cells, work = [cell for cell in self.every if self.whole(cell)], self.args.work
-        if len({tuple(folder.parent for folder in self.whole(cell)) for cell in cells}) > 1:
+        folders, work = {cell: self.whole(cell) for cell in self.every}, self.args.work
+        cells = [cell for cell, found in folders.items() if found]
+        if len({tuple(folder.parent for folder in folders[cell]) for cell in cells}) > 1:
             self.launcher.say(
                 "Finished runs are of different seeds: until the others are finished (--status), differences "
                 "between systems are differences between seeds as well, which no p-value accounts for."

@@ -49,8 +49,7 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
     known, found = {entry.system.name for entry in systems}, []
     for entry in systems:
         found.append(entry)
-        given = [word.partition("=")[0] for word in entry.system.options]
-        if entry.system.encoder == PLAIN or "--position-stretch" in given:
+        if entry.system.encoder == PLAIN or "--position-stretch" in entry.system.given:
             continue
         options = (*entry.system.options, "--position-stretch", stretch)
         twin = listed(replace(entry.system, options=options))

@@ -174,7 +174,6 @@ class Experiment:
             # fairseq's own defaults where the file is silent.
             "max_len_a": generation.get("max-len-a", 0),
             "max_len_b": generation.get("max-len-b", 200),
-            "baseline": (self.config.comparison and self.config.comparison.baseline) or "",
         }
         return {**system.settings(), **{key: str(value) for key, value in found.items()}}
 
@@ -258,10 +257,12 @@ def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: it gives an option that is the protocol's.
     """
-    given = {word[2:].partition("=")[0] for word in system.options if word.startswith("--")}
-    for name in sorted(given.intersection(_PROTOCOLS)):
-        raise UsageError(f"`--{name}` cannot be given after `--`: change it in the configuration.")
-    return {name: value for name, value in options.items() if name not in given}
+    for name in _PROTOCOLS:
+        if f"--{name}" in system.given:
+            raise UsageError(
+                f"`--{name}` cannot be given after `--`: change it in the configuration."
+            )
+    return {name: value for name, value in options.items() if f"--{name}" not in system.given}
 
 
 def as_words(section: dict[str, Any]) -> list[str]:

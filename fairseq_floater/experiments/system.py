@@ -131,6 +131,11 @@ class System:
         return [*options, *self.options]
 
     @property
+    def given(self) -> set[str]:
+        """Return the names of its further options, with their dashes."""
+        return {word.partition("=")[0] for word in self.options if word.startswith("--")}
+
+    @property
     def stage(self) -> str:
         """Name the stage that trains it last."""
         return "scratch" if self.scratch else "donor" if self.encoder == PLAIN else "finetune"
