@@ -13,6 +13,7 @@ from toy import ROOT, environment, run
 
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
+from fairseq_floater.experiments.roberta.cells import cells_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
@@ -102,6 +103,18 @@ def test_a_second_run_skips_what_is_whole(tmp_path):
     assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare"]
     (tmp_path / "roberta_tiny" / "rte-floater" / "seed-1" / "scores.json").unlink()
     assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare", "glue score"]
+
+
+def test_cells_of_any_configuration_lie_where_its_runs_do(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(TINY.read_text())
+    finetune(tmp_path, FakeLauncher(), config=mine, seed=2)
+    found = [
+        cell.name
+        for cell in cells_of(RobertaExperiment(mine))
+        if (cell.folder(tmp_path, 2) / "scores.json").is_file()
+    ]
+    assert found == ["glue-mine-rte-floater"]
 
 
 def test_the_record_says_what_was_run(tmp_path):

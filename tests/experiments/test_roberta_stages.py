@@ -86,10 +86,10 @@ def test_every_cell_of_the_paper_has_a_recipe():
 
 
 def test_a_cell_knows_its_folder(tmp_path):
-    cell = RobertaCell("large", "squad2", "floater")
+    cell = RobertaCell("roberta_large", "squad2", "floater")
     column = tmp_path / "roberta_large"
     assert cell.folder(tmp_path, 3) == column / "squad2-floater" / "seed-3"
-    assert RobertaCell("large", "flow", "floater").folder(tmp_path, 3) == column / "flow"
+    assert RobertaCell("roberta_large", "flow", "floater").folder(tmp_path, 3) == column / "flow"
 
 
 # Arguments.

@@ -20,7 +20,7 @@ from fairseq_floater.experiments.roberta.commands import WORK, add_run_options, 
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import DONOR
-from fairseq_floater.experiments.roberta.stages import FLOATER, ROBERTA, RobertaExperiment
+from fairseq_floater.experiments.roberta.stages import FLOATER, ROBERTA, RobertaExperiment, size_of
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
@@ -29,9 +29,15 @@ SYSTEMS = (ROBERTA, FLOATER)
 
 @dataclass(frozen=True)
 class RobertaCell(cells.Cell):
-    """One number of Tables 3 to 5; with the task ``donor`` or ``flow``, what the cells start from."""
+    """One number of Tables 3 to 5; with the task ``donor`` or ``flow``, what the cells start from.
 
-    size: str
+    Attributes:
+        config: the name of its configuration file, without ``.yaml``.
+        task: GLUE's, ``race``, ``squad1``, ``squad2``, or what is shared.
+        system: ``roberta`` or ``floater``.
+    """
+
+    config: str
     task: str
     system: str
 
@@ -49,9 +55,9 @@ class RobertaCell(cells.Cell):
         return "" if self.task in TASKS else self.task
 
     @property
-    def config(self) -> str:
-        """Return the configuration's file name without ``.yaml``."""
-        return f"roberta_{self.size}"
+    def size(self) -> str:
+        """Return ``base`` for the configuration ``roberta_base``."""
+        return size_of(self.config)
 
     def folder(self, work: Path, seed: int) -> Path:
         """Return where its run lies."""
@@ -64,7 +70,7 @@ class RobertaCell(cells.Cell):
 def paper_cells() -> list[RobertaCell]:
     """Return the 38 cells, those of a configuration together."""
     return [
-        RobertaCell(size, task, system)
+        RobertaCell(f"roberta_{size}", task, system)
         for (size, task), numbers in TABLES_345.items()
         for system in numbers
     ]
@@ -73,7 +79,7 @@ def paper_cells() -> list[RobertaCell]:
 def cells_of(experiment: RobertaExperiment) -> list[RobertaCell]:
     """Return the cells of a configuration: its tasks, each with both systems."""
     tasks = experiment.config.tasks
-    return [RobertaCell(experiment.size, task, system) for task in tasks for system in SYSTEMS]
+    return [RobertaCell(experiment.name, task, system) for task in tasks for system in SYSTEMS]
 
 
 class Tables345(TableRunner[RobertaCell]):
@@ -106,8 +112,8 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> None:
     every = paper_cells() if args.config is None else cells_of(RobertaExperiment(args.config))
     shared = [
-        RobertaCell(size, stage, FLOATER)
-        for size in dict.fromkeys(cell.size for cell in every)
+        RobertaCell(config, stage, FLOATER)
+        for config in dict.fromkeys(cell.config for cell in every)
         for stage in (DONOR, "flow")
     ]
     act(Tables345, args, select(every, args.only), shared)

@@ -37,6 +37,11 @@ class Share(NamedTuple):
     max_tokens: int
 
 
+def size_of(config: str) -> str:
+    """Return the size that a configuration is named by: ``base`` of ``roberta_base``, else its whole name."""
+    return config.removeprefix("roberta_")
+
+
 class RobertaExperiment:
     """A checked configuration.
 
@@ -59,7 +64,7 @@ class RobertaExperiment:
     @property
     def size(self) -> str:
         """Return ``base`` for roberta_base.yaml."""
-        return self.name.removeprefix("roberta_")
+        return size_of(self.name)
 
     def check_task(self, task: str) -> None:
         """Refuse a task that the file has no recipe for."""
