@@ -1,0 +1,207 @@
+"""An import that cannot be right is refused in one sentence, and leaves nothing behind."""
+
+import json
+import sys
+
+import hugging_face
+import pytest
+import torch
+
+from fairseq_floater.checkpoints.import_roberta import import_roberta
+from fairseq_floater.checkpoints.reading import load_checkpoint
+from fairseq_floater.cli import main
+
+
+def edited(name, **changes):
+    def edit(folder):
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+def removed(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def cut(name):
+    def edit(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return edit
+
+
+def pickled(change):
+    """Weights as a .bin, edited."""
+
+    def edit(folder):
+        from safetensors.torch import load_file
+
+        state = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(change(state), folder / "pytorch_model.bin")
+
+    return edit
+
+
+def without(name):
+    return pickled(lambda state: {n: t for n, t in state.items() if n != name})
+
+
+def renumbered(folder):
+    numbers = json.loads((folder / "vocab.json").read_text())
+    numbers["Ġw3"] = numbers["Ġw2"]
+    (folder / "vocab.json").write_text(json.dumps(numbers))
+
+
+def other_bpe(folder):
+    (folder / "encoder.json").write_text(json.dumps({f"x{i}": i for i in range(50)}))
+
+
+def in_parts(folder):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    (folder / "model.safetensors.index.json").write_text("{}")
+
+
+BAD = {
+    "no config": (removed("config.json"), "config.json; a Hugging Face model is a folder"),
+    "cut config": (cut("config.json"), "config.json is no readable JSON"),
+    "other kind": (
+        edited("config.json", model_type="electra"),
+        "`model_type` must be roberta or bert, but is 'electra' instead.",
+    ),
+    "other activation": (
+        edited("config.json", hidden_act="gelu_new"),
+        "`hidden_act` must be 'gelu', as fairseq's RoBERTa has it, but is 'gelu_new' instead.",
+    ),
+    "relative positions": (
+        edited("config.json", position_embedding_type="relative_key"),
+        "`position_embedding_type` must be 'absolute', as fairseq's RoBERTa has it",
+    ),
+    "decoder": (edited("config.json", is_decoder=True), "`is_decoder` must be False"),
+    "no width": (edited("config.json", hidden_size=None), "`hidden_size` must be a whole number"),
+    "odd heads": (edited("config.json", num_attention_heads=3), "must be a multiple of"),
+    "odd epsilon": (edited("config.json", layer_norm_eps="x"), "`layer_norm_eps` must be"),
+    "odd dropout": (edited("config.json", hidden_dropout_prob="x"), "refuses its options"),
+    "more blocks": (edited("config.json", num_hidden_layers=3), "lacks encoder.sentence_encoder.l"),
+    "fewer blocks": (
+        edited("config.json", num_hidden_layers=1),
+        "holds encoder.sentence_encoder.l",
+    ),
+    "other width": (
+        edited("config.json", intermediate_size=32),
+        "contradicts itself: by its options",
+    ),
+    "no weights": (removed("model.safetensors"), "neither model.safetensors nor pytorch_model.bin"),
+    "weights in parts": (in_parts, "are in several files; save the model in one"),
+    "cut weights": (cut("model.safetensors"), "no whole safetensors file"),
+    "no tensors": (pickled(lambda state: [1, 2]), "holds no tensors by name"),
+    "a tensor that is missing": (
+        without("roberta.encoder.layer.1.output.dense.bias"),
+        "lacks encoder.sentence_encoder.layers.1.fc2.bias, a tensor of fairseq's RoBERTa.",
+    ),
+    "no tokens": (
+        without("roberta.embeddings.word_embeddings.weight"),
+        "holds no embed_tokens under a name known here",
+    ),
+    "half a head": (without("lm_head.dense.bias"), "lacks encoder.lm_head.dense.bias"),
+    "a tensor too many": (
+        pickled(lambda state: {**state, "roberta.encoder.layer.0.adapter.weight": torch.zeros(2)}),
+        "adapter.weight', for which fairseq's RoBERTa has no place",
+    ),
+    "a short bias": (
+        pickled(lambda state: {**state, "lm_head.bias": torch.zeros(7)}),
+        "encoder.lm_head.bias has 7 rows, but there are 45 tokens",
+    ),
+    "no vocabulary": (removed("vocab.json"), "vocab.json (nor tokenizer.json), the model's"),
+    "cut vocabulary": (cut("vocab.json"), "vocab.json is no readable JSON"),
+    "other size": (
+        edited("vocab.json", more=45),
+        "has 46 tokens, but the model's embeddings have 45",
+    ),
+    "a number twice": (renumbered, "must number its 45 tokens from 0 without a gap"),
+    "words for numbers": (edited("vocab.json", more="x"), "must give every token a whole number"),
+    "no special token": (
+        lambda folder: (folder / "vocab.json").write_text(
+            (folder / "vocab.json").read_text().replace("<mask>", "w")
+        ),
+        "vocab.json has no <mask>; a roberta vocabulary holds <s> <pad> </s> <unk> <mask>.",
+    ),
+    "no GPT-2 numbers": (removed("encoder.json"), "pass it as --encoder-json"),
+    "other BPE": (other_bpe, "is of another BPE than"),
+    "two tokens of one number": (
+        edited("encoder.json", **{"Ġw1": 3}),
+        "holds '3', which fairseq's dictionary has already",
+    ),
+    "a list": (
+        lambda folder: (folder / "encoder.json").write_text("[1]"),
+        "must hold a JSON object",
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "sentence"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_sentence_and_leaves_nothing(stored, tmp_path, capsys, edit, sentence):
+    edit(stored)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["import-roberta", str(stored), str(tmp_path / "new" / "out.pt")]) in (1, 2)
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert sentence in line and line.endswith(".")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_missing_package_is_named_with_the_command(stored, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    assert main(["import-roberta", str(stored), str(tmp_path / "out.pt")]) == 1
+    assert capsys.readouterr().err.strip().endswith("pip install safetensors.")
+
+
+def test_nothing_is_overwritten_unless_forced(stored, tmp_path, capsys):
+    words = ["import-roberta", str(stored), str(tmp_path / "out.pt")]
+    assert main(words) == 0
+    assert main(words) == 1
+    assert "out.pt exists; choose another name or pass --force." in capsys.readouterr().err
+    (tmp_path / "out.pt").unlink()
+    assert main(words) == 0  # the same dictionary is no obstacle
+    (tmp_path / "out.pt").unlink()
+    (tmp_path / "dict.txt").write_text("other 1\n")
+    assert main(words) == 1
+    assert "dict.txt is another model's dictionary" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+    assert main([*words, "--force"]) == 0
+    assert len((tmp_path / "dict.txt").read_text().splitlines()) == hugging_face.WORDS
+
+
+def test_a_disk_that_fills_leaves_neither_file(stored, tmp_path, monkeypatch, capsys):
+    def full(state, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fairseq_floater.checkpoints.reading._save", full)
+    assert main(["import-roberta", str(stored), str(tmp_path / "new" / "out.pt")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda folder, state: (folder / "dict.txt").unlink(), "There is no dictionary"),
+        (lambda folder, state: (folder / "dict.txt").write_text("a 1\n"), "makes 6 entries"),
+        (
+            lambda folder, state: (folder / "dict.txt").write_text("a b c\n"),
+            "no dictionary of fair",
+        ),
+        (lambda folder, state: setattr(state["cfg"]["model"], "arch", "lstm"), "is no RoBERTa"),
+        (lambda folder, state: state["model"].clear(), "holds no embed_tokens.weight"),
+    ],
+)
+def test_bad_input_of_fairseqs_form(stored, tmp_path, capsys, change, sentence):
+    folder = tmp_path / "old"
+    import_roberta(stored, folder / "model.pt")
+    state = load_checkpoint(folder / "model.pt")
+    change(folder, state)
+    torch.save(state, folder / "model.pt")
+    assert main(["import-roberta", str(folder / "model.pt"), str(tmp_path / "out.pt")]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()

@@ -1,0 +1,76 @@
+"""Raw text is read line by line, every fault a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prepared_text import VOCAB, zipped
+
+from fairseq_floater.data.parallel_text import check_parallel, find_splits, read_lines
+from fairseq_floater.data.prepare import main
+
+
+def test_splits_are_found_in_a_fixed_order(tmp_path: Path) -> None:
+    ours = ("test_b.en", "test-a.de.gz", "test.2014.en", "test.de")
+    for name in (*ours, "tests", "testing.fr", "test,c.en"):
+        (tmp_path / name).touch()
+    found = find_splits(tmp_path, "en", "de")
+    assert found == ["train", "valid", "test", "test-a", "test.2014", "test_b"]
+
+
+def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffone\r\n\ntwo\u2028three\x0bfour\rfive\x85\nlast".encode())
+    assert list(read_lines(path)) == ["one", "", "two three four five ", "last"]
+
+
+def _write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda raw: (raw / name).write_bytes(content)
+
+
+def _delete(name: str) -> Callable[[Path], object]:
+    return lambda raw: (raw / name).unlink()
+
+
+FAULTS = {
+    "missing": (_delete("train.en"), r"\S+/train\.en is missing \(so is train\.en\.gz\)\."),
+    "one side of a test": (_delete("test.de"), r"\S+/test\.de is missing \(so is test\.de\.gz\)\."),
+    "unequal": (
+        _write("valid.de", b"eins\nzwei\n"),
+        r"\S+/valid\.en has 20 lines, but \S+/valid\.de has 2\.",
+    ),
+    "empty": (_write("test.en", b""), r"\S+/test\.en is empty\."),
+    "not UTF-8": (
+        _write("train.de", b"gut\nf\xfcnf\n"),
+        r"\S+/train\.de, line 2 is not valid UTF-8 \(byte 2 of it\)\.",
+    ),
+    "NUL": (_write("test.en", b"a\nb\nc\0\n"), r"\S+/test\.en, line 3 holds a NUL character\."),
+    "cut gzip": (zipped("train.en", 500), r"\S+/train\.en\.gz is no whole gzip file: .+\."),
+    "no gzip": (
+        lambda raw: (raw / "test.en").rename(raw / "test.en.gz"),
+        r"\S+/test\.en\.gz is no whole gzip file: .+\.",
+    ),
+    "plain and zipped": (
+        zipped("train.en", None, keep=True),
+        r"\S+/train\.en and \S+/train\.en\.gz are both there; remove one of them\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faulty_text_is_refused(
+    raw: Path, tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, message = FAULTS[fault]
+    spoil(raw)
+    assert main(["encode", str(raw), str(tmp_path / "out"), *VOCAB]) == 1
+    assert re.fullmatch(message + "\n", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_are_counted(numbers: Path) -> None:
+    counts = check_parallel(numbers, "en", "de", ["train", "valid", "test"])
+    assert counts == {"train": 400, "valid": 20, "test": 30}
