@@ -1,98 +1,24 @@
-"""Scores per bin: exact sums, paired bootstrap, losses, and every misfit refused by name."""
+"""Scores per bin: exact sums, paired bootstrap, losses."""
 
 import json
 import re
-import shutil
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
+from scored_split import damaged, generated, text
 
 from fairseq_floater.cli import main
-from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.metrics import sentence_counts
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
-from fairseq_floater.evaluation.s2l.options import S2LError, SplitOptions
 from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
-from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = [f"{first}{second}" for first in "bdfgk" for second in ("an", "el", "ir", "os", "ut")]
-
-
-def sentence(generator, length):
-    return " ".join(generator.choice(WORDS, length))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A split whose test set has bins [8, 12), [12, 20), [20, inf) of raw text in word pieces."""
-    place = tmp_path_factory.mktemp("s2l")
-    generator = np.random.default_rng(3)
-    raw = place / "raw"
-    raw.mkdir()
-    for name, lengths in {
-        "train": [4, 5, 6] * 5,
-        "valid": [5, 6],
-        "test": [5, 6, 7, *generator.integers(8, 30, 120)],
-    }.items():
-        for lang in ("en", "de"):
-            words = [sentence(generator, n) for n in lengths]
-            encoded = [" ".join("\u2581" + w for w in line.split()) for line in words]
-            (raw / f"{name}.{lang}").write_text("".join(f"{line}\n" for line in encoded))
-    options = SplitOptions("en", "de", edges=(8, 12, 20), encoded=True)
-    split(raw, place / "split", options)
-    return place / "split"
-
-
-def text(folder, name, lang="de"):
-    lines = (folder / f"{name}.{lang}").read_text().split("\n")[:-1]
-    return [line.replace(" ", "").replace("\u2581", " ").strip() for line in lines]
-
-
-def damaged(references, seed, share=0.3):
-    generator = np.random.default_rng(seed)
-    return [
-        " ".join(w if generator.random() > share else generator.choice(WORDS) for w in r.split())
-        for r in references
-    ]
-
-
-def generated(path, sources, hypotheses, probability=-1.0, extra=0):
-    """What fairseq-generate prints, in an order of its own."""
-    blocks = []
-    for i, (source, hypothesis) in enumerate(zip(sources, hypotheses)):
-        scores = " ".join([f"{probability:.4f}"] * (len(hypothesis.split()) + 1 + extra))
-        blocks.append(
-            f"S-{i}\t{source}\nT-{i}\tx\nH-{i}\t-0.5\t{hypothesis}\n"
-            f"D-{i}\t-0.5\t{hypothesis}\nP-{i}\t{scores}\n"
-        )
-    np.random.default_rng(0).shuffle(blocks)
-    path.write_text("".join(blocks))
-    return path
-
-
-@pytest.fixture
-def systems(folder, tmp_path):
-    """Two systems of two seeds each, with losses; `good` is clearly better than `bad`."""
-    references, sources = text(folder, "test"), text(folder, "test", "en")
-    found = []
-    for name, share, loss in (("bad", 0.5, -2.0), ("good", 0.1, -1.0)):
-        files = SystemFiles(name)
-        for seed in (1, 2):
-            hypotheses = damaged(references, seed, share)
-            files.hypotheses.append(generated(tmp_path / f"{name}{seed}", sources, hypotheses))
-            files.losses.append(
-                generated(tmp_path / f"{name}{seed}.loss", sources, references, loss * seed)
-            )
-        found.append(files)
-    return found
 
 
 def test_bins_sum_to_sacrebleus_corpus_score_to_the_last_digit(folder):
@@ -328,106 +254,3 @@ def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
 
     (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
     assert forty > twelve and forty > two and width == same
-
-
-def spoilt(folder, tmp_path, change):
-    """A system whose generate output, as lines, went through ``change``."""
-    references, sources = text(folder, "test"), text(folder, "test", "en")
-    path = generated(tmp_path / "spoilt.txt", sources, references)
-    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
-    return SystemFiles("x", [path])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda ls: [x for x in ls if x[2:].split("\t")[0] != "7"], r"lacks 1 \(7\)"),
-        (lambda ls: ls + [x for x in ls if x[1:4] == "-7\t"], r"line \d+ brings sentence 7 of"),
-        (
-            lambda ls: [x for x in ls if int(x[2:].split("\t")[0]) < 100],
-            r"spoilt\.txt` must have 120 sentences, as the test set, but has 100",
-        ),
-        (
-            lambda ls: [re.sub(r"^(S-\d+\t).*", r"\1another text", x) for x in ls],
-            r"must translate the test set's sentences, but line 1 has another source",
-        ),
-        (
-            lambda ls: [re.sub(r"^(S-7\t).*", "\\1\u2581th e \u2581x", x) for x in ls],
-            r"must be in the test set's tokens, \d+ in sentence 7, but line \d+ has 3",
-        ),
-        (
-            lambda ls: [re.sub(r"^(D-\d+\t-0.5\t)(.*)", "\\1\u2581\\2", x) for x in ls],
-            r"must hold whole words",
-        ),
-    ],
-    ids=["missing", "repeated", "too few", "other text", "other tokens", "pieces"],
-)
-def test_hypotheses_that_do_not_fit_are_refused(folder, tmp_path, change, message):
-    with pytest.raises(ScoringError, match=message):
-        score(folder, [spoilt(folder, tmp_path, change)], bootstrap=0)
-
-
-def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
-    bad, _ = systems
-    lines = bad.losses[0].read_text().splitlines(keepends=True)
-    missing = tmp_path / "missing"
-    missing.write_text("".join(x for x in lines if not x.startswith("P-3\t")))
-    broken = tmp_path / "broken"
-    broken.write_text("".join(re.sub(r"^(P-3\t).*", r"\1none", x) for x in lines))
-    infinite = tmp_path / "infinite"
-    infinite.write_text("".join(re.sub(r"^(P-3\t).*", r"\1-1.0 nan", x) for x in lines))
-    cut = tmp_path / "cut"
-    cut.write_text("".join(re.sub(r"^(P-3\t\S+) .*", r"\1", x) for x in lines))
-    double = tmp_path / "double"
-    double.write_text("".join([*lines, *lines]))
-    for path, message in (
-        (infinite, r"finite numbers on P lines, but line \d+ has '-1.0 nan'"),
-        (double, r"line \d+ brings sentence \d+ of line \d+ again"),
-        (bad.hypotheses[0], "must be of fairseq-generate --score-reference, but sentence"),
-        (missing, r"P line for each of 120 sentences, but has 119 \(none for 3\)"),
-        (broken, r"finite numbers on P lines, but line \d+ has 'none'"),
-    ):
-        with pytest.raises(ScoringError, match=message):
-            score(folder, [SystemFiles("x", bad.hypotheses[:1], [path])], bootstrap=0)
-    files = SystemFiles("x", bad.hypotheses, [bad.losses[0], cut])
-    with pytest.raises(S2LError, match="losses of x count 1 tokens in sentence 3, those of x"):
-        score(folder, [files], bootstrap=0)
-    with pytest.raises(S2LError, match="x has 2 files of hypotheses, but 1 of losses"):
-        score(folder, [SystemFiles("x", bad.hypotheses, bad.losses[:1])], bootstrap=0)
-
-
-def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
-    with pytest.raises(UsageError, match="`--baseline` must be one of bad, good, but is 'ugly'"):
-        score(folder, systems, baseline="ugly")
-    with pytest.raises(UsageError, match="`--short` names ugly"):
-        score(folder, systems, short_systems=[SystemFiles("ugly", ["f"])])
-    with pytest.raises(ScoringError, match="`tokenize` must be one of"):
-        score(folder, systems, tokenize="words")
-    with pytest.raises(ScoringError, match="`bootstrap` must be 0"):
-        score(folder, systems, bootstrap=-5)
-    with pytest.raises(UsageError, match="must not be negative"):
-        score(folder, systems, length_limit=(float("nan"), 3))
-    with pytest.raises(UsageError, match="At least one system"):
-        score(folder, [])
-    with pytest.raises(S2LError, match=r"split\.json is not what"):
-        score(tmp_path, systems)
-    name = f"x={systems[0].hypotheses[0]}"
-    words = ["s2l", "score", str(folder), "--hypotheses", name]
-    assert main([*words, "--losses", "y=file"]) == 2
-    assert main([*words, "--max-len-a", "2"]) == 2
-    assert main(["s2l", "score", str(folder), "--hypotheses", f"x={tmp_path / 'none'}"]) == 1
-    assert "must be a readable file" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as exit:
-        main(["s2l", "score", str(folder), "--hypotheses", "nameless"])
-    assert exit.value.code == 2
-
-
-def test_a_table_of_origins_of_another_form_or_length_is_refused(folder, systems, tmp_path):
-    copy = shutil.copytree(folder, tmp_path / "split")
-    lines = (copy / "test.tsv").read_text().split("\n")
-    (copy / "test.tsv").write_text("\n".join([*lines[:5], "5\tbin\tnine", *lines[6:]]))
-    with pytest.raises(S2LError, match=r"test\.tsv is no table of `floater s2l split`"):
-        score(copy, systems)
-    (copy / "test.tsv").write_text("\n".join(lines[:50]) + "\n")
-    with pytest.raises(S2LError, match=r"test\.en has 120 lines, but test\.tsv beside it has 49"):
-        score(copy, systems)

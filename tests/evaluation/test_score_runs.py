@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
-from test_s2l_score import damaged, generated, sentence
+from scored_split import damaged, generated, sentence
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
