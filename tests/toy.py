@@ -80,6 +80,13 @@ def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300, new=False
     return done
 
 
+def run_script(name, *words, **options):
+    """Run one of `scripts/` to its end, whatever its exit code."""
+    command = ["bash", str(ROOT / "scripts" / name), *map(str, words)]
+    env = environment(FLOATER_PYTHON=warm.python())
+    return subprocess.run(command, capture_output=True, text=True, env=env, **options)
+
+
 def _end(text, lines=40):
     return "\n".join(line[:400] for line in text.splitlines()[-lines:])
 

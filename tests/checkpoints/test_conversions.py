@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from checkpoint_models import ROUNDING, difference, loaded
 from helpers import TINY, save_donor, save_model
-from test_warm_start import ROUNDING, difference, loaded
 
 from fairseq_floater.checkpoints.reading import is_position, load_checkpoint
 from fairseq_floater.checkpoints.warm_start import warm_start

@@ -3,6 +3,7 @@
 import helpers
 import pytest
 import torch
+from checkpoint_models import ROUNDING, difference, loaded
 from helpers import TINY, save_donor, save_model
 
 from fairseq_floater.checkpoints.reading import (
@@ -14,25 +15,6 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS, alibi
 from fairseq_floater.position_encoders.alibi import AlibiPositions
 from fairseq_floater.position_encoders.in_attention import AttentionPart, Gate
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-
-
-def loaded(path, **options):
-    """The model that a checkpoint describes, with its parameters."""
-    state = load_checkpoint(path)
-    model = helpers.build(**{**vars(state["cfg"]["model"]), **options})
-    model.load_state_dict(state["model"], strict=True)
-    return model.eval()
-
-
-# Of the report, which compares in float32; `difference` below compares the functions, to 1e-6.
-ROUNDING = 5e-6
-
-
-def difference(a, b):
-    source, target = helpers.sentence(9), helpers.shifted(helpers.sentence(7))
-    with torch.no_grad():
-        first, second = (torch.log_softmax(m.double()(source, None, target)[0], -1) for m in (a, b))
-    return float((first - second).abs().max())
 
 
 @pytest.mark.parametrize("encoder", POSITION_ENCODERS)

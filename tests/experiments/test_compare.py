@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from fairseq import options
-from test_protocol import FakeLauncher
+from fake_launcher import FakeLauncher
 from toy import ROOT
 
 from fairseq_floater.cli import main

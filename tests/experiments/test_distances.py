@@ -2,17 +2,18 @@
 
 import pytest
 from fairseq.data import indexed_dataset
+from fake_launcher import FakeLauncher
 from helpers import sentence
-from test_protocol import CONFIG, FakeLauncher, RunRequest
 from toy import ROOT
 
 from fairseq_floater.experiments.distances import untrained_distances
 from fairseq_floater.experiments.hardware import ONE_CPU
 from fairseq_floater.experiments.model_options import training_options
-from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.protocol import Protocol, RunRequest
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import system_from_words
 
+CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
 S2L = ROOT / "configs" / "numbers_s2l.yaml"  # trains on sources of fewer than 24 tokens
 
 

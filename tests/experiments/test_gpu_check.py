@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 import torch
-from test_scripts import run as run_script
+from toy import run_script
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.gpu_check import PRECISIONS, GpuCheck, Step, agreement, run

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from test_scripts import ROOT, run
+from toy import ROOT, run_script
 
 SYSTEMS = [
     "sinusoidal-input-hidden-scratch",
@@ -36,7 +36,7 @@ def test_from_corpus_to_figure(s2l_config):
     work = s2l_config.parent / "my work"
     options = ("--seeds", "7", "--jobs", "2", "--processes", "0")
     words = ("s2l.sh", s2l_config, "--work", work, *options)
-    done = run(*words)
+    done = run_script(*words)
     assert done.returncode == 0, done.stderr[-3000:]
     scores = json.loads((work / "s2l.json").read_text())
     assert scores["systems"] == SYSTEMS and scores["baseline"] == SYSTEMS[0]
@@ -59,14 +59,14 @@ def test_from_corpus_to_figure(s2l_config):
         assert arguments[arguments.index("--seed") + 1] == "7"
     # A second run finds everything whole.
     before = {p: p.stat().st_mtime_ns for p in work.rglob("*.txt")}
-    again = run(*words)
+    again = run_script(*words)
     assert again.returncode == 0, again.stderr[-3000:]
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*.txt")} == before
     assert (work / "s2l.md").read_text() in again.stdout
 
 
 def test_a_dry_run_shows_every_seed_and_makes_nothing(s2l_config, tmp_path):
-    shown = run(
+    shown = run_script(
         "s2l.sh", s2l_config, "--seeds", "1,2", "--dry-run", "--processes", "0", cwd=tmp_path
     )
     assert shown.returncode == 0, shown.stderr
@@ -79,7 +79,7 @@ def test_a_dry_run_shows_every_seed_and_makes_nothing(s2l_config, tmp_path):
 
 def test_a_conversion_is_scored_before_and_after_training_on(tmp_path):
     config = ROOT / "configs" / "convert_numbers.yaml"
-    shown = run("s2l.sh", config, "--dry-run", "--processes", "0", cwd=tmp_path)
+    shown = run_script("s2l.sh", config, "--dry-run", "--processes", "0", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     folder = "work/convert_numbers/seed-1/rope-all-attention"
     for name, mark in (("rope-all-attention-before", ".before"), ("rope-all-attention", "")):
@@ -109,7 +109,7 @@ def test_a_conversion_is_scored_before_and_after_training_on(tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, words, code, message):
-    refused = run("s2l.sh", *words, cwd=tmp_path)
+    refused = run_script("s2l.sh", *words, cwd=tmp_path)
     assert refused.returncode == code, refused.stderr
     assert message in refused.stderr
     assert not any(tmp_path.iterdir())

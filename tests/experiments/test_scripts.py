@@ -10,19 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import warm
 import yaml
-from toy import environment
+from toy import ROOT, environment, run_script
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(script, *words, **options):
-    command = ["bash", str(ROOT / "scripts" / script), *map(str, words)]
-    env = environment(FLOATER_PYTHON=warm.python())
-    return subprocess.run(command, capture_output=True, text=True, env=env, **options)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +38,7 @@ def config(tmp_path_factory):
 def finished(config):
     """FLOATER through the whole protocol."""
     work = config.parent / "my work"
-    done = run("protocol.sh", config, "--encoder", "floater", "--work", work)
+    done = run_script("protocol.sh", config, "--encoder", "floater", "--work", work)
     assert done.returncode == 0, done.stderr[-3000:]
     return work
 
@@ -83,7 +74,7 @@ def test_a_second_run_skips_what_is_whole(finished, config):
         }
 
     before = changes()
-    again = run("protocol.sh", config, "--encoder", "floater", "--work", finished)
+    again = run_script("protocol.sh", config, "--encoder", "floater", "--work", finished)
     assert again.returncode == 0, again.stderr[-3000:]
     assert changes() == before
     assert "trained already" in again.stderr
@@ -102,7 +93,7 @@ def test_other_settings_do_not_mix_into_a_run(finished, config, change, message)
     settings["optimisation"] |= change
     other = config.with_name("other.yaml")
     other.write_text(yaml.safe_dump(settings))
-    refused = run("protocol.sh", other, "--encoder", "floater", "--work", finished)
+    refused = run_script("protocol.sh", other, "--encoder", "floater", "--work", finished)
     assert refused.returncode == 1
     assert "plain was started with other arguments of donor: " in refused.stderr
     assert message in refused.stderr
@@ -119,11 +110,11 @@ def test_a_finished_run_is_not_taken_for_one_of_other_settings(
     settings[section] |= change
     other = config.with_name("another.yaml")
     other.write_text(yaml.safe_dump(settings))
-    refused = run("protocol.sh", other, "--encoder", "floater", "--work", finished)
+    refused = run_script("protocol.sh", other, "--encoder", "floater", "--work", finished)
     assert refused.returncode == 1, refused.stderr
     # The donor is the first to notice another training.
     assert "was started with other arguments" in refused.stderr
-    kept = run("protocol.sh", config, "--encoder", "floater", "--work", finished)
+    kept = run_script("protocol.sh", config, "--encoder", "floater", "--work", finished)
     assert kept.returncode == 0, kept.stderr
     record = json.loads((finished / "floater-all-qkv" / "run.json").read_text())
     assert stage in record["arguments"]
@@ -147,7 +138,7 @@ def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
         time.sleep(0.02)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    resumed = run("protocol.sh", config, *words)
+    resumed = run_script("protocol.sh", config, *words)
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     result = Path("none-all-hidden-scratch") / "checkpoints" / "checkpoint2.pt"
     interrupted = load_checkpoint(finished / result)["model"]
@@ -156,7 +147,7 @@ def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
     fresh.mkdir()
     for shared in ("data", "numbers"):
         (fresh / shared).symlink_to(finished / shared)
-    whole = run("protocol.sh", config, "--encoder", "none", "--scratch", "--work", fresh)
+    whole = run_script("protocol.sh", config, "--encoder", "none", "--scratch", "--work", fresh)
     assert whole.returncode == 0, whole.stderr[-3000:]
     for name, tensor in load_checkpoint(fresh / result)["model"].items():
         torch.testing.assert_close(interrupted[name], tensor, rtol=0, atol=1e-6)

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from test_scripts import ROOT, run
-from toy import environment
+from toy import ROOT, environment, run_script
 
 SOURCED = ("common.sh",)
 SCRIPTS = sorted(p for p in (ROOT / "scripts").glob("*.sh") if p.name not in SOURCED)
@@ -16,11 +15,11 @@ CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
 def test_help_and_bad_options(script):
-    shown = run(script.name, "--help")
+    shown = run_script(script.name, "--help")
     assert shown.returncode == 0
     assert script.name in shown.stdout or "usage" in shown.stdout
     if script.name != "test.sh":  # whose further words are pytest's
-        assert run(script.name, "--no-such-option").returncode == 2
+        assert run_script(script.name, "--no-such-option").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -42,14 +41,16 @@ def test_help_and_bad_options(script):
 )
 def test_bad_usage_is_one_clear_sentence(tmp_path, words, code, message):
     places = {"config": CONFIG, "tmp": tmp_path, "text": ROOT / "configs" / "text_tiny.yaml"}
-    done = run("protocol.sh", *(w.format(**places) for w in words))
+    done = run_script("protocol.sh", *(w.format(**places) for w in words))
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_dry_run_prints_commands_and_leaves_nothing(tmp_path):
-    done = run("protocol.sh", CONFIG, "--encoder", "learned", "--work", tmp_path / "w", "--dry-run")
+    done = run_script(
+        "protocol.sh", CONFIG, "--encoder", "learned", "--work", tmp_path / "w", "--dry-run"
+    )
     assert done.returncode == 0, done.stderr
     for command in ("fairseq_cli.train", "warm-start", "average", "fairseq_cli.generate", "score"):
         assert command in done.stdout
@@ -59,7 +60,7 @@ def test_a_dry_run_prints_commands_and_leaves_nothing(tmp_path):
 def test_what_follows_two_dashes_are_options_of_the_model(tmp_path):
     own = ("--t5-max-distance", "32", "--t5-buckets", "16")
     words = ("--encoder", "t5", "--scratch", "--work", tmp_path / "w", "--dry-run", "--", *own)
-    done = run("protocol.sh", CONFIG, *words)
+    done = run_script("protocol.sh", CONFIG, *words)
     assert done.returncode == 0, done.stderr
     trainings = [line for line in done.stdout.splitlines() if "fairseq_cli.train" in line]
     assert len(trainings) == 1 and " ".join(own) in trainings[0]

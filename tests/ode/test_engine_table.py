@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_ode import flow
+from flows import flow
 
 from fairseq_floater.benchmark.solvers import COMPARED
 from fairseq_floater.ode import ENGINES, auto, checked_step_size, solve

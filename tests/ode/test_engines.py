@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from test_ode import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients
+from flows import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.benchmark.flows import standard_flows

@@ -1,0 +1,53 @@
+"""A launcher that trains nothing, for the order of a run's steps. Not a test file."""
+
+import json
+from pathlib import Path
+
+from fairseq_floater.experiments.launch import CommandError, Launcher
+
+
+class FakeLauncher(Launcher):
+    """Make what each command would leave; ``fails`` names the step that fails."""
+
+    def __init__(self, fails=None):
+        super().__init__()
+        self.steps, self.fails = [], fails
+
+    def run(self, words, *, name="", log=None, output=None, line=None, locks=()):
+        words = [str(word) for word in words]
+        self.steps.append(step := _step(words))
+        self.locks = list(locks)
+        if self.dry_run:
+            return
+        if step == self.fails:
+            raise CommandError(f"{name}: the command failed; see the end of {log}.")
+        if step.startswith("train"):
+            folder = Path(words[words.index("--save-dir") + 1])
+            folder.mkdir(parents=True)
+            (folder / "checkpoint_best.pt").write_bytes(b"one")
+        elif step == "validate":
+            log.write_text("x | valid on 'valid' subset | loss 3.25 | ppl 9.5\n")
+        elif output is not None:
+            output.write_text("H-0\n")
+        elif step == "prepare_text.sh":
+            tests = Path(words[3]) / "tests.json"
+            tests.parent.mkdir(parents=True, exist_ok=True)
+            tests.write_text('{"test": "test", "test_long": "test1"}')
+        elif "--json" in words:
+            result = {"bleu": {"score": 12.5}}
+            Path(words[words.index("--json") + 1]).write_text(json.dumps(result))
+
+
+def _step(words):
+    """``train floater-all-qkv``, ``warm-start``, ``generate test1``, ``prepare_text.sh``, ..."""
+    if words[0] == "bash":
+        return Path(words[1]).name
+    if words[2] == "fairseq_floater":
+        return words[3]
+    step = words[2].removeprefix("fairseq_cli.")
+    if step == "train":
+        return f"train {Path(words[words.index('--save-dir') + 1]).parent.name}"
+    if step == "generate":
+        step = "losses" if "--score-reference" in words else step
+        return f"{step} {words[words.index('--gen-subset') + 1]}"
+    return step
