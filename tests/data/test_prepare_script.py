@@ -20,7 +20,7 @@ from fairseq_floater.data.binarised import binarise
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.prepare import finish
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_text.sh"
+SCRIPT = toy.ROOT / "scripts" / "prepare_text.sh"
 
 
 def script(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -3,12 +3,12 @@
 import json
 import re
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from scored_split import damaged, generated, text
+from toy import ROOT
 
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation.metrics import sentence_counts
@@ -17,8 +17,6 @@ from fairseq_floater.evaluation.s2l.score import score
 from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_bins_sum_to_sacrebleus_corpus_score_to_the_last_digit(folder):

@@ -5,13 +5,12 @@ import os
 import re
 import shutil
 import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import toy as toys
 import yaml
-from toy import environment, floater
+from toy import ROOT, environment, floater
 
 from fairseq_floater.cli import main
 from fairseq_floater.data.wmt14.sources import RECIPES
@@ -37,7 +36,6 @@ from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
 from fairseq_floater.requirements import PACKAGES
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE, TINY, NUMBERS = (
     ROOT / "configs" / f"{name}.yaml" for name in ("text_base", "text_tiny", "numbers_en_de")
 )

@@ -1,11 +1,10 @@
 """Configurations, the arguments made from them, and the command line around them."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
+from toy import ROOT
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
@@ -15,7 +14,6 @@ from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
 
-ROOT = Path(__file__).resolve().parents[2]
 ROBERTA = {*(ROOT / "configs").glob("roberta_*.yaml")}  # of experiments/roberta
 CONFIGS = sorted({*(ROOT / "configs").glob("*.yaml")} - ROBERTA)
 RUNS = [

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -22,13 +21,13 @@ from fuzzing import (
 )
 from hypothesis import example
 from hypothesis import strategies as st
+from toy import ROOT
 
 from fairseq_floater.data.parallel_text import check_parallel, find_splits, read_lines
 from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_tagged
 from fairseq_floater.evaluation.lines import TextFile
 from fairseq_floater.experiments.stages import STAGES
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [
     yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs").glob("*_s2l.yaml"))
 ]
