@@ -84,12 +84,13 @@ def exit_code(
         place: named where a fault of the system names no file.
         name: of the command, before the sentence.
         errors: those that a user can cause. Anything else is a fault of ours and keeps its traceback.
+            A plain ValueError is an encoder's refusal of its options: bad usage.
     """
     try:
         result = action()
     except errors as error:
         print(one_line(name + sentence(error, place)), file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError) or type(error) is ValueError else 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

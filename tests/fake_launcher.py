@@ -11,11 +11,12 @@ class FakeLauncher(Launcher):
 
     def __init__(self, fails=None):
         super().__init__()
-        self.steps, self.fails = [], fails
+        self.steps, self.commands, self.fails = [], [], fails
 
     def run(self, words, *, name="", log=None, output=None, line=None, locks=()):
         words = [str(word) for word in words]
         self.steps.append(step := _step(words))
+        self.commands.append(words)
         self.locks = list(locks)
         if self.dry_run:
             return

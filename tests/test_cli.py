@@ -1,5 +1,6 @@
 """The command line itself: what it lists, and that it imports no more than a verb needs."""
 
+import json
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from toy import ROOT, floater, run
 
 import fairseq_floater
-from fairseq_floater.cli import build_parser
+from fairseq_floater.cli import build_parser, main
 from fairseq_floater.verbs import VERBS
 
 NUMBERS = ROOT / "configs" / "numbers_en_de.yaml"
@@ -106,6 +107,35 @@ def test_only_our_own_command_waits_to_import_fairseq(monkeypatch, words, own):
     monkeypatch.setattr(sys, "argv", words[:1])
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
     assert fairseq_floater._is_own_command() == own
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("info --arch bogus", "`--arch` must be one of"),
+        ("numbers out --src xx", "must be one of de, en, fr"),
+        ("average --inputs none --updates --output x.pt", "pass both"),
+        ("score h --references r --target-lang de --bootstrap 20", "must be 0"),
+        ("run nope.yaml --encoder floater", "There is no configuration nope.yaml"),
+        ("args nope.yaml donor --encoder floater", "There is no configuration nope.yaml"),
+    ],
+)
+def test_bad_usage_exits_with_2(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    for name in ("h", "r"):
+        (tmp_path / name).write_text("ja\n")
+    assert main(words.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["user-dir"], ["args", str(NUMBERS), "donor", "--encoder", "floater"]]
+)
+def test_a_result_is_written_as_json_too(tmp_path, capsys, words):
+    assert main([*words, "--json", str(tmp_path / "result.json")]) == 0
+    (value,) = json.loads((tmp_path / "result.json").read_text()).values()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ([value] if isinstance(value, str) else value)
 
 
 def test_a_fault_of_the_user_is_one_sentence(tmp_path):

@@ -24,6 +24,7 @@ from fairseq_floater.checkpoints.reading import (
     save_checkpoint,
     shared_copies,
 )
+from fairseq_floater.errors import UsageError
 from fairseq_floater.files import file_hash
 
 # Options that must agree, beside names and shapes of parameters.
@@ -31,6 +32,10 @@ POSITIONS = ("position_encoder", "position_blocks", "position_sides", "position_
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
 _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
+
+
+class SelectionError(CheckpointError, UsageError):
+    """Options that choose no checkpoints."""
 
 
 @dataclass
@@ -106,18 +111,18 @@ def _chosen(
 ) -> tuple[list[Path], str]:
     paths = [Path(p) for p in inputs]
     if last is not None and best is not None:
-        raise CheckpointError("`--last` and `--best` exclude each other.")
+        raise SelectionError("`--last` and `--best` exclude each other.")
     if updates and last is None:
-        raise CheckpointError("`--updates` says which checkpoints are the `--last` N: pass both.")
+        raise SelectionError("`--updates` says which checkpoints are the `--last` N: pass both.")
     count = best if last is None else last
     if count is None:
         if any(p.is_dir() for p in paths):
-            raise CheckpointError(f"{paths[0]} is a folder; say --last N or --best N.")
+            raise SelectionError(f"{paths[0]} is a folder; say --last N or --best N.")
         return paths, "the files named"
     if count < 1:
-        raise CheckpointError(f"The number of checkpoints must be at least 1, but is {count}.")
+        raise SelectionError(f"The number of checkpoints must be at least 1, but is {count}.")
     if len(paths) != 1 or not paths[0].is_dir():
-        raise CheckpointError(
+        raise SelectionError(
             f"With --last or --best, `--inputs` must be one folder, but is "
             f"{' '.join(map(str, paths))} instead."
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.position_encoders import has_base
 
 TILE, LAST = WAYS = ("tile", "last")
 TABLE = "encoder.sentence_encoder.embed_positions.weight"
@@ -35,15 +36,18 @@ def fit_length(
         donor: its name in messages.
 
     Raises:
-        CheckpointError: fewer positions than the donor has, or more without a ``way``.
+        CheckpointError: fewer positions than the donor has, or more without a ``way``; a ``way``
+            where one of the two models has no table.
     """
     table = state.get(TABLE)
-    if table is None:
+    # `learned` copies the table's rows into its own.
+    if table is None or not (has_base(args) or args.position_encoder == "learned"):
         own = getattr(donor_args, "max_positions", None) or DEFAULT_POSITIONS
         args.max_positions = getattr(args, "max_positions", None) or own
         if way is not None:
+            model = donor if table is None else "the model that starts"
             raise CheckpointError(
-                f"`--extend` must not be given: {donor} has no learned table of positions to lengthen."
+                f"`--extend` must not be given: {model} has no learned table of positions to lengthen."
             )
         return
     rows = len(table) - first_row

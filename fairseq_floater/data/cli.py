@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,24 @@ from fairseq_floater.files import USER_DIR
 from fairseq_floater.verbs import add_verb
 
 
+@dataclass(frozen=True)
+class UserDir:
+    """The folder of the plugin."""
+
+    user_dir: str
+
+    def format_text(self) -> str:
+        """Return the folder alone."""
+        return self.user_dir
+
+
 def add_user_dir(verbs: Any) -> None:
     """Add ``floater user-dir``, which prints the folder of the plugin."""
     add_verb(
         verbs,
         "user-dir",
         'fairseq-train data --user-dir "$(floater user-dir)" --arch floater_transformer ...',
-        lambda: print(USER_DIR),
+        lambda: UserDir(str(USER_DIR)),
     )
 
 

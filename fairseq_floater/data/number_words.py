@@ -26,7 +26,7 @@ from typing import Any
 import num2words
 
 from fairseq_floater.data.parallel_text import progress
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.files import file_hash, write_text, write_whole
 from fairseq_floater.records import read_json
 
@@ -49,9 +49,13 @@ class CorpusError(UserError):
     """Report a corpus that cannot be made or must not be overwritten."""
 
 
+class ParametersError(CorpusError, UsageError):
+    """Report parameters that make no corpus."""
+
+
 @dataclass(frozen=True)
 class Parameters:
-    """Describe a corpus; refuse one that cannot be made by a CorpusError.
+    """Describe a corpus; refuse one that cannot be made by a ParametersError.
 
     Attributes:
         source_language, target_language: two of :data:`LANGUAGES`.
@@ -79,7 +83,7 @@ class Parameters:
         for name in ("source_language", "target_language"):
             self._check(name, getattr(self, name) in LANGUAGES, among)
         if self.source_language == self.target_language:
-            raise CorpusError(
+            raise ParametersError(
                 f"The two languages must differ, but both are {self.source_language!r}."
             )
         for name, least in (("train", 1), ("valid", 1), ("test", 0), ("test_long", 0)):
@@ -93,7 +97,7 @@ class Parameters:
         if not holds:
             value = getattr(self, name)
             found = "{} {}".format(*value) if name.endswith("per_line") else repr(value)
-            raise CorpusError(f"`{name}` must be {rule}, but is {found} instead.")
+            raise ParametersError(f"`{name}` must be {rule}, but is {found} instead.")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def add_score(verbs: Any) -> None:
 def add_metric_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of sacreBLEU and its bootstrap."""
     add = parser.add_argument
-    add("--tokenize", default="13a", choices=TOKENIZERS, help="sacreBLEU's tokenizer (13a)")
+    text = "sacreBLEU's tokenizer (its own choice for the target language: 13a, zh, ja-mecab, ko-mecab)"
+    add("--tokenize", choices=TOKENIZERS, help=text)
     text = "resamples for the intervals (1000; 0: none)"
     add("--bootstrap", type=int, default=1000, metavar="N", help=text)
     add("--seed", type=int, default=12345, help="of the resamples (12345)")

@@ -6,7 +6,7 @@ import codecs
 import os
 
 from fairseq_floater.data.parallel_text import LONGEST_LINE
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UsageError, UserError
 
 FilePath = str | os.PathLike[str]
 
@@ -15,15 +15,21 @@ class ScoringError(UserError):
     """Input that cannot be scored honestly; the message is one sentence for a person."""
 
 
-def scoring_error(rule: str, found: str, hint: str = "") -> ScoringError:
+class ScoringOptionError(ScoringError, UsageError):
+    """An option of scoring that makes no sense."""
+
+
+def scoring_error(rule: str, found: str, hint: str = "", *, option: bool = False) -> ScoringError:
     """Return the error for input that breaks a rule.
 
     Args:
         rule: what must hold, as in "`path` must be UTF-8".
         found: what holds instead, as in "line 2 holds the byte 0xfc".
         hint: the remedy, with its punctuation.
+        option: whether it is an option's rule.
     """
-    return ScoringError(f"{rule}, but {found} instead{hint or '.'}")
+    kind = ScoringOptionError if option else ScoringError
+    return kind(f"{rule}, but {found} instead{hint or '.'}")
 
 
 class TextFile:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.data.parallel_text import batched
 from fairseq_floater.evaluation.lines import scoring_error
@@ -63,28 +63,49 @@ class Metric:
         return cls(name, score.score, str(signature), *interval)
 
 
-def bleu_metric(tokenize: str, language: str) -> Any:
-    """Return sacreBLEU's BLEU; ScoringError for a tokenizer that is unknown or not installed."""
-    if tokenize not in TOKENIZERS:
+def bleu_metric(tokenize: str | None, language: str) -> Any:
+    """Return sacreBLEU's BLEU.
+
+    Args:
+        tokenize: one of :data:`TOKENIZERS`; None: the one that sacreBLEU has for the language.
+        language: of the references, a code such as ``de`` or ``zh_CN``.
+
+    Raises:
+        ScoringError: the tokenizer is unknown or not installed.
+    """
+    if tokenize is not None and tokenize not in TOKENIZERS:
         rule = f"`tokenize` must be one of {', '.join(TOKENIZERS)}"
-        raise scoring_error(rule, f"is {tokenize!r}")
+        raise scoring_error(rule, f"is {tokenize!r}", option=True)
     try:
-        # `trg_lang` only brings sacreBLEU's warning of a tokenizer that does not suit it; `force`
-        # silences its warning of tokenised text, which names an option that is not ours.
-        return BLEU(tokenize=tokenize, trg_lang=language, force=True)
+        # `force` silences sacreBLEU's warning of tokenised text, which names an option that is not ours.
+        return BLEU(tokenize=tokenize, trg_lang=language.partition("_")[0], force=True)
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         rule = "`tokenize` must be a tokenizer that is installed"
-        raise scoring_error(rule, f"is {tokenize!r}", f": {reason}.") from None
+        found = f"is {tokenize!r}" if tokenize else f"is sacreBLEU's for {language}"
+        raise scoring_error(rule, found, f": {reason}.") from None
+
+
+class _Chrf(CHRF):
+    """sacreBLEU's chrF, whose interval fails where some resamples score 0, a float among float32s."""
+
+    def _compute_f_score(self, statistics: Any) -> Any:
+        found = super()._compute_f_score(statistics)
+        return statistics.dtype.type(found) if isinstance(statistics, np.ndarray) else found
+
+
+def chrf_metric() -> Any:
+    """Return sacreBLEU's chrF2."""
+    return _Chrf()
 
 
 def check_bootstrap(bootstrap: int, seed: int) -> None:
     """Raise ScoringError for a number of resamples or a seed that makes no interval."""
     if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
         rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
-        raise scoring_error(rule, f"is {bootstrap}")
+        raise scoring_error(rule, f"is {bootstrap}", option=True)
     if seed < 0:
-        raise scoring_error("`seed` must not be negative", f"is {seed}")
+        raise scoring_error("`seed` must not be negative", f"is {seed}", option=True)
 
 
 def corpus_score(
@@ -118,7 +139,7 @@ def sentence_counts(
 ) -> tuple[Array, Score]:
     """Count what a metric counts of each of N sentences; the counts of a corpus are their sum.
 
-    The one place that calls private methods of sacreBLEU (2.3 and later versions 2).
+    With :class:`_Chrf` the one place that calls private methods of sacreBLEU (2.3 and later versions 2).
 
     Args:
         metric: BLEU or CHRF of sacreBLEU.

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU
 
 from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.errors import shown
@@ -28,6 +28,7 @@ from fairseq_floater.evaluation.metrics import (
     Metric,
     bleu_metric,
     check_bootstrap,
+    chrf_metric,
     corpus_score,
     moses_tokens,
     split_compounds,
@@ -95,7 +96,7 @@ def score(
     references: Sequence[str],
     *,
     target_language: str,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     compound_split: bool | None = None,
     test_set: str | None = None,
     bootstrap: int = 1000,
@@ -108,7 +109,7 @@ def score(
     Args:
         hypotheses, references: N lines each.
         target_language: a code such as ``de`` or ``pt_BR``; its first part chooses the Moses rules.
-        tokenize: the tokenizer of ``bleu``, one of sacreBLEU's.
+        tokenize: the tokenizer of ``bleu``, one of sacreBLEU's; None: its choice for the language.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
         bootstrap: resamples for two intervals; 0 for none.
@@ -125,7 +126,7 @@ def score(
     _check_test_set(test_set, language, len(references), references_name)
     _warn_of_tokenised(hypotheses)
     labels = {"test": test_set} if test_set else {}
-    bleu, chrf = bleu_metric(tokenize, language), CHRF()
+    bleu, chrf = bleu_metric(tokenize, language), chrf_metric()
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
@@ -202,7 +203,8 @@ def run(
 def _checked_language(code: str) -> str:
     """Return the language of a code with or without a country."""
     if not LANGUAGE.fullmatch(code):
-        raise scoring_error("`target_language` must be a code such as de", f"is {shown(code)}")
+        rule = "`target_language` must be a code such as de"
+        raise scoring_error(rule, f"is {shown(code)}", option=True)
     return code.partition("_")[0]
 
 
@@ -210,10 +212,10 @@ def _check_options(language: str, compound_split: bool | None, test_set: str | N
     if compound_split and language != "de":
         # French data comes with its hyphens split: once more would lift the score twice.
         rule = "`target_language` must be de for a compound split"
-        raise scoring_error(rule, f"is {language!r}")
+        raise scoring_error(rule, f"is {language!r}", option=True)
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
         rule = "`test_set` must be of letters, digits and . / + - _"
-        raise scoring_error(rule, f"is {test_set!r}")
+        raise scoring_error(rule, f"is {test_set!r}", option=True)
 
 
 def _check_corpus(

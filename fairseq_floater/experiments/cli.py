@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args, use_gpus
+from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.experiments.stages import STAGES, Experiment
 from fairseq_floater.experiments.system import add_system_options, system_from_args
 from fairseq_floater.verbs import add_verb
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """The words of a command line."""
+
+    arguments: list[str]
+
+    def format_text(self) -> str:
+        """Return one a line."""
+        return "\n".join(self.arguments)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The record of a run."""
+
+    folder: Path
+
+    def format_text(self) -> str:
+        """Return the file that holds it."""
+        return str(self.folder / RECORD)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return what it holds."""
+        return RunFolder(self.folder).read()
+
+
 def add_args(verbs: Any) -> None:
     """Add `floater args`."""
 
-    def run(**options: Any) -> None:
+    def run(**options: Any) -> Arguments:
         args = argparse.Namespace(**options)
         places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
         words = Experiment(args.config).arguments(
             args.stage, system_from_args(args), machines=machines_from_args(args), **places
         )
-        print("\n".join(words))
+        return Arguments(words)
 
     parser = add_verb(
         verbs,
@@ -46,7 +74,7 @@ def add_run(verbs: Any) -> None:
     from fairseq_floater.experiments.launch import Launcher
     from fairseq_floater.experiments.protocol import Protocol, RunRequest
 
-    def run(**options: Any) -> None:
+    def run(**options: Any) -> RunRecord | None:
         args = argparse.Namespace(**options)
         places = {name: options[name] for name in ("raw", "data", "donor", "seed", "losses")}
         asked = RunRequest(
@@ -60,7 +88,9 @@ def add_run(verbs: Any) -> None:
         gpus = use_gpus(asked.machines, dry_run=args.dry_run)
         launcher = Launcher(dry_run=args.dry_run, environment=gpus)
         with launcher.signals():
-            Protocol(asked, launcher).run()
+            protocol = Protocol(asked, launcher)
+            protocol.run()
+        return None if args.dry_run else RunRecord(protocol.path)
 
     parser = add_verb(
         verbs,

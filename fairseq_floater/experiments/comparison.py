@@ -181,6 +181,7 @@ class SystemComparison(TableRunner[SystemCell]):
             self.launcher.say(f"No comparison: the baseline {self.baseline} is not whole yet.")
         settings = self.experiment.settings(System(PLAIN))
         words += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
+        words += self.experiment.tokenizer()
         resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * len(cells))
         words += ["--bootstrap", str(resamples), "--json", work / f"{self.table}.json"]
         words += ["--figure", *(work / f"{self.table}.{ending}" for ending in ("png", "svg"))]

@@ -54,13 +54,14 @@ class Languages:
 
 @dataclass
 class Data:
-    """Where the text comes from, how it is cut and cleaned, and the test sets."""
+    """Where the text comes from, how it is cut and cleaned, the test sets and BLEU's tokenizer."""
 
     bpe: str | None = None
     vocab: int = MISSING
     max_len: int | None = None
     max_ratio: int | float | None = None
     tests: list[str] = MISSING
+    tokenize: str | None = None
     numbers: dict[str, Any] | None = None
     wmt14: str | None = None
 

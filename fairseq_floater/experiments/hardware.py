@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import takewhile
 
 from fairseq_floater.errors import UsageError, UserError
 
@@ -98,7 +100,9 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that a program started here would see."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        return [name.strip() for name in listed.split(",") if name.strip()]
+        # CUDA takes them up to the first that it cannot read: -1, or SLURM's NoDevFiles, means none.
+        names = (name.strip() for name in listed.split(","))
+        return list(takewhile(re.compile(r"\d+|GPU-.+|MIG-.+").fullmatch, names))
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout

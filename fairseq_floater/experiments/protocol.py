@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater, python
 from fairseq_floater.experiments.launch import Launcher
@@ -105,6 +106,8 @@ class Protocol(Job):
         whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
         if not whole:
             self.experiment.check_average(self.asked.system)
+            # A tokenizer that is not installed costs no training.
+            bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
         options = None if whole or self.stage == "donor" else self._model_options()
         self.prepare_data()
         if options is not None:
@@ -145,6 +148,9 @@ class Protocol(Job):
         """Make the data, or make sure that those given are what the configuration describes."""
         with self.alone(self.asked.work / ".data.lock"):
             self._prepare_data()
+        if not self.launcher.dry_run:
+            for test in self.experiment.config.data.tests:  # a name that is wrong costs no training
+                self._subset(test)
 
     def _prepare_data(self) -> None:
         raw, wmt14 = self.asked.raw, self.settings["wmt14"]
@@ -284,7 +290,8 @@ class Protocol(Job):
         found = read_json(path)
         if test not in found:
             raise UserError(
-                f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path})."
+                f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path}); "
+                f"it has {', '.join(found) or 'none'}."
             )
         return str(found[test])
 
@@ -294,6 +301,7 @@ class Protocol(Job):
         if result.is_file():
             return
         words = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]
+        words += self.experiment.tokenizer()
         self.command(floater("score", self.path / f"generate.{test}.txt", *words, "--json", result))
         if not self.launcher.dry_run:
             self.say(f"{test}: BLEU {read_json(result)['bleu']['score']:.2f}")

@@ -36,6 +36,8 @@ _OF_THE_MACHINE = {
     *("--distributed-no-spawn", "--find-unused-parameters"),
 }
 _OF_A_BATCH = {"--batch-size", "--max-tokens"}
+_DATA = "the data folder"  # what stands before the first option
+_PLACES = (_DATA, "--save-dir", "--finetune-from-model")
 # The results of a stage after the training: all of them must go where its arguments change.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 
@@ -134,6 +136,7 @@ class RunFolder:
             return
         free = _OF_THE_MACHINE | (_OF_A_BATCH if key == "batch" else set())
         old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
+        free = free | self._same_places(old, new, record["arguments"])
         changes = [
             f"{name} was {_value(old, name)} and is {_value(new, name)} now"
             for name in {**old, **new}
@@ -149,6 +152,26 @@ class RunFolder:
                 f"{self.path} was started with other arguments of {stage}: {'; '.join(changes)}. "
                 f"Set back what has changed, use another --work, or remove {remove}."
             )
+
+    def _same_places(
+        self,
+        old: Mapping[str, str],
+        new: Mapping[str, str],
+        recorded: Mapping[str, list[str]],
+    ) -> set[str]:
+        """Return which paths are, seen from this folder, what they were, though spelt in another way.
+
+        Runs are gone on with from other folders, by absolute paths, and where a disk is mounted elsewhere.
+        """
+        begun = map(_by_option, recorded.values())
+        before = next((stage["--save-dir"] for stage in begun if "--save-dir" in stage), None)
+        if before is None:
+            return set()
+        now = self.path / "checkpoints"
+        shared = [name for name in _PLACES if name in old and name in new]
+        return {
+            n for n in shared if os.path.relpath(old[n], before) == os.path.relpath(new[n], now)
+        }
 
     def check_average(self, settings: Mapping[str, str]) -> None:
         """Make sure that the average that is there is of the checkpoints that ``settings`` ask for.
@@ -208,8 +231,8 @@ def _earlier_layout(folder: Path) -> dict[str, Any]:
 
 
 def _by_option(words: list[str]) -> dict[str, str]:
-    """Return each option with its values; what comes before the first is the data folder."""
-    name = "the data folder"
+    """Return each option with its values, the data folder under :data:`_DATA`."""
+    name = _DATA
     found: dict[str, list[str]] = {name: []}
     for word in words:
         if word.startswith("--"):

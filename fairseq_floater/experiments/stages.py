@@ -68,20 +68,24 @@ class Experiment:
             return [f"{one.system.name}\t{one.label}\t{one.options}" for one in found]
         if stage == "prepare":
             return self._prepare(work)
+        if stage == "donor" and donor is not None:
+            seed = None
+        drawn = ["--seed", str(self.config.seed if seed is None else seed)]
         if stage == "warm-start":
-            return ["--arch", self.arch(system), "--data", place(data), *system.model_options()]
+            words = ["--arch", self.arch(system), "--data", place(data), *drawn]
+            return [*words, *system.model_options()]
         if stage in ("validate", "generate", "score-reference"):
             return self._inference(stage, data, machines)
         system = System(PLAIN) if stage == "donor" else system
         folder = Path(work) / system.name
         if stage == "donor" and donor is not None:
-            folder, seed = Path(donor), None
+            folder = Path(donor)
         start = ["--finetune-from-model", place(folder / "warm_start.pt")]
         return [
             *(place(data), *self._task(), "--arch", self.arch(system), *system.model_options()),
             *self._training(stage, system, machines),
             *("--save-dir", place(folder / "checkpoints")),
-            *("--seed", str(self.config.seed if seed is None else seed)),
+            *drawn,
             *(start if stage == "finetune" else []),
         ]
 
@@ -178,13 +182,18 @@ class Experiment:
         return {**system.settings(), **{key: str(value) for key, value in found.items()}}
 
     def _prepare(self, work: str) -> list[str]:
-        options = _own_options(self.config.data, "numbers", "tests", "wmt14")
+        options = _own_options(self.config.data, "numbers", "tests", "tokenize", "wmt14")
         if self.config.s2l is not None:
             # The split has learned the subwords: its lengths are counted in them.
             del options["vocab"]
             options["max-len"] = 0  # what the split kept, trains
             options["spm-model"] = place(Path(work) / "split" / "spm.model")
         return self._languages() + as_words(options)
+
+    def tokenizer(self) -> list[str]:
+        """Return what a command that scores is told of sacreBLEU's tokenizer."""
+        chosen = self.config.data.tokenize
+        return [] if chosen is None else ["--tokenize", chosen]
 
     def _languages(self) -> list[str]:
         return ["--src", self.config.languages.source, "--tgt", self.config.languages.target]

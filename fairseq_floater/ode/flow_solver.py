@@ -38,14 +38,15 @@ TOO_LARGE = (
 
 
 def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]:
-    """Return engine and step as asked for; for ``auto``, the device's first that takes the step."""
+    """Return engine and step as asked for; for ``auto``, the device's first engine that takes the step."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         return solver, step
     case = "cuda" if device == "cuda" else "cpu"
-    return next(
-        e.name for e in engines_for(case) if step is None or not step > e.coarsest_step
-    ), step
+    engines = engines_for(case)
+    # Of a step that none takes, the last one's check says why.
+    fit = (e for e in engines if step is None or e.finest_step <= step <= e.coarsest_step)
+    return next(fit, engines[-1]).name, step
 
 
 def _period(num_updates: int) -> int:

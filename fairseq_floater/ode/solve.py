@@ -122,11 +122,17 @@ def step_halving_error(
 
     4/3 of the difference to a solve with half the step: 1.0 to 1.6 times the true error
     in every regime measured (local residuals were too small by up to 700 times). For dopri5, which
-    has no step to halve, the reference is RK4 at 0.02.
+    has no step to halve, the reference is RK4 at 0.02; half a step that is too fine for an engine is
+    taken by `rk4_hermite`.
     """
     solver = options.get("solver", "rk4_hermite")
     step = checked_step_size(solver, options.get("step_size"), options.get("gradient", "direct"))
-    finer = {"solver": "rk4"} if step is None else {**options, "step_size": step / 2}
+    if step is None:
+        finer = {"solver": "rk4"}
+    elif step / 2 < ENGINES[solver].finest_step:
+        finer = {"solver": "rk4_hermite", "step_size": step / 2}
+    else:
+        finer = {**options, "step_size": step / 2}
     with torch.no_grad():
         return error_by_halving(
             solve(dynamics, p0, times, **options), solve(dynamics, p0, times, **finer)

@@ -114,6 +114,19 @@ def test_into_every_encoder(tmp_path, donor, encoder, base):
         assert report.difference <= 1e-5
 
 
+@pytest.mark.parametrize(
+    "options", [("--no-token-positional-embeddings",), ("--position-encoder", "rope")], ids=str
+)
+def test_without_the_table_any_length_will_do(tmp_path, donor, options):
+    longer = str(4 * POSITIONS)
+    start(tmp_path, donor, *options, "--max-positions", longer)
+    assert load_checkpoint(tmp_path / "out.pt")["cfg"]["model"].max_positions == 4 * POSITIONS
+    tokens = padded([sentence(3 * POSITIONS)], left=False)
+    assert logits(loaded(tmp_path / "out.pt"), tokens).isfinite().all()
+    with pytest.raises(CheckpointError, match="the model that starts has no learned table"):
+        start(tmp_path, donor, *options, "--max-positions", longer, extend="tile", force=True)
+
+
 @pytest.mark.parametrize("options", [ZERO, ("--position-encoder", "t5")])
 def test_a_donor_of_2019(tmp_path, options):
     model = trained().half().float()

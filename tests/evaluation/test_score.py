@@ -80,6 +80,21 @@ def test_tokenize_reaches_the_score_and_the_signature():
     assert report.bleu.score > 0
 
 
+@pytest.mark.parametrize(("language", "tokenizer"), [("zh", "zh"), ("zh_CN", "zh"), ("fr", "13a")])
+def test_the_tokenizer_is_sacrebleus_choice_for_the_language(language, tokenizer):
+    report = score(["中国 A"], ["中国 B"], target_language=language, bootstrap=0)
+    assert f"|tok:{tokenizer}|" in report.bleu.signature
+
+
+def test_output_of_which_nearly_nothing_is_right_has_an_interval():
+    # Resamples without the one hypothesis score 0, which sacreBLEU's mean cannot take beside others.
+    references = [f"Zeile {i}" for i in range(100)]
+    found = score(["Zeile 0", *[""] * 99], references, target_language="de", bootstrap=100)
+    expected = sacrebleu.corpus_chrf(["Zeile 0", *[""] * 99], [references])
+    assert found.chrf.score == expected.score > 0
+    assert 0 <= found.chrf.mean < 3 and found.chrf.half_width > 0
+
+
 @pytest.mark.parametrize(("language", "water"), [("de", "l ' eau"), ("fr", "l' eau")])
 def test_tokenised_bleu_is_that_of_the_languages_moses_tokens(language, water):
     hypotheses = ["Elle boit, dit-il, de l'eau."]

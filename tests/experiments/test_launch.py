@@ -136,7 +136,9 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_gpus_are_those_that_a_program_sees(machine):
-    for number, visible, count in ((8, None, 8), (8, "3,5", 2), (8, "", 0), (0, None, 0)):
+    uuids = "GPU-8932f937-d72c,MIG-GPU-8932/1/0"
+    seen = ((8, None, 8), (8, "3, 5", 2), (8, "", 0), (0, None, 0), (2, uuids, 2))
+    for number, visible, count in (*seen, (8, "-1", 0), (8, "1,-1,2", 1), (8, "NoDevFiles", 0)):
         machine(number, visible)
         assert len(visible_gpus()) == count
 

@@ -95,8 +95,8 @@ def test_a_wrong_option_of_the_model_costs_no_donor(tmp_path, words, message, dr
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("finetune: {max-epoch: 3,", "finetune: {max-epoch: 2,"), "max-epoch` of finetune"),
-        (("keep-last-epochs: 5", "keep-last-epochs: 2"), "keep-last-epochs` of finetune"),
+        (("finetune: {max-epoch: 2,", "finetune: {max-epoch: 1,"), "max-epoch` of finetune"),
+        (("keep-last-epochs: 5", "keep-last-epochs: 1"), "keep-last-epochs` of finetune"),
     ],
 )
 def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, message):
@@ -104,14 +104,35 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
     text = CONFIG.read_text()
     assert change[0] in text
     config.write_text(text.replace(*change))
-    message += " must be at least `budget: average`, 3, but is 2."
+    message += " must be at least `budget: average`, 2, but is 1."
     with pytest.raises(UserError, match=re.escape(message)):
         run(tmp_path, launcher, "floater", config=config)
     assert not launcher.steps
     # Of updates there may be as many as are wanted in one epoch.
     limits = "finetune: {average-of: updates, keep-interval-updates: 3, save-interval-updates: 9, "
-    config.write_text(text.replace("finetune: {max-epoch: 3,", f"{limits} max-epoch: 1,"))
+    config.write_text(text.replace("finetune: {max-epoch: 2,", f"{limits} max-epoch: 1,"))
     assert "average" in run(tmp_path, launcher, "floater", config=config)
+
+
+def test_a_test_set_that_is_not_there_costs_no_training(tmp_path):
+    config, launcher = tmp_path / "other.yaml", FakeLauncher()
+    config.write_text(CONFIG.read_text().replace("tests: [test, test_long]", "tests: [newstest]"))
+    with pytest.raises(UserError, match="knows no test set newstest .*; it has test, test_long"):
+        run(tmp_path, launcher, "floater", config=config)
+    assert launcher.steps == DATA
+
+
+def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):
+    config, launcher = tmp_path / "other.yaml", FakeLauncher()
+    text = CONFIG.read_text()
+    config.write_text(text.replace("  vocab: 300", "  tokenize: char\n  vocab: 300"))
+    run(tmp_path, launcher, "floater", config=config)
+    scored = [words for words in launcher.commands if "score" in words]
+    assert len(scored) == 2
+    assert all(words[words.index("--tokenize") + 1] == "char" for words in scored)
+    config.write_text(text.replace("  vocab: 300", "  tokenize: words\n  vocab: 300"))
+    with pytest.raises(UserError, match="`tokenize` must be one of"):
+        run(tmp_path / "new", launcher, "floater", config=config)
 
 
 def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):
@@ -140,7 +161,7 @@ def test_the_record_says_what_was_run(tmp_path):
     record = RunFolder(tmp_path / "floater-all-qkv").read()
     assert set(record["arguments"]) == {"finetune", "generate"}
     assert record["settings"]["name"] == "floater-all-qkv"
-    assert record["tokens"] == {"finetune": "2000"}
+    assert record["tokens"] == {"finetune": "1250"}
     assert record["trained"] and record["state"] == "done"
     donor = RunFolder(tmp_path / "plain").read()
     assert donor["trained"] and not donor["settings"] and "state" not in donor

@@ -1,6 +1,7 @@
 """The record of a run: under what it may go on, on what, and records of an earlier layout."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +107,34 @@ def test_the_same_arguments_on_other_gpus_go_on(tmp_path):
     now = ["w/data/bin", "--lr", "3e-03", *gpus, "--adam-betas", "(0.9, 0.98)", "--fp16"]
     folder.check_same("donor", [*now, "--update-freq", "1"], "2000")
     RunFolder(tmp_path / "nothing yet").check_same("donor", now, "2000")
+
+
+def at(root, data="w/data/bin", run="w/run"):
+    """A training's arguments as they are spelt where the experiment lies below ``root``."""
+    start = ["--finetune-from-model", f"{root}{run}/warm_start.pt"]
+    return [f"{root}{data}", "--lr", "1", "--save-dir", f"{root}{run}/checkpoints", *start]
+
+
+@pytest.mark.parametrize("before", ["", "../", "/another/disk/", "absolute"])
+def test_a_folder_spelt_in_another_way_goes_on(tmp_path, monkeypatch, before):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    before = f"{tmp_path}/" if before == "absolute" else before
+    folder = begun(tmp_path / "w" / "run", "finetune", at(before))
+    for now in (folder, RunFolder(Path("w/run"))):
+        root = "" if now.path.parts[0] == "w" else f"{tmp_path}/"
+        now.check_same("finetune", at(root), "2000")
+        with pytest.raises(
+            ReportError, match="the data folder was .*w/data/bin and is .*w/other/bin"
+        ):
+            now.check_same("finetune", at(root, data="w/other/bin"), "2000")
+        with pytest.raises(ReportError, match="--save-dir was .* and is .*w/two/checkpoints now"):
+            now.check_same("finetune", at(root, run="w/two"), "2000")
+        # A search has no folder for checkpoints of its own.
+        with folder.changing() as record:
+            record["arguments"]["generate"] = at(before)[:3]
+        (folder.path / "generate.test.txt").touch()
+        now.check_same("generate", at(root)[:3])
 
 
 def test_an_average_of_other_checkpoints_is_refused(tmp_path):

@@ -110,6 +110,17 @@ def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
     assert run.settings()["options"] == "--rnn-layers 2 --rnn-input vector"
 
 
+def test_a_seed_is_of_the_new_parameters_of_a_warm_start_too():
+    experiment = Experiment(ROOT / "configs" / "numbers_en_de.yaml")
+    for stage in ("warm-start", "finetune", "scratch", "donor"):
+        for seed, drawn in ((7, "7"), (None, "1")):
+            words = experiment.arguments(stage, System(), seed=seed)
+            assert words[words.index("--seed") + 1] == drawn
+    # One donor for several seeds is trained with the configuration's.
+    words = experiment.arguments("donor", System(), seed=7, donor="shared")
+    assert words[words.index("--seed") + 1] == "1"
+
+
 def test_options_of_a_run_overrule_the_configuration():
     experiment = Experiment(ROOT / "configs" / "numbers_en_de.yaml")
     words = "--encoder rope --scratch -- --dropout 0.3 --encoder-layers=3 --lr 0.01"

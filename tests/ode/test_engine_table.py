@@ -36,7 +36,9 @@ def test_auto_goes_from_the_fastest_engine_to_the_most_robust():
         ("cpu", 1.0, "adams"),
         ("cuda", 0.2, "collocation"),
         ("cuda", 1.0, "adams"),  # collocation takes no step that long
+        ("cuda", 0.02, "adams"),  # nor one that short
         ("mps", 0.2, "adams"),
+        ("cuda", float("nan"), "rk4_hermite"),  # none does: its check refuses it
     ],
 )
 def test_auto_with_a_given_step_takes_the_first_engine_that_allows_it(device, step, name):

@@ -145,6 +145,13 @@ def test_default_step_is_accurate_and_the_estimate_honest(std):
     assert error < 3 * estimate + 1e-6
 
 
+def test_the_error_of_an_engines_finest_steps_is_estimated_too():
+    dynamics, p0 = flow(8)
+    times = 0.1 * torch.arange(64, dtype=torch.float64)
+    estimate = step_halving_error(dynamics, p0, times, solver="collocation", step_size=0.03)
+    assert 0 <= estimate < 1e-3
+
+
 def test_long_times_stay_exact_in_float32():
     p0 = torch.tensor([0.0, 0.0, 1.0, 1.0])
     times = 0.1 * torch.arange(10_000, dtype=torch.float64)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics import CHRF
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.metrics import (
@@ -24,6 +23,7 @@ from fairseq_floater.evaluation.metrics import (
     Score,
     bleu_metric,
     check_bootstrap,
+    chrf_metric,
     corpus_score,
     sentence_counts,
 )
@@ -55,7 +55,7 @@ def begin(
     length: str,
     baseline: str | None = None,
     length_limit: tuple[float, float] | None = None,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     bootstrap: int = 1000,
     seed: int = 12345,
     labels: Mapping[str, str] | None = None,
@@ -71,7 +71,7 @@ def begin(
         length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
             tokens or more count as cut off (source with end symbol, as fairseq counts; where the
             model's --max-target-positions are fewer, that limit is not known here).
-        tokenize: sacreBLEU's tokenizer.
+        tokenize: sacreBLEU's tokenizer; None: its choice for the target language.
         bootstrap: resamples for intervals and p-values, 0 for none.
         seed: of the resampling.
         labels: the names of systems in tables and figures, where these are not their own.
@@ -135,7 +135,7 @@ class ScoredSet:
                 name: [sentence_counts(m, run.hypotheses, self.test.references) for run in runs]
                 for name, runs in self.runs.items()
             }
-            for m in (bleu, CHRF())
+            for m in (bleu, chrf_metric())
         )
 
     def add_group(self, name: str, index: Array, report: S2LScores) -> None:

@@ -243,4 +243,5 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
 
 
 def _plain(text: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", text).split())
+    """Return the letters and digits of a text: subword models change spaces, joiners and quotes."""
+    return "".join(c for c in unicodedata.normalize("NFKC", text) if c.isalnum())
