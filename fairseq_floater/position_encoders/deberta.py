@@ -279,7 +279,8 @@ class DebertaPositions(AttentionPositions):
         """
         first, last = self.rows(reach).tolist()
         rows = table[first : last + 1].permute(1, 2, 3, 0)
-        return rows, (self.rows(distances) - first)[:, None]
+        # The two devices' logarithms may differ by a rounding at the edge of a bucket.
+        return rows, (self.rows(distances) - first).clamp(0, last - first)[:, None]
 
     def input_rows(
         self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype

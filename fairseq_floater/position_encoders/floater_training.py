@@ -83,7 +83,7 @@ def check_encoder(args: Any) -> None:
     # No `vars`: Hydra's configuration keeps its keys elsewhere.
     trained = scope({"floater_freeze": args.floater_freeze, "floater_train": args.floater_train})
     for flag, value, rule in (
-        ("--floater-train", trained, ALL),  # --floater-freeze is one of its values
+        ("--floater-train", trained, ALL),  # --floater-freeze is short for one of its values
         ("--floater-start", args.floater_start, ZERO),
     ):
         if value != rule:

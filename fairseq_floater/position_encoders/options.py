@@ -48,8 +48,10 @@ class Option:
         try:
             if self.type is int and float(value) != int(value):
                 raise ValueError
-            value = value if self.type is bool else self.type(value)
-        except (TypeError, ValueError):
+            if self.type is bool and not isinstance(value, bool):  # "false" would switch it on
+                raise ValueError
+            value = self.type(value)
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"`{self.name}` must be of type {self.type.__name__}, but is {value!r} instead."
             ) from None

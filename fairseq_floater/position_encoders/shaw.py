@@ -35,9 +35,11 @@ class DistanceVectors(AttentionPart):
 
     def values(self, weights: Tensor, tables: Tables) -> Tensor:
         rows, _, of_values = tables
-        sums = weights.new_zeros(*weights.shape[:-1], len(of_values))
-        sums = sums.scatter_add(-1, rows.expand_as(weights), weights)  # [B, H, T, R]
-        return sums @ of_values.movedim(0, -2)
+        # A GPU adds one by one: in bfloat16 512 weights of 1/512 would come to a half.
+        exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        sums = exact.new_zeros(*exact.shape[:-1], len(of_values))
+        sums = sums.scatter_add(-1, rows.expand_as(exact), exact)  # [B, H, T, R]
+        return sums.to(weights.dtype) @ of_values.movedim(0, -2)
 
 
 class ShawPart(DistanceVectors):

@@ -174,6 +174,8 @@ def test_each_option_changes_the_model(change):
     [
         ({"shaw_clip": 0}, "`--shaw-clip` must be at least 1, but is 0 .*--position-encoder none"),
         ({"shaw_clip": 1.5}, "`--shaw-clip` must be of type int, but is 1.5"),
+        ({"shaw_per_head": "false"}, "`--shaw-per-head` must be of type bool, but is 'false'"),
+        ({"shaw_clip": float("inf")}, "`--shaw-clip` must be of type int, but is inf"),
         ({"shaw_values": "both"}, "`--shaw-values` must be one of on, off, but is 'both'"),
     ],
 )
