@@ -127,6 +127,7 @@ def step_halving_error(
     """
     solver = options.get("solver", "rk4_hermite")
     step = checked_step_size(solver, options.get("step_size"), options.get("gradient", "direct"))
+    finer: dict[str, Any]
     if step is None:
         finer = {"solver": "rk4"}
     elif step / 2 < ENGINES[solver].finest_step:

@@ -79,7 +79,7 @@ class BlockPositions(nn.Module):
 
 
 class PositionEncoder(KeptTable):
-    """Say where positions come from; kinds of encoders say how their table is used, subclasses what it is."""
+    """Base of all encoders: direct subclasses say where a table enters the model, theirs what it holds."""
 
     name: ClassVar[str]
     title: ClassVar[str]

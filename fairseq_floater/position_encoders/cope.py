@@ -78,16 +78,15 @@ class CopePositions(WithoutTable):
     parameter_efficient = True
     silent_at_zero = ("vectors",)
     options: ClassVar[tuple[Option, ...]] = (
-        Option("--cope-positions", 64, "vectors n; all counts from n - 1 on share the last", int),
+        Option(
+            "--cope-positions",
+            64,
+            "vectors n; all counts from n - 1 on share the last",
+            int,
+            at_least=2,
+            why=": with one vector no count differs from another.",
+        ),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        if options["cope_positions"] < 2:
-            raise ValueError(
-                f"`--cope-positions` must be at least 2, but is {options['cope_positions']} instead: "
-                "with one vector no count differs from another."
-            )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:

@@ -106,8 +106,8 @@ class DebertaPositions(AttentionPositions):
     further ones share them ever more widely up to k, as in version 2; P has 2n rows then. A
     stretched distance (``--position-stretch``) goes to the nearest whole one.
 
-    ``--deberta-absolute`` N adds the sinusoid once, to the input of the last N blocks of the encoder
-    that have positions: absolute positions come late, as in DeBERTa's mask decoder.
+    ``--deberta-absolute`` N adds the sinusoid once, to the input of the N-th last block of the encoder
+    that has positions: absolute positions come late, as in DeBERTa's mask decoder.
 
     A decoder sees d >= 0 only, half of P (with ``paper``: that half of K^r and the other of Q^r).
 
@@ -125,7 +125,14 @@ class DebertaPositions(AttentionPositions):
     continuous = True
     silent_at_zero = ("vectors",)
     options = (
-        Option("--deberta-distance", 64, "distance from which on all look alike", int),
+        Option(
+            "--deberta-distance",
+            64,
+            "distance from which on all look alike",
+            int,
+            at_least=1,
+            why=": with 0 no distance differs from another; that is --position-encoder none.",
+        ),
         Option("--deberta-share", False, "version 2: take W_k and W_q of the content", bool),
         Option(
             "--deberta-buckets",
@@ -145,26 +152,18 @@ class DebertaPositions(AttentionPositions):
             0,
             "the sinusoid enters before this many of the encoder's last blocks",
             int,
+            at_least=0,
+            why="; with 0 the sinusoid never enters.",
         ),
     )
 
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:
         furthest, buckets = options["deberta_distance"], options["deberta_buckets"]
-        if furthest < 1:
-            raise ValueError(
-                f"`--deberta-distance` must be at least 1, but is {furthest} instead: with 0 no "
-                "distance differs from another; that is --position-encoder none."
-            )
         if buckets and (buckets < 4 or buckets % 2 or buckets > furthest):
             raise ValueError(
                 "`--deberta-buckets` must be an even number from 4 to --deberta-distance, "
                 f"{furthest}, but is {buckets} instead; with 0 each distance has its own vector."
-            )
-        if options["deberta_absolute"] < 0:
-            raise ValueError(
-                "`--deberta-absolute` must be at least 0, but is "
-                f"{options['deberta_absolute']} instead; with 0 the sinusoid never enters."
             )
 
     @classmethod

@@ -48,16 +48,10 @@ class FirePositions(WithoutTable):
             "position L up to which a distance counts as itself, from where on as a share of the "
             "sentence so far; at the start, for a multiple of it is learned (the paper: 512)",
             int,
+            at_least=1,
+            why="; from it on, distances count as shares of the sentence so far.",
         ),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        if options["fire_threshold"] < 1:
-            raise ValueError(
-                f"`--fire-threshold` must be at least 1, but is {options['fire_threshold']} instead; from "
-                "it on, distances count as shares of the sentence so far."
-            )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:

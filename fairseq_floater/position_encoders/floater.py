@@ -104,6 +104,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
             1,
             "solve with gradient when num_updates %% K == 0, reuse the table in between",
             int,
+            at_least=1,
         ),
         RELATIVE_OPTION,
         *TRAINING_OPTIONS,
@@ -125,11 +126,6 @@ class FloaterPositions(FlowPositions, PositionSignal):
             raise ValueError(
                 f"`--floater-init-scale` must not be negative, but is {scale} instead."
             )
-        if options["floater_update_interval"] < 1:
-            raise ValueError(
-                "`--floater-update-interval` must be at least 1, "
-                f"but is {options['floater_update_interval']} instead."
-            )
         check_training(options, target)
         check_relative_option(options, target)
         solver, gradient = options["floater_solver"], options["floater_gradient"]
@@ -143,7 +139,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        # Rows that are used again have a gradient of zero; those before the start do without.
+        # Between solves the last table is used again, and it has no rows before the start.
         return bool(options["floater_update_interval"] == 1)
 
     @classmethod

@@ -183,7 +183,7 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
 def _product(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     """Multiply ``x`` [T, B, C] by ``weight`` [O, C] and add ``rows`` [T, B or 1, O]: [T, B, O].
 
-    The rows take the place of a bias in the product: no pass over the tokens more than without positions.
+    The rows take the place of a bias in the product.
     """
     if rows.numel() > weight.size(0):
         rows = rows.expand(*x.shape[:2], -1)

@@ -40,16 +40,15 @@ class NezhaPositions(AttentionPositions):
     continuous = True
     silent_at_zero = ("gate.weight",)
     options = (
-        Option("--nezha-clip", 64, "distance k from which on all share a vector; 0: none is", int),
+        Option(
+            "--nezha-clip",
+            64,
+            "distance k from which on all share a vector; 0: none is",
+            int,
+            at_least=0,
+            why="; with 0 no distance is clipped.",
+        ),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        if options["nezha_clip"] < 0:
-            raise ValueError(
-                f"`--nezha-clip` must be at least 0, but is {options['nezha_clip']} instead; with 0 no "
-                "distance is clipped."
-            )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:

@@ -14,13 +14,22 @@ COMBINATIONS = (ADD, MULTIPLY, CONCAT)
 
 @dataclass(frozen=True)
 class Option:
-    """Declare a command-line option; ``None`` as default means "decided by the target"."""
+    """Declare a command-line option.
+
+    Attributes:
+        default: None means "decided by the target".
+        choices: all values that it takes.
+        at_least: the smallest value that it takes.
+        why: ends the refusal of a smaller one, with its punctuation.
+    """
 
     name: str
     default: Any
     help: str
     type: type = str
     choices: tuple[str, ...] | None = None
+    at_least: int | None = None
+    why: str = "."
 
     @property
     def dest(self) -> str:
@@ -39,7 +48,7 @@ class Option:
         """Return ``value`` in the option's type: Hydra knows neither choices nor our types.
 
         Raises:
-            ValueError: a value of another type or outside the choices.
+            ValueError: a value of another type, outside the choices or too small.
         """
         if value is None:
             return None
@@ -58,5 +67,9 @@ class Option:
         if self.choices and value not in self.choices:
             raise ValueError(
                 f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
+            )
+        if self.at_least is not None and value < self.at_least:
+            raise ValueError(
+                f"`{self.name}` must be at least {self.at_least}, but is {value} instead{self.why}"
             )
         return value

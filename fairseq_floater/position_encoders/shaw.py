@@ -95,7 +95,14 @@ class ShawPositions(AttentionPositions):
     continuous = True
     silent_at_zero = ("key_vectors", "value_vectors")
     options = (
-        Option("--shaw-clip", 16, "distance k from which on all share a vector", int),
+        Option(
+            "--shaw-clip",
+            16,
+            "distance k from which on all share a vector",
+            int,
+            at_least=1,
+            why=": with 0 no distance differs from another; that is --position-encoder none.",
+        ),
         Option(
             "--shaw-values",
             "on",
@@ -105,14 +112,6 @@ class ShawPositions(AttentionPositions):
         ),
         Option("--shaw-per-head", False, "a head has its own vectors", bool),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        if options["shaw_clip"] < 1:
-            raise ValueError(
-                f"`--shaw-clip` must be at least 1, but is {options['shaw_clip']} instead: with 0 no "
-                "distance differs from another; that is --position-encoder none."
-            )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:

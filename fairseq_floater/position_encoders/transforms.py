@@ -128,7 +128,7 @@ class Tokens:
 
         Without padding one row of numbers serves all sentences.
         """
-        # Positions in training are rounded: from the first token on, or padding would tell.
+        # Moved positions are rounded: counted by slot, the result would depend on the padding.
         slots_do = slots_do and self.padding_at_ends and self.warp is None
         if slots_do or not self.has_padding:
             keys = torch.arange(self.is_padding.size(1), device=self.is_padding.device)[None]

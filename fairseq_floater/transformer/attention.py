@@ -1,8 +1,8 @@
 """Attend with positions: fairseq's attention, with the hooks of position encoders in its middle.
 
 fairseq's attention hands its projections to torch's fused function, which has no room for a bias
-that differs from token to token. This is the same attention with separate
-projections; caches, masks, beam sharing and returned weights follow fairseq's `MultiheadAttention`.
+that differs from token to token. This is the same attention, projected by itself: masks and returned
+weights are those of fairseq's `MultiheadAttention`, the cache of decoding is our own (`decoding_cache`).
 
 Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D.
 """
@@ -97,7 +97,8 @@ class PositionBiasedAttention(MultiheadAttention):
         attn_mask = _with_bias(q, keys, attn_mask, hooks, tables)
         q, scale = hooks.turn(q, "q", tables), hooks.scaling(self.head_dim)
         explicit = need_weights or before_softmax or hooks.needs_weights
-        # In training fairseq's cross-attention drops out explicit weights, and so draws its numbers.
+        # In training fairseq's cross-attention drops out explicit weights. Doing the same draws the same
+        # random numbers: a run without positions equals fairseq's under one seed.
         draws = static_kv and self.training and self.dropout_module.p > 0
         if not explicit and not draws:
             return self._merge(self._fused(q, keys, attn_mask, scale)), None

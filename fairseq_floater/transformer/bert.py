@@ -38,7 +38,7 @@ class FloaterBertModel(RobertaModel):
 
 
 def add_layer_norm_eps(parser: argparse.ArgumentParser, default: float) -> None:
-    """Add the option; ``default`` is said in its help alone."""
+    """Add the option; ``default`` appears in its help only, the parser sets none."""
     text = f"what LayerNorm adds to the variance (default: {default}; BERT: {BERT_EPS})"
     parser.add_argument("--layer-norm-eps", type=float, metavar="X", help=text)
 

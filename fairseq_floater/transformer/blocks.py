@@ -1,9 +1,9 @@
 """Hand positions from encoder and decoder blocks to their attention.
 
-Construction, parameters and names are fairseq's; only `forward` is our own, because
-fairseq's has no argument through which positions could travel. They travel as plain tensors, so
-that activation checkpointing sees them; what they mean is between the encoder that prepared
-them and the block's own part of it, ``positions``.
+Construction, parameters and names are fairseq's, and so is all but the attention and `forward`: fairseq's
+has no argument through which positions could travel. They travel as plain tensors, so that
+activation checkpointing sees them; what they mean is between the encoder that prepared them and
+the block's own part of it, ``positions``.
 
 Letters: T tokens, B sentences, C channels, N rows of the table, S streams (see `position_encoders`).
 """
@@ -27,6 +27,7 @@ from fairseq_floater.position_encoders.hooks import (
     Tables,
 )
 from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.signal import CROSS_QUERY_STREAMS, SELF_STREAMS
 from fairseq_floater.transformer.attention import (
     IncrementalState,
     PositionBiasedAttention,
@@ -34,8 +35,6 @@ from fairseq_floater.transformer.attention import (
 )
 from fairseq_floater.transformer.linear_attention import attention_class
 from fairseq_floater.transformer.weight_layout import lay_out
-
-QKV = ("q", "k", "v")
 
 
 class _BlockMixin(nn.Module):
@@ -128,7 +127,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
             key_padding_mask=encoder_padding_mask,
             need_weights=False,
             attn_mask=attn_mask,
-            hooks=_hooks(self.positions, _biases(self.positions, tables, QKV)),
+            hooks=_hooks(self.positions, _biases(self.positions, tables, SELF_STREAMS)),
             tables=tables,
         )
         x = self._residual(x, attended, self.self_attn_layer_norm)
@@ -197,7 +196,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
                 projections' own biases; ``source_keys``, ``source_values``: the rows, [N', C].
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
-        biases = _biases(self.positions, tables, (*QKV, "cross_q"))
+        biases = _biases(self.positions, tables, SELF_STREAMS + CROSS_QUERY_STREAMS)
         source = (source_positions, source_own, source_keys, source_values)
         source_biases = _biases(None, [t for t in source if t is not None], ("k", "v"))
         cross_q = biases.pop("cross_q", None)

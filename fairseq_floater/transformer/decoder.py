@@ -1,7 +1,7 @@
 """Give positions to the blocks of the decoder.
 
-The class is a subclass of fairseq's. Only the walk through the blocks, where positions enter, is
-our own; everything else is inherited, state-dict names included.
+The class is a subclass of fairseq's, with its parameters, their names and its interface. Overridden are
+the walk through the blocks, where positions enter, and what decoding keeps and reorders.
 
 Letters: T target and S source tokens, B sentences, C channels.
 """
@@ -136,7 +136,7 @@ class FloaterDecoder(TransformerDecoderBase):
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
         source_positions = self._prepared_source(source, incremental_state, embedded.dtype)
-        # After them: to encoders, a batch begins where the state is empty.
+        # Only now: `prepare` takes an empty state for the start of a batch.
         if incremental_state is not None and first.self_attn.has_weights:  # it keeps keys, not sums
             read_token(incremental_state, len(prev_output_tokens), prev_output_tokens.device)
         x = positions.enter(embedded.transpose(0, 1), first)  # [T, B, C]

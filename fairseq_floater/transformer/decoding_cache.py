@@ -90,7 +90,7 @@ class NewOrder:
 
 
 def appended(held: Held, new: Keys) -> Held:
-    """Append ``new`` keys to those ``held``, which is empty at first, and return what is held then.
+    """Append ``new`` keys to the cache ``held``, empty at first, and return the new cache.
 
     Keys and values are written into the room that is left, which doubles when there is none. Where
     gradients are wanted nothing is overwritten.
@@ -120,7 +120,7 @@ def appended(held: Held, new: Keys) -> Held:
 
 
 def reordered(held: Held, new_order: Tensor, changed: int | None) -> Held:
-    """Return what is ``held`` by the sentences ``new_order``.
+    """Reorder the cache ``held`` by ``new_order``.
 
     Args:
         held: of one attention; its room is written in place unless sentences leave.
@@ -183,8 +183,8 @@ def products_with(x: Tensor, of_keys: Tensor) -> Tensor:
 def read_token(incremental_state: IncrementalState, sentences: int, device: torch.device) -> None:
     """Note in ``incremental_state`` that each of ``sentences`` B reads one more token.
 
-    The note is of each token the place that its sentence had then, [B, T]: two sentences with one
-    origin at t have the same keys up to t.
+    The note holds, for each token, the place in the batch that its sentence had when it was read, [B, T]:
+    two sentences with one origin at t have the same keys up to t.
     """
     places = torch.arange(sentences, device=device)[:, None]
     before = incremental_state.get(ORIGINS, {}).get(ORIGINS)

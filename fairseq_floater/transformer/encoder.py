@@ -1,7 +1,7 @@
 """Give positions to the blocks of the encoder.
 
-The class is a subclass of fairseq's. Only the walk through the blocks, where positions enter, is
-our own; everything else is inherited, state-dict names included.
+The class is a subclass of fairseq's, with its parameters, their names and its interface. Overridden are
+the walk through the blocks, where positions enter, and what decoding keeps and reorders.
 
 Letters: S source tokens, B sentences, C channels.
 """

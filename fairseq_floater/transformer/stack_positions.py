@@ -57,8 +57,8 @@ def attach_encoder(
     """Build ``cfg``'s encoder as ``stack.<attribute>`` and each block's part as ``block.<attribute>``.
 
     Args:
-        stack: encoder or decoder, built but for its positions; its ``length_option`` sets its length,
-            which input has as a rule where it ``fills_length``.
+        stack: encoder or decoder, built but for its positions; ``length_option`` names the option that
+            limits its input, ``fills_length`` says whether input usually reaches that limit.
         attribute: under which stack and blocks hold encoder and parts.
         cfg: the model's options, complete.
         streams: what a signal is added to.
@@ -184,7 +184,7 @@ def prepare(
         attribute: under which stack and blocks hold encoder and parts.
         tokens: whose positions are needed.
         dtype: of the model.
-        words: [B, T], their numbers in the dictionary, of which a stage reads those in the stream.
+        words: [B, T], their indices in the dictionary; a stage reads those of the tokens in the stream.
         incremental_state: of the decoding; a batch begins where it is empty or None.
     """
     encoder: Any = getattr(stack, attribute)

@@ -1,4 +1,4 @@
-"""Lay the weights of a model that only translates out as products of few rows read them fastest.
+"""Store the weights of a model that only translates in the order that products of few rows read fastest.
 
 A decoding step multiplies a handful of rows by every weight, and takes as long as reading them. Read
 input channel by input channel, a weight [O, I] takes a quarter less time on a CPU than output by

@@ -23,7 +23,7 @@ _Map = Callable[[Tensor], Tensor]
 
 
 class Iterated(NamedTuple):
-    """Hold where an iteration came to, [n, R, C], and the largest values of its residual and of that, [2]."""
+    """Hold the last iterate [n, R, C], the largest values of its residual and of itself [2], and a count."""
 
     x: Tensor
     sizes: Tensor
@@ -50,7 +50,7 @@ class Iteration:
         Args:
             advance: the equation's right side.
             x: the guess.
-            correct: from what the equation leaves to what x lacks; None: the one for the other.
+            correct: maps the residual advance(x) - x to the update of x; None: the residual is the update.
         """
         limit = self.most if self.count is None else self.count
         for iterations in range(limit + 1):
