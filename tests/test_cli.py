@@ -116,8 +116,6 @@ def test_only_our_own_command_waits_to_import_fairseq(monkeypatch, words, own):
         ("numbers out --src xx", "must be one of de, en, fr"),
         ("average --inputs none --updates --output x.pt", "pass both"),
         ("score h --references r --target-lang de --bootstrap 20", "must be 0"),
-        ("run nope.yaml --encoder floater", "There is no configuration nope.yaml"),
-        ("args nope.yaml donor --encoder floater", "There is no configuration nope.yaml"),
     ],
 )
 def test_bad_usage_exits_with_2(tmp_path, monkeypatch, capsys, words, message):

@@ -37,7 +37,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def experiment_of(args: argparse.Namespace) -> Experiment:
     """Return the checked configuration of a command line."""
     if not args.config.is_file():
-        raise UsageError(f"There is no configuration {args.config}.")
+        raise UserError(f"There is no configuration {args.config}.")
     return Experiment(args.config)
 
 

@@ -116,7 +116,7 @@ def test_too_few_checkpoints_are_an_error(tmp_path, capsys):
     assert main([*arguments, "--last", "5"]) == 1
     assert "holds 2 files checkpoint<epoch>.pt, fewer than 5" in capsys.readouterr().err
     assert not (tmp_path / "a.pt").exists()
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert "say --last N or --best N" in capsys.readouterr().err
 
 

@@ -76,7 +76,7 @@ def test_info_prints_table_1(capsys):
     assert "| `t5` | relative | logits | yes | yes | yes | 256 | 512 | 512 | mask |" in out
     assert "| `none` | - | - | yes | no | yes | 0 | 0 | 0 | - | - |" in out
     assert r"m_h \|i - j\| |" in out
-    assert main(["info", "--arch", "bert"]) == 1
+    assert main(["info", "--arch", "bert"]) == 2
     assert "floater_transformer_tiny" in capsys.readouterr().err
 
 

@@ -304,5 +304,5 @@ def test_the_command_draws_and_prints(tmp_path, capsys):
     assert "| encoder, block 1, hidden | 18 |" in capsys.readouterr().out
     assert out.read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "p.json").read_text())["trained_lengths"]["source"] == 6
-    assert main([*words, "--streams", "q"]) == 1
+    assert main([*words, "--streams", "q"]) == 2
     assert "floater plot positions: `--streams` must be one of" in capsys.readouterr().err
