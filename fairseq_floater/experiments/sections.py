@@ -18,6 +18,11 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from fairseq_floater.errors import UsageError, shown
 
 LARGEST_SEED = 2**32 - 1  # numpy's
+# Whose a configuration with a section of this name is.
+_OWNERS = {
+    "tasks": "an experiment with RoBERTa, for scripts/tables345.sh",
+    "languages": "a translation's, for scripts/protocol.sh and compare.sh",
+}
 _HIGHEST_RATE = 1000  # a whole number of YAML may be too large to be halved
 _Sections = TypeVar("_Sections")
 
@@ -62,6 +67,8 @@ def _load(path: Path, kind: type) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} must hold sections {', '.join(_keys(kind))}.")
+    if foreign := sorted({*loaded} & {*_OWNERS} - {*_keys(kind)}):
+        raise ConfigError(f"{path} is {_OWNERS[foreign[0]]}.")
     for name in sorted({*loaded} & {*_keys(kind)} - {"seed"}):
         if not isinstance(loaded[name], dict):
             raise ConfigError(f"{path}: `{name}` must be a section of keys.")

@@ -10,6 +10,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.model_options import training_options
+from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
@@ -307,6 +308,15 @@ def test_what_is_no_yaml_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         Experiment(path)
+
+
+def test_a_configuration_of_another_experiment_says_whose_it_is():
+    with pytest.raises(
+        UsageError, match="roberta_tiny.yaml is an experiment with RoBERTa, for .*tables345"
+    ):
+        Experiment(ROOT / "configs" / "roberta_tiny.yaml")
+    with pytest.raises(UsageError, match="text_tiny.yaml is a translation's, for .*protocol.sh"):
+        RobertaExperiment(ROOT / "configs" / "text_tiny.yaml")
 
 
 def test_a_stage_that_a_configuration_lacks():
