@@ -1,9 +1,10 @@
-"""Parse a training's options as fairseq-train will, so that a wrong one costs no hours before it."""
+"""Parse a run's options as fairseq will, so that a wrong one costs no hours before it."""
 
 from __future__ import annotations
 
 import argparse
 import threading
+from collections.abc import Callable
 
 from fairseq import options as fairseq_options
 
@@ -35,13 +36,29 @@ def training_options(
     if stage == "finetune":
         check_options_of_a_warm_start(experiment.arch(system), system.options)
     words = experiment.arguments(stage, system, machines=machines)
-    place = words.index("--user-dir")
-    del words[place : place + 2]  # the plugin is loaded
     rule = f"{experiment.path}: fairseq-train refuses the options of {stage}"
+    return _parsed(fairseq_options.get_training_parser, words, rule)
+
+
+def check_generation(experiment: Experiment, machines: Machines, system: System) -> None:
+    """Parse the arguments of the translation.
+
+    Raises:
+        UsageError: fairseq-generate refuses them.
+    """
+    words = experiment.arguments("generate", system, machines=machines)
+    rule = f"{experiment.path}: fairseq-generate refuses the options of generation"
+    _parsed(fairseq_options.get_generation_parser, words, rule)
+
+
+def _parsed(
+    parser: Callable[[], argparse.ArgumentParser], words: list[str], rule: str
+) -> argparse.Namespace:
+    place = words.index("--user-dir")
+    words = words[:place] + words[place + 2 :]  # the plugin is loaded
     try:
         with _ALONE, refused_options(rule):
-            parser = fairseq_options.get_training_parser()
-            return fairseq_options.parse_args_and_arch(parser, words)
+            return fairseq_options.parse_args_and_arch(parser(), words)
     except UsageError:
         raise
     except ValueError as error:

@@ -132,9 +132,10 @@ class Protocol(Job):
     def _model_options(self) -> argparse.Namespace:
         """Return the options of the system's training; a wrong one costs no donor."""
         # Imports torch and fairseq, which takes seconds.
-        from fairseq_floater.experiments.model_options import training_options
+        from fairseq_floater.experiments.model_options import check_generation, training_options
 
         asked = self.asked
+        check_generation(self.experiment, asked.machines, asked.system)
         return training_options(self.experiment, self.stage, asked.machines, asked.system)
 
     def _warn_of_distances(self, options: argparse.Namespace) -> None:

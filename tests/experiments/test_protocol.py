@@ -122,6 +122,16 @@ def test_a_test_set_that_is_not_there_costs_no_training(tmp_path):
     assert launcher.steps == DATA
 
 
+def test_a_wrong_option_of_the_search_costs_no_training(tmp_path):
+    config, launcher = tmp_path / "other.yaml", FakeLauncher()
+    config.write_text(CONFIG.read_text().replace("max-len-a:", "max_len_a:"))
+    with pytest.raises(
+        UserError, match="fairseq-generate refuses the options of generation: .*max_len_a"
+    ):
+        run(tmp_path, launcher, "floater", config=config)
+    assert not launcher.steps
+
+
 def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):
     config, launcher = tmp_path / "other.yaml", FakeLauncher()
     text = CONFIG.read_text()
