@@ -19,9 +19,9 @@ if [[ -z ${FLOATER_PYTHON:-} ]] && ! has "$PYTHON" transformers x_transformers r
 fi
 # Tests run modules of their own folders.
 unset PYTHONSAFEPATH
-# One thread a process: the models are tiny. One worker more than cores: many tests wait for what they started.
+# One thread a process: the models are tiny, and two workers share the cores.
 export OMP_NUM_THREADS=1
-workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
+workers=$(getconf _NPROCESSORS_ONLN)
 if ((workers > 8)); then workers=8; fi
 select=(-m "not slow")
 if [[ " $* " == *" -m "* ]]; then select=(); fi
