@@ -65,7 +65,7 @@ class FlowSolver:
     Args:
         options: the encoder's, by ``dest``.
         label: what the flow is for, in messages.
-        tokens_measured: over how many errors are estimated in evaluation.
+        usual_length: of input, in tokens; errors are estimated over no fewer in evaluation.
         clock: the times at which it is read; None: as the options say.
     """
 
@@ -73,10 +73,10 @@ class FlowSolver:
         self,
         options: dict[str, Any],
         label: str,
-        tokens_measured: int = TOKENS_MEASURED,
+        usual_length: int = 0,
         clock: Clock | None = None,
     ):
-        self._tokens_measured = tokens_measured
+        self._tokens_measured = max(TOKENS_MEASURED, usual_length)
         self.clock = clock or Clock.read(options)
         self.label = label
         self.record = SolveRecord()

@@ -65,6 +65,11 @@ class EncoderSpec:
         return self.side == "target"
 
     @property
+    def usual_length(self) -> int:
+        """Return the tokens that input has as a rule; 0 where nothing is known of it."""
+        return self.max_positions if self.fills_length else 0
+
+    @property
     def neutral(self) -> float:
         """Return the entry of a row that leaves a block's input as it is."""
         return 1.0 if self.combine == MULTIPLY else 0.0

@@ -23,7 +23,7 @@ from fairseq_floater.ode import (
     checked_step_size,
 )
 from fairseq_floater.ode.clock import LINEAR
-from fairseq_floater.ode.flow_solver import AUTO, TOKENS_MEASURED, FlowSolver, engine_for
+from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
     RELATIVE_FORMS,
@@ -173,8 +173,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self.dynamics.reset_parameters(scale)
         self.clock = Clock.read(options)
         label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
-        measured = max(TOKENS_MEASURED, spec.max_positions * spec.fills_length)
-        self.solver = FlowSolver(options, label, measured)
+        self.solver = FlowSolver(options, label, spec.usual_length)
         self.update_interval: int = options["floater_update_interval"]
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))

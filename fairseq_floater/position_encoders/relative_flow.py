@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
 from fairseq_floater.ode.clock import LINEAR
-from fairseq_floater.ode.flow_solver import TOKENS_MEASURED, FlowSolver
+from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater import HIDDEN_INITIAL_VALUE_STD, FloaterPositions
 from fairseq_floater.position_encoders.floater_training import trains_dynamics, trains_start
@@ -172,9 +172,8 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         )
         self.dynamics.reset_parameters(options["floater_init_scale"])
         self.dynamics.requires_grad_(trains_dynamics(options))
-        measured = max(TOKENS_MEASURED, spec.max_positions * spec.fills_length)
         label = f"distances ({spec.side} side)"
-        self.solver = FlowSolver(options, label, measured, clock=LOG_DISTANCE)
+        self.solver = FlowSolver(options, label, spec.usual_length, clock=LOG_DISTANCE)
 
     def start(self) -> FlowStart:
         options = self.spec.options
