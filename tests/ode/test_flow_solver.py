@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 from helpers import PAD, build, log_probs, signals, source_batch, target_batch
+from roberta_models import logits, roberta
 
 from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode import flow_solver, solve
@@ -92,6 +93,13 @@ def test_in_evaluation_the_engine_does_not_depend_on_the_batch(lengths_measured)
         with torch.no_grad():
             step(model().eval(), lengths)
     assert lengths_measured == [256] * 6
+
+
+@pytest.mark.parametrize("target", ["qkv", "hidden", "relative"])
+def test_a_roberta_is_measured_as_far_as_it_reads(lengths_measured, target):
+    for positions in (24, 300):
+        logits(roberta("floater", target=target, max_positions=positions).eval(), source_batch())
+    assert lengths_measured == [256, 300]
 
 
 def test_stretched_positions_count_in_tokens(lengths_measured):
