@@ -139,7 +139,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        # Between solves the last table is used again, and it has no rows before the start.
+        # Between solves the rows used again have a gradient of zero; `compute_before` would give its own one.
         return bool(options["floater_update_interval"] == 1)
 
     @classmethod

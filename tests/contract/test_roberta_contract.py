@@ -118,6 +118,7 @@ def test_layerdrop_and_activation_checkpointing(encoder, blocks, target, options
         torch.manual_seed(1)  # under this one a block is dropped
         loss = loss_of(one, source_batch())
         loss.backward()
+        assert loss.isfinite()
         losses.append(float(loss.detach()))
         slopes.append({n: p.grad for n, p in one.named_parameters() if p.grad is not None})
     if "checkpoint_activations" in options:

@@ -54,16 +54,12 @@ def test_hypotheses_that_do_not_fit_are_refused(folder, tmp_path, change, messag
 @pytest.mark.parametrize("mark", ["\u200c", "\u2019", " "], ids=ascii)
 def test_marks_that_subwords_change_do_not_make_another_text(folder, systems, tmp_path, mark):
     # sentencepiece turns a joiner into a space, Moses an apostrophe into another.
-    changed = [
-        spoilt(
-            folder, tmp_path, lambda ls: [re.sub(r"^([SHD]-\d+\t.+)", rf"\1{mark}", x) for x in ls]
-        )
-    ]
-    assert mark in changed[0].hypotheses[0].read_text()
-    losses = tmp_path / "losses.txt"
-    shutil.copyfile(changed[0].hypotheses[0], losses)
-    changed[0].losses.append(losses)
-    report = score(folder, changed, bootstrap=0)
+    files = spoilt(
+        folder, tmp_path, lambda ls: [re.sub(r"^([SHD]-\d+\t.+)", rf"\1{mark}", x) for x in ls]
+    )
+    assert mark in files.hypotheses[0].read_text()
+    files.losses.append(files.hypotheses[0])  # it has P lines as well
+    report = score(folder, [files], bootstrap=0)
     assert all(found["x"].loss is not None for found in report.scores.values())
 
 

@@ -235,6 +235,7 @@ def test_log_time_brings_far_distances_near():
         difference(table[: LENGTH + 1], own.positions.compute(LENGTH + 1, parts(own, "positions")))
         <= 1e-6
     )
+    assert float(table[-1].norm()) < 10 * float(table[LENGTH].norm())
     far = [float((table[4 * LENGTH - d] - table[4 * LENGTH]).norm()) for d in (1, 3 * LENGTH)]
     near = float((table[1] - table[0]).norm())
     assert far[0] < near / 10  # one token further, far away

@@ -250,6 +250,7 @@ def test_the_initial_frequencies_are_those_asked_for(frequency):
 
 def test_a_rotation_in_qkv_starts_as_the_model_without_it():
     ours, base = build("rotation_flow", target="qkv", **ALONE), build("none", **ALONE)
+    assert all(not p.values.any() for s, n, _ in signals(ours) for p in parts(s, n))
     base.load_state_dict(ours.state_dict(), strict=False)
     batch = sentence(5), shifted(sentence(5))
     assert difference(log_probs(ours.eval(), *batch), log_probs(base.eval(), *batch)) <= 1e-6
