@@ -1,8 +1,8 @@
-"""The first block's self-attention of a stack with `xl` or `tener`, as it runs and written out."""
+"""The first block's self-attention of a stack that reads tables of distances: as it runs, and written out."""
 
 import torch
 from helpers import parts, visible
-from one_attention import causal_mask
+from one_attention import causal_mask, heads_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.position_encoders.transforms import At
@@ -14,11 +14,13 @@ def stack_of(side, encoder, **options):
     """A stack with random parameters, and an input [T, B, C] for its first block."""
     heads = {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
     stack = getattr(visible(encoder, "all", "attention", **heads, **options), side)
+    assert stack.layers[0].self_attn.head_dim == WIDTH // HEADS
     generator = torch.Generator().manual_seed(4)
     return stack, torch.randn(LENGTH, 2, WIDTH, generator=generator)
 
 
 def slots(length=LENGTH):
+    """Where the tokens of sentences without padding stand."""
     places = torch.arange(length)[None]
     return At(places, places, length)
 
@@ -33,9 +35,9 @@ def tables(stack, at):
     return stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[0]
 
 
-def attended(stack, x, at, **options):
+def attended(stack, x, at=None, **options):
     """Output [T, B, C] and, where asked for, weights."""
-    block = stack.layers[0]
+    block, at = stack.layers[0], slots(len(x)) if at is None else at
     return block.self_attn(
         x,
         x,
@@ -47,7 +49,7 @@ def attended(stack, x, at, **options):
     )
 
 
-def logits(stack, x, at):
+def logits(stack, x, at=None):
     """[B, H, T, S]."""
     return attended(stack, x, at, before_softmax=True)[0].unflatten(0, (x.size(1), -1))
 
@@ -63,17 +65,8 @@ def sinusoid(distances, width, frequencies=None):
     return rows.float()
 
 
-def heads_of(stack, x):
-    """q, k and v of ``x`` [T, B, C]: [B, H, T, D] each."""
-    attention = stack.layers[0].self_attn
-    return [
-        projection(x).unflatten(2, (HEADS, -1)).permute(1, 2, 0, 3)
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-    ]
-
-
 def written_out(stack, x, at, vectors, divisor, key_term=False):
-    """Logits and output of ((q_i + u) k_j + (q_i + v) R_(i-j) + k_j R_(j-i)) / ``divisor``.
+    """`xl` and `tener`: logits and output of ((q_i + u) k_j + (q_i + v) R_(i-j) + k_j R_(j-i)) / ``divisor``.
 
     The last term with ``key_term`` only; ``vectors`` makes R [B or 1, T, S, H, D] of distances in
     tokens, [B or 1, T, S].

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from distance_terms import Largest
+from distance_terms import LENGTH, Largest, attended, logits, slots
+from distance_terms import stack_of as any_stack_of
 from helpers import (
     PAD,
     TOLERANCE,
@@ -15,21 +16,19 @@ from helpers import (
     target_batch,
     visible,
 )
-from shaws_form import attended, causal_mask, logits, slots, stretched, written_out
+from one_attention import causal_mask
+from shaws_form import stretched, written_out
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
-CLIP, LENGTH = 5, 13
+CLIP = 5
 
 
 def stack_of(side, encoder="shaw", **options):
     """A stack with random vectors, and an input [T, B, C] for its first block."""
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    options = {"shaw_clip": CLIP, **heads, **options}
-    stack = getattr(visible(encoder, "all", "attention", **options), side)
-    return stack, torch.randn(LENGTH, 2, 64, generator=torch.Generator().manual_seed(4))
+    return any_stack_of(side, encoder, **{"shaw_clip": CLIP, **options})
 
 
 def of_pairs(vectors, offsets, furthest_behind):
@@ -59,8 +58,8 @@ def test_logits_and_output_are_those_of_the_paper(side, per_head, values):
     offsets = [[j - i for j in range(LENGTH)] for i in range(LENGTH)]
     scores, output = expected(stack, x, offsets)
     torch.testing.assert_close(logits(stack, x), scores, rtol=0, atol=1e-5)
-    assert difference(attended(stack, x), output) <= 1e-5
-    assert difference(attended(stack, x, need_weights=True), output) <= 1e-5
+    assert difference(attended(stack, x)[0], output) <= 1e-5
+    assert difference(attended(stack, x, need_weights=True)[0], output) <= 1e-5
 
 
 @every_stack
@@ -71,7 +70,7 @@ def test_gradients_are_those_of_the_equations(side):
     parameters = [*block.positions.parameters(), *block.self_attn.parameters()]
     found, wanted = (
         torch.autograd.grad(output.square().sum(), parameters)
-        for output in (attended(stack, x), expected(stack, x, offsets)[1])
+        for output in (attended(stack, x)[0], expected(stack, x, offsets)[1])
     )
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
@@ -102,7 +101,7 @@ def test_keys_are_those_of_wav2vec2_bert(side, monkeypatch):
         getattr(theirs, f"linear_{name}").load_state_dict(ours.state_dict())
     theirs.distance_embedding.weight.copy_(stack.layers[0].positions.key_vectors)
     output, _ = theirs(x.transpose(0, 1), attention_mask=causal_mask(stack, LENGTH))
-    assert difference(attended(stack, x), output.transpose(0, 1)) <= 1e-5
+    assert difference(attended(stack, x)[0], output.transpose(0, 1)) <= 1e-5
 
 
 @every_stack
@@ -113,7 +112,7 @@ def test_a_stretched_distance_goes_to_the_nearest_whole_one(side):
     scores, output = expected(stack, x, offsets)
     at = stretched(LENGTH, rows_per_token=4)
     torch.testing.assert_close(logits(stack, x, at), scores, rtol=0, atol=1e-5)
-    assert difference(attended(stack, x, at), output) <= 1e-5
+    assert difference(attended(stack, x, at)[0], output) <= 1e-5
 
 
 @pytest.mark.parametrize("encoder", ["shaw", "nezha"])
@@ -210,6 +209,6 @@ def test_no_vector_is_formed_for_a_pair_of_tokens(encoder, side):
     stack, _ = stack_of(side, encoder, nezha_clip=CLIP)
     x = torch.randn(60, 2, 64)
     with Largest() as largest:
-        attended(stack, x).sum().backward()
+        attended(stack, x)[0].sum().backward()
     heads = stack.layers[0].self_attn.num_heads
     assert largest.elements == 2 * heads * 60 * 60  # of logits, where D = 16 vectors would be more
