@@ -10,7 +10,6 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor
 
-from fairseq_floater.checkpoints.adoption import biases_of, positions_of
 from fairseq_floater.checkpoints.donor import PlainDonor
 from fairseq_floater.checkpoints.families import Family, architecture
 from fairseq_floater.checkpoints.reading import is_position
@@ -21,6 +20,7 @@ from fairseq_floater.position_encoders.hooks import NEUTRAL
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.sides import BOTH, POSITION_SIDES
+from fairseq_floater.transformer.owners import biases_of, positions_of
 
 _NO_BASE = "no_token_positional_embeddings"
 # Options that change what a model computes, whatever its encoder.

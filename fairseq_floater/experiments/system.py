@@ -135,6 +135,15 @@ class System:
         """Return the names of its further options, with their dashes."""
         return {word.partition("=")[0] for word in self.options if word.startswith("--")}
 
+    def value(self, option: str) -> str | None:
+        """Return the last value of one of its further options, or None."""
+        found = None
+        for word, following in zip(self.options, (*self.options[1:], None)):
+            name, equals, value = word.partition("=")
+            if name == option:
+                found = value if equals else following
+        return found
+
     @property
     def stage(self) -> str:
         """Name the stage that trains it last."""

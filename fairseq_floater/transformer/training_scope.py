@@ -9,16 +9,26 @@ from torch import nn
 from fairseq_floater.ode import RescaledModule
 from fairseq_floater.position_encoders import encoder_options
 from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.position_encoders.floater_training import trains_transformer
+from fairseq_floater.position_encoders.floater_training import (
+    BIAS,
+    trains_start,
+    trains_transformer,
+)
+from fairseq_floater.transformer.owners import biases_of, positions_of
 
 
 def restrict_training(model: nn.Module, args: Namespace) -> None:
-    """Freeze all but h and p(0) where ``args``, complete, ask for the flow alone.
+    """Freeze all but h and p(0) where ``args``, complete, ask for the flow alone; else what p(0) replaces.
 
     Which of h and p(0) is trained, both decide by themselves. Modules that come later, such as the
     heads that a task registers, are trained.
     """
-    if args.position_encoder != FloaterPositions.name or trains_transformer(encoder_options(args)):
+    if args.position_encoder != FloaterPositions.name:
+        return
+    options = encoder_options(args)
+    if trains_transformer(options):
+        if options["floater_start"] == BIAS and trains_start(options):
+            _freeze_replaced_biases(model)
         return
     flow = {
         id(parameter)
@@ -29,3 +39,11 @@ def restrict_training(model: nn.Module, args: Namespace) -> None:
     for parameter in model.parameters():
         if id(parameter) not in flow:
             parameter.requires_grad_(False)
+
+
+def _freeze_replaced_biases(model: nn.Module) -> None:
+    """Leave p(0) alone to move where a bias would get the same gradient, and the sum twice the step."""
+    stacks = {name: m for name, m in model.named_modules() if hasattr(m, "layers")}
+    for found in positions_of(stacks):
+        for _, _, bias in biases_of(found):
+            bias.requires_grad_(False)

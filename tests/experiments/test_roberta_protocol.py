@@ -8,9 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import roberta_toy
 import yaml
 from toy import ROOT, environment, run
 
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
 from fairseq_floater.experiments.roberta.cells import cells_of
@@ -26,10 +28,11 @@ LOG = "x | INFO | train_inner | epoch 001:     2 / 156 loss=1, num_updates=2, lr
 
 
 class FakeLauncher(Launcher):
-    """Make what each command would leave; ``fails`` names the step that fails."""
+    """Make what each command would leave; ``fails``: the step that fails; ``splits``: of the raw files."""
 
-    def __init__(self, fails=None):
+    def __init__(self, fails=None, splits=("valid", "test")):
         super().__init__()
+        self.splits, self.prepared, self.tuned_on = splits, [], []
         self.steps, self.fails, self.said = [], fails, []
         self.screen.say = self.said.append
 
@@ -42,17 +45,25 @@ class FakeLauncher(Launcher):
         if step == self.fails:
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
+            self.tuned_on += [words[3]] if "seed-" in step else []
             line.read(LOG)
             Path(words[words.index("--save-dir") + 1]).mkdir(parents=True)
         elif step == "prepare_mlm.sh":
             _write(Path(words[2]) / "summary.json", "{}")
         elif step.endswith("prepare"):
-            _write(Path(words[words.index("--like") - 1]) / "summary.json", "{}")
+            self.prepared.append(words)
+            self.prepare(Path(words[words.index("--like") - 1]), words[3])
         elif step.startswith("predict"):
             _write(Path(words[6]), "x")
         if "--json" in words:
             scores = {"score": 87.5, "f1": 87.5}
             _write(Path(words[words.index("--json") + 1]), json.dumps(scores))
+
+    def prepare(self, data, family):
+        _write(data / "summary.json", "{}")
+        for split in self.splits:
+            ending = "tsv" if family == "glue" else "json"
+            _write(data / f"references.{split}.{ending}", "x")
 
 
 def _write(path, text):
@@ -197,6 +208,44 @@ def test_a_given_donor_is_remembered(tmp_path):
         finetune(work, FakeLauncher(), PLAIN, config=BASE, donor=other)
     with pytest.raises(UserError, match=r"There is no donor .*nothing\.pt"):
         finetune(tmp_path / "x", FakeLauncher(), config=BASE, donor=tmp_path / "nothing.pt")
+
+
+@pytest.mark.parametrize("system", [PLAIN, "floater"])
+def test_donors_of_other_subwords_are_refused(tmp_path, system):
+    """fairseq compares the number of words alone."""
+    donor = roberta_toy.save_model(tmp_path / "donor" / "roberta.pt")
+    roberta_toy.save_dictionary(donor.parent)
+    text = {"config": ROOT / "configs" / "roberta_text.yaml", "raw": tmp_path, "donor": donor}
+    words = (donor.parent / "dict.txt").read_text()
+    _write(tmp_path / "same" / "data" / "mlm" / "dict.txt", words)
+    finetune(tmp_path / "same", FakeLauncher(), system, task="qnli", **text)
+    backwards = "".join(reversed(words.splitlines(keepends=True)))
+    _write(tmp_path / "other" / "data" / "mlm" / "dict.txt", backwards)
+    launcher = FakeLauncher()
+    with pytest.raises(CheckpointError, match="entry 4 is 'w29', there 'w0'"):
+        finetune(tmp_path / "other", launcher, system, task="qnli", **text)
+    assert launcher.steps == ["prepare_mlm.sh"]
+
+
+def test_a_task_without_a_split_of_its_score_is_refused_before_training(tmp_path):
+    launcher = FakeLauncher(splits=("valid",))
+    with pytest.raises(UserError, match=r"RACE is scored on test, which .*race does not have"):
+        finetune(tmp_path, launcher, PLAIN, task="race")
+    assert not any(step.startswith("train seed") for step in launcher.steps)
+
+
+def test_a_longer_model_has_data_of_its_own(tmp_path):
+    longer = RobertaRequest(
+        RobertaExperiment(TINY), System("t5", options=("--max-positions", "256")), tmp_path
+    )
+    launcher = FakeLauncher()
+    FineTuning(longer, "race", launcher).run()
+    FineTuning(asked(tmp_path), "race", launcher).run()
+    for words, name, length in zip(launcher.prepared, ("race-256", "race"), ("256", "128")):
+        assert str(tmp_path / "data" / name) in words
+        assert words[words.index("--max-positions") + 1] == length
+    assert len(launcher.prepared) == 2
+    assert launcher.tuned_on == [str(tmp_path / "data" / name) for name in ("race-256", "race")]
 
 
 def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):

@@ -158,6 +158,20 @@ def test_options_of_the_command_line_overrule_the_recipe():
         assert (args.max_positions, args.dropout) == (1024, 0.2)
 
 
+@pytest.mark.parametrize("target", ["hidden", "relative"])
+def test_a_start_at_biases_is_of_the_target_that_has_them(target):
+    args = parsed(masked_lm(BASE, "flow", System("floater", target=target)))
+    assert (args.position_target, args.floater_start) == (target, "zero")
+
+
+def test_a_longer_model_takes_as_many_tokens():
+    longer = System("t5", options=("--max-positions=1024",))
+    machines = Machines(8)
+    experiment = RobertaExperiment(BASE)
+    assert experiment.share("rte", System("t5"), machines).max_tokens == 550
+    assert experiment.share("rte", longer, machines).max_tokens == 1024
+
+
 @pytest.mark.parametrize("size", ["base", "large"])
 def test_fairseq_reads_floaters_arguments(size):
     config = CONFIGS / f"roberta_{size}.yaml"

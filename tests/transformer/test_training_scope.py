@@ -74,6 +74,37 @@ def test_freezing_is_training_the_transformer(kind):
     assert build(kind, floater_freeze=True, floater_train="transformer")
 
 
+@every_scope
+@pytest.mark.parametrize("kind", ["translation", "roberta"])
+def test_biases_that_p0_replaces_are_not_trained_beside_it(kind, scope):
+    """Both would get one gradient, and their sum, the only thing that counts, twice the step."""
+    zero, bias = (
+        {
+            n
+            for n, p in build(kind, floater_train=scope, floater_start=s).named_parameters()
+            if p.requires_grad
+        }
+        for s in ("zero", "bias")
+    )
+    replaced = {
+        name
+        for name in zero
+        if "attn" in name and name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
+    }
+    assert bool(replaced) == TRAINED[scope][2]
+    # Of a frozen p(0) the biases alone move.
+    assert zero - bias == (replaced if TRAINED[scope][1] else set()) and bias <= zero
+
+
+@pytest.mark.parametrize("kind", ["translation", "roberta"])
+def test_biases_of_blocks_without_p0_are_trained(kind):
+    make = helpers.build if kind == "translation" else robertas.roberta
+    model = make("floater", "input", "qkv", floater_start="bias")
+    stack = helpers.stacks(model)[0]
+    first, second = (block.self_attn.q_proj.bias for block in stack.layers)
+    assert not first.requires_grad and second.requires_grad
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_the_flow_alone_learns_under_activation_checkpointing(checkpoint):
     options = {"floater_train": "flow", "checkpoint_activations": checkpoint}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
 from fairseq_floater.experiments.roberta.stages import system_name
 from fairseq_floater.experiments.stages import as_words
-from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import read_json
 
@@ -32,7 +33,10 @@ class FineTuning(Steps):
         self.task, self.kind = task, TASKS[task]
         self.seed = asked.experiment.config.seed if asked.seed is None else asked.seed
         name = f"{task}-{system_name(asked.system)}"
-        self.data = asked.work / "data" / task
+        # Data are cut to the length of the model: a longer one has its own.
+        self.longest = asked.experiment.longest(task, asked.system)
+        usual = self.longest == asked.experiment.longest(task, System(PLAIN))
+        self.data = asked.work / "data" / (task if usual else f"{task}-{self.longest}")
         path = asked.folder / name / f"seed-{self.seed}"
         super().__init__(asked, path, f"{name}, seed {self.seed}", launcher)
 
@@ -66,12 +70,25 @@ class FineTuning(Steps):
                 self.need_raw(self.data, f"{self.task} is made of raw files", f"{family}/")
                 return
             family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
-            lengths = {"glue": ("max-positions",), "race": ("max-positions", "max-option-length")}
-            given = {k: recipe[k] for k in lengths.get(family, ()) if k in recipe}
+            given: dict[str, Any] = {}
+            if family in ("glue", "race"):
+                given["max-positions"] = self.longest
+            if family == "race" and "max-option-length" in recipe:
+                given["max-option-length"] = recipe["max-option-length"]
             given |= {"data-version": self.kind.version} if self.kind.version else {}
             words: list[Any] = ["prepare", *([self.task] if family == "glue" else [])]
             words += [self.raw / family, self.data, "--like", self.asked.mlm, *as_words(given)]
             self.command(floater(family, *words), log=self.asked.work / "data.log")
+            self._check_splits()
+
+    def _check_splits(self) -> None:
+        """Refuse data of which the task cannot be scored, before anything is fine-tuned."""
+        for split in self.kind.splits:
+            if not self.launcher.dry_run and not self._references(split).is_file():
+                raise UserError(
+                    f"{self.kind.title} is scored on {split}, which {self.data} does not have: its raw "
+                    "files lack that split."
+                )
 
     def _finetune(self, start: Path) -> None:
         asked, experiment = self.asked, self.experiment
@@ -84,7 +101,7 @@ class FineTuning(Steps):
             machines=asked.machines,
             seed=self.seed,
         )
-        share = experiment.share(self.task, asked.machines)
+        share = experiment.share(self.task, asked.system, asked.machines)
         settings = experiment.settings(self.task, asked.system, asked.machines, self.seed)
         here = f"{settings['batch']} examples an update ({share.batch_size} x --update-freq "
         training = Training(
@@ -106,6 +123,10 @@ class FineTuning(Steps):
         middle = "" if split == self.kind.splits[0] else f".{split}"
         return self.path / f"{name}{middle}.{ending}"
 
+    def _references(self, split: str) -> Path:
+        ending = "tsv" if self.kind.family == "glue" else "json"
+        return self.data / f"references.{split}.{ending}"
+
     def _predictions(self, split: str) -> Path:
         return self._result("predictions", split, "tsv" if self.kind.family == "glue" else "json")
 
@@ -126,8 +147,7 @@ class FineTuning(Steps):
             return
         predictions = self._predictions(split)
         words: list[Any] = [*([self.task] if family == "glue" else []), predictions]
-        ending = "tsv" if family == "glue" else "json"
-        words += ["--references", self.data / f"references.{split}.{ending}"]
+        words += ["--references", self._references(split)]
         if self.kind.version == "2.0":
             # The predictions are answers to everything: whether there is one is left to a threshold.
             words += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]

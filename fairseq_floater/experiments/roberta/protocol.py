@@ -108,7 +108,7 @@ class Steps(Job):
 
     def need_raw(self, made: Path, what: str, holds: str) -> None:
         """Raise UsageError unless data that would be made of raw files are there."""
-        if self.launcher.dry_run or not (made / "summary.json").is_file():
+        if not (made / "summary.json").is_file():
             raise UsageError(f"{what}: pass the folder that holds {holds} with --raw.")
 
     def _text_command(self) -> list[Any]:
@@ -128,11 +128,24 @@ class Steps(Job):
         with self.alone(self.asked.folder / f".{DONOR}.lock"):
             if given is not None:
                 if not self.launcher.dry_run:
+                    self._check_words(given)
                     _note_donor(folder, given)
                 return given
             words = self._masked_lm("donor", System(PLAIN), folder)
             train(self, self._training("donor", folder, words), self.asked.machines)
         return folder / "checkpoints" / "checkpoint_best.pt"
+
+    def _check_words(self, given: Path) -> None:
+        """Refuse a donor of other words than the data's; fairseq compares their number alone.
+
+        Raises:
+            CheckpointError: it is no RoBERTa, or has another dictionary.
+        """
+        if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
+            return  # the data have the donor's own dict.txt
+        from fairseq_floater.checkpoints.roberta_tasks import checked_state  # brings torch
+
+        checked_state(given, self.asked.mlm)
 
     def _masked_lm(self, stage: str, system: System, folder: Path) -> list[str]:
         return self.experiment.masked_lm(

@@ -22,6 +22,8 @@ from fairseq_floater.files import USER_DIR
 
 ROBERTA = "roberta"  # the system that is fairseq's own model
 FLOATER = "floater"
+# What a target refuses of the configuration's options, which are of qkv.
+_OF_OTHER_TARGETS = {"hidden": ("floater-start",), "relative": ("floater-start", "floater-delta")}
 
 
 def system_name(system: System) -> str:
@@ -83,6 +85,8 @@ class RobertaExperiment:
         """Return the options of the model: its architecture, its shape, its position encoder."""
         shape = {key: value for key, value in self.config.shape.items() if key != "arch"}
         own = self.config.floater if system.encoder == FLOATER else {}
+        strange = _OF_OTHER_TARGETS.get(system.resolved_target or "", ())
+        own = {name: value for name, value in own.items() if name not in strange}
         words = ["--arch", self.arch(system), *as_words(shape)]
         # A later option wins: those of the command line come last.
         return [*words, *as_words(own), *system.model_options()]
@@ -173,7 +177,7 @@ class RobertaExperiment:
             UsageError: the batch cannot be shared by so many processes.
         """
         recipe = self.config.recipe(task)
-        share = self.share(task, machines)
+        share = self.share(task, system, machines)
         options = {key: value for key, value in recipe.items() if key not in OWN_KEYS}
         options = left_by(system, _complete(options, machines))
         options |= {"batch-size": share.batch_size, "update-freq": share.update_freq}
@@ -187,7 +191,13 @@ class RobertaExperiment:
             *("--finetune-from-model", place(start)),
         ]
 
-    def share(self, task: str, machines: Machines) -> Share:
+    def longest(self, task: str, system: System) -> int:
+        """Return how many tokens an example may have: the system's ``--max-positions``, else the recipe's."""
+        own = system.value("--max-positions")
+        recipe = {**self.config.shape, **self.config.recipe(task)}
+        return int(recipe["max-positions"] if own is None else own)
+
+    def share(self, task: str, system: System, machines: Machines) -> Share:
         """Return what each process takes so that an update is of the recipe's examples.
 
         The recipe's limit of tokens is one of its whole batch: a process takes its part of that, but
@@ -207,8 +217,7 @@ class RobertaExperiment:
         each = batch // world
         size = next(n for n in range(min(each, most), 0, -1) if each % n == 0)
         tokens = recipe.get("max-tokens")
-        longest = recipe.get("max-positions", self.config.shape["max-positions"])
-        limit = 0 if tokens is None else max(longest, tokens * size // batch)
+        limit = 0 if tokens is None else max(self.longest(task, system), tokens * size // batch)
         return Share(size, each // size, limit)
 
     def updates_an_epoch(self, task: str) -> float | None:

@@ -1,0 +1,57 @@
+"""Find the position encoders of a model, and what they act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fairseq_floater.transformer.stack_positions import all_blocks
+
+# A stream -> the attention of a block, and its projection, whose output the stream's rows are added to.
+_PROJECTIONS = {
+    "q": ("self_attn", "q_proj"),
+    "k": ("self_attn", "k_proj"),
+    "v": ("self_attn", "v_proj"),
+    "cross_q": ("encoder_attn", "q_proj"),
+    "cross_k": ("encoder_attn", "k_proj"),
+    "cross_v": ("encoder_attn", "v_proj"),
+}
+
+
+class Positions(NamedTuple):
+    """Hold a position encoder of a model with what it acts on.
+
+    Attributes:
+        stack: its stack's place in the model.
+        attribute: ``positions`` or ``source_positions``.
+        encoder: of the stack.
+        parts: of the blocks that receive positions.
+        blocks: these blocks.
+    """
+
+    stack: str
+    attribute: str
+    encoder: Any
+    parts: list[Any]
+    blocks: list[Any]
+
+
+def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
+    """Yield every position encoder of ``stacks``, which are by their place in the model."""
+    for name, stack in stacks.items():
+        for attribute in ("positions", "source_positions"):
+            encoder = getattr(stack, attribute, None)
+            if encoder is not None:
+                owners: Any = [b for b in all_blocks(stack) if getattr(b, attribute) is not None]
+                parts = [getattr(block, attribute) for block in owners]
+                yield Positions(name, attribute, encoder, parts, owners)
+
+
+def biases_of(found: Positions) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """Yield the part of a block, p(0) of a stream, and the bias of the projection it is added to."""
+    for part, block in zip(found.parts, found.blocks):
+        for stream, start in zip(found.encoder.spec.streams, part.values):
+            attention, projection = _PROJECTIONS[stream]
+            yield part, start, getattr(getattr(block, attention), projection).bias
