@@ -91,8 +91,12 @@ class FlowSolver:
         self._measured_at = self._num_updates = 0
 
     def forget(self) -> None:
-        """Measure before the next solve, because the flow may have changed."""
+        """Measure before the next solve, because the flow may have changed.
+
+        Over the sentences from then on, as a run that is resumed there does.
+        """
         self._chosen = None
+        self._longest = FEWEST_TOKENS_MEASURED
 
     def engine(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from fairseq_floater.ode import (
 )
 from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.ode.kept import keep
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
     RELATIVE_FORMS,
@@ -233,7 +233,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return joined
 
 
-@lru_cache(maxsize=256)
+@keep(256)
 def _times(clock: Clock, num_rows: int, rows_per_token: int) -> Tensor:
     return clock.times(torch.arange(num_rows, dtype=torch.float64) / rows_per_token)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.position_encoders.row_range import check_rows
 
 # `max_positions()` of an encoder without a limit of its own.
@@ -23,7 +24,7 @@ SMALLEST_KEPT_TABLE = 64
 class KeptTable(nn.Module, ABC):
     """Compute a table of rows [N, ...] over token positions; subclasses say how.
 
-    The table is computed in float32 with autocast off and cast last. In training, and wherever
+    The table is computed in float32 with autocast and TF32 off and cast last. In training, and wherever
     gradients are wanted, it is computed at every call, unless no parameter that it comes from is
     trained. There, and in evaluation without gradients, it is kept, grown when a longer sentence
     comes, and dropped when the parameters may have changed: by a change of ``train()``, by loading a
@@ -178,7 +179,7 @@ class KeptTable(nn.Module, ABC):
 
     def _cast(self, compute: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
         """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""
-        with torch.autocast(self.anchor.device.type, enabled=False):
+        with torch.autocast(self.anchor.device.type, enabled=False), exact_products():
             table = compute()
         self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)

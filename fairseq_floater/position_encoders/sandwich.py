@@ -11,6 +11,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import (
     BIAS_DIRECTION,
+    HIDING_BIAS,
     DistanceBias,
     Gate,
     directed,
@@ -60,4 +61,7 @@ class SandwichPositions(DistanceBias):
         return directed(products, distances, self.spec)
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        return self.gathered(self.gate(self(at.num_rows, blocks, dtype, at.rows_per_token)), at)
+        table = self(at.num_rows, blocks, dtype, at.rows_per_token)
+        # What a head must not see is no sum, and stays hidden however far the gate is open.
+        gated = self.gate(table).masked_fill(table <= HIDING_BIAS, HIDING_BIAS)
+        return self.gathered(gated, at)

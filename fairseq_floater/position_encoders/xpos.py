@@ -29,8 +29,9 @@ class XposPositions(RopePositions):
     multiplied by z_c^(i / S) and k_j by z_c^(-j / S). An encoder, where the factor of a key behind the
     query would grow, has plain RoPE. Counting from the first token makes a row independent of the
     length, as cached keys need; the paper's code counts from the middle, which gives the same logits.
-    So factors grow with the position, to 2e4 at 4,096: past 4,500 tokens float16 cannot hold them,
-    which is an error that says so. Past the trained length come angles that were never met, faded.
+    So factors grow with the position, to 2e4 at 4,096: from some 3,500 tokens on float16 may not hold
+    keys times them, past 4,500 the factors, which is an error that says so. Past the trained length
+    come angles that were never met, faded.
 
     Shapes: table [N, 2, R / 2], cos and sin; in a decoder [N, 4, R / 2], those of q, then of k.
     Parameters: none; ``--rope-learned``: w, R / 2 a stack.

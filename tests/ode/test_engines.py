@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 from flows import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients
+from helpers import build, parts
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.benchmark.flows import standard_flows
@@ -164,6 +165,24 @@ def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(so
             solve(dynamics, p0, TIMES[:20], solver=solver).sum().backward()
         assert Precision.seen == {"ieee"}
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has no such setting"
+)
+def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not():
+    """Squared until it turns by hundreds of positions, a rotation of TF32's ten bits would be none."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        encoder = build("rotation_flow").encoder
+        blocks = parts(encoder, "positions")
+        Precision.seen.clear()
+        with Precision():
+            encoder.positions(200, blocks, torch.float32)
+        assert Precision.seen == {"ieee"}
     finally:
         torch.set_float32_matmul_precision(before)
 

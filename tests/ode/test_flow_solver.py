@@ -82,10 +82,35 @@ def test_in_training_errors_are_measured_as_far_as_sentences_have_gone(lengths_m
     for longest in (5, 60, 100, 90, 5):
         step(trained, (longest, 3))
     assert lengths_measured == [64] * 3 + [128] * 3  # encoder, decoder, cross-attention
-    lengths_measured.clear()
+
+
+def test_after_validation_errors_are_measured_as_in_a_run_that_is_resumed_there(lengths_measured):
+    trained = model()
+    step(trained, (300, 3))
     trained.eval().train()
-    step(trained)
-    assert lengths_measured == [128] * 3
+    resumed = model()
+    resumed.load_state_dict(trained.state_dict())
+    found = []
+    for run in (trained, resumed):
+        lengths_measured.clear()
+        for longest in (12, 100, 5):
+            step(run, (longest, 3))
+        found.append(lengths_measured.copy())
+    assert found[0] == found[1] == [64] * 3 + [128] * 3
+
+
+@pytest.mark.parametrize("engine", ["collocation", "adams", "rk4"])
+def test_what_a_translation_in_inference_mode_leaves_behind_is_trained_with(engine):
+    """Times, grids and quadratures are kept, and a backward pass takes no tensor of that mode."""
+    options = {"floater_solver": engine, "floater_delta": 0.11, "floater_step_size": 0.055}
+    if engine == "rk4":
+        options["floater_step_size"] = 0.11
+    trained = model(**options)
+    with torch.inference_mode():
+        step(trained.eval(), (20, 3))
+    step(trained.train(), (64, 3)).sum().backward()
+    flow = [p for n, p in trained.named_parameters() if ".dynamics." in n]
+    assert flow and all(p.grad is not None and p.grad.isfinite().all() for p in flow)
 
 
 def test_in_evaluation_the_engine_does_not_depend_on_the_batch(lengths_measured):

@@ -143,3 +143,14 @@ def test_what_is_said_of_the_options():
     words = "`--bias-direction` must be one of offset, mirror, heads, but is 'both' instead"
     with pytest.raises(ValueError, match=words):
         build("sandwich", target="attention", bias_direction="both")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gate", [0.3, 0.0, -0.3])
+def test_a_gate_shows_no_head_what_its_direction_hides(gate):
+    stack = stack_of("encoder", "sandwich", position_base="keep", bias_direction="heads")
+    stack.positions.gate.weight.fill_(gate)
+    ungated = expected_biases("encoder", "heads", np.arange(LENGTH))
+    hidden = ungated <= HIDING_BIAS
+    expected = (gate * ungated).masked_fill(hidden, HIDING_BIAS)
+    assert hidden.any() and difference(bias(stack), expected[None]) <= 1e-3

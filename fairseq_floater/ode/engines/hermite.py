@@ -8,12 +8,13 @@ which every engine has anyway; its error is of fourth order.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fairseq_floater.ode.kept import keep
 
 
 def constant_like(values: Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -80,7 +81,7 @@ class HermiteGrid:
         return cls._made(key, step, like.dtype, like.device, multiple)
 
     @classmethod
-    @lru_cache(maxsize=256)  # batches differ in length, and each flow has its own
+    @keep(256)  # batches differ in length, and each flow has its own
     def _made(
         cls, times: bytes, step: float, dtype: torch.dtype, device: torch.device, multiple: int
     ) -> Self:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
+
+from fairseq_floater.ode.kept import keep
 
 # Factors of the product: 2^3 = 8 terms of the series of the inverse. With more, no flow that was tried
 # needed fewer iterations over 64 tokens.
@@ -20,7 +20,7 @@ def powers_of(matrix: Tensor) -> list[Tensor]:
     return powers
 
 
-@lru_cache(maxsize=8)
+@keep(8)
 def quadrature(steps: int) -> tuple[Tensor, list[Tensor]]:
     """Return q0 [n] and Q, Q^2, Q^4, ... [n, n] for a step of one, float64: integrals from node 0.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from fairseq_floater.ode.dynamics import DynamicsCoefficients
 from fairseq_floater.ode.engines.hermite import constant_like
 from fairseq_floater.ode.engines.quadrature import powers_of, quadrature
+from fairseq_floater.ode.kept import keep
 
 _TINY = torch.finfo(torch.float32).tiny
 _Map = Callable[[Tensor], Tensor]
@@ -92,7 +92,7 @@ class Nodes:
         self.sums = torch.stack([torch.ones_like(self.first).flatten(), self.first.flatten()])
 
 
-@lru_cache(maxsize=16)
+@keep(16)
 def kept_nodes(steps: int, step: float, dtype: torch.dtype, device: torch.device) -> Nodes:
     """Return the nodes from a store: copying their numbers to a GPU costs as much as an iteration."""
     return Nodes(steps, step, torch.empty(0, dtype=dtype, device=device))
