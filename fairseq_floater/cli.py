@@ -38,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     args, strange = parser.parse_known_args(words)
     options = vars(args)
-    own = ("verb", "part", "run", "unknown", "json")
-    verb, part, run, unknown, json_file = (options.pop(name, None) for name in own)
+    own = ("verb", "part", "run", "unknown", "json", "usage", "hint")
+    verb, part, run, unknown, json_file, usage, hint = (options.pop(name, None) for name in own)
     if unknown is not None:
         options[unknown] = strange
     elif strange:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+        usage.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
     # The models that tools build need not announce themselves; warnings still come.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)

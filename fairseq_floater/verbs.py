@@ -128,7 +128,7 @@ def add_verb(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run, unknown=unknown)
+    parser.set_defaults(run=run, unknown=unknown, usage=parser, hint="")
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
     return parser
 

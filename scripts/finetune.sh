@@ -9,7 +9,7 @@
 #   --system S      roberta (fairseq's own), floater, or another encoder of `floater info`
 #   --seed N        of fine-tuning (default: CONFIG's)
 #   --raw DIR       tasks in their official forms: glue/<TASK>/, race/{train,dev,test}/, squad/*.json; mlm/ for text
-#   and the options of pretrain_flow.sh
+#   and the options of pretrain_flow.sh but --encoder
 # The batch is the recipe's on any number of GPUs that divides it. Updates an epoch are printed beside the recipe's.
 # example: bash scripts/finetune.sh configs/roberta_base.yaml --task rte --system floater --raw raw --donor base.pt
 

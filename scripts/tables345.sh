@@ -13,7 +13,7 @@
 #   --donors DIR    roberta_base.pt and roberta_large.pt (`floater import-roberta`), dict.txt beside them
 #   --config FILE   the tasks of one configuration of yours instead, with both systems; its donor: --donor FILE
 #   --configs DIR   where roberta_<size>.yaml are (default: configs)
-#   and the options of finetune.sh
+#   --raw DIR, --bpe-dir DIR, --mirror PLACE    of finetune.sh, as are those of processes, GPUs, nodes and --dry-run
 # example: bash scripts/tables345.sh --config configs/roberta_tiny.yaml --work work/roberta_tiny --seeds 1,2
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

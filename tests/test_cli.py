@@ -46,6 +46,15 @@ def test_an_unknown_verb_is_told_the_known_ones():
     assert "warm-start" in message
 
 
+def test_an_option_of_the_model_is_told_where_it_goes():
+    message = floater(
+        "run", NUMBERS, "--encoder", "rope", "--position-stretch", "0.5:2", code=2
+    ).stderr
+    assert "usage: floater run" in message
+    assert "--position-stretch 0.5:2; options of the model go after `--`" in message
+    assert "after `--`" not in floater("table", "work", "--paprika", code=2).stderr
+
+
 @pytest.mark.parametrize("verb", LIGHT)
 def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
     found = imported("-m", "fairseq_floater", verb, "--help")

@@ -98,6 +98,9 @@ def add_run(verbs: Any) -> None:
         "floater run configs/numbers_en_de.yaml --encoder floater --blocks all",
         run,
     )
+    parser.set_defaults(
+        hint="; options of the model go after `--` (scripts/protocol.sh) or into --model-options"
+    )
     commands.add_config(parser)
     add_system_options(parser, required=True)
     commands.add_run_options(parser)
