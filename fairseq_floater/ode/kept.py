@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import torch
@@ -24,10 +24,10 @@ def keep(most: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
             with torch.inference_mode(False):
                 return make(*args)
 
+        @wraps(make)
         def find(*args: Any) -> T:
             return made(*args)
 
-        find.__doc__ = make.__doc__
         return find
 
     return decorate

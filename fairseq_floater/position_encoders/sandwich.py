@@ -62,6 +62,7 @@ class SandwichPositions(DistanceBias):
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
-        # What a head must not see is no sum, and stays hidden however far the gate is open.
-        gated = self.gate(table).masked_fill(table <= HIDING_BIAS, HIDING_BIAS)
+        # What a head must not see is no sum, and stays hidden however far the gate is open. (Half of the
+        # constant: bfloat16 rounds it up.)
+        gated = self.gate(table).masked_fill(table < HIDING_BIAS / 2, HIDING_BIAS)
         return self.gathered(gated, at)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import build, difference, position_parameters, sentence, visible
+from helpers import build, difference, parts, position_parameters, sentence, visible
 from one_attention import (
     LENGTH,
     SIDES,
@@ -154,3 +154,6 @@ def test_a_gate_shows_no_head_what_its_direction_hides(gate):
     hidden = ungated <= HIDING_BIAS
     expected = (gate * ungated).masked_fill(hidden, HIDING_BIAS)
     assert hidden.any() and difference(bias(stack), expected[None]) <= 1e-3
+    at, blocks = tokens().at(stack.positions.relative), parts(stack, "positions")
+    half = stack.positions.logit_bias(at, blocks, torch.bfloat16)[0].float()
+    assert half[hidden].max() < HIDING_BIAS / 2 and half[~hidden].min() > -100

@@ -45,6 +45,7 @@ class FineTuning(Steps):
         self.prepare_text()
         start = self._start(self.prepare_donor())
         self._prepare_task()
+        self._check_splits()
         self._finetune(start)
         for split in self.kind.splits:
             self._predict(split)
@@ -79,10 +80,9 @@ class FineTuning(Steps):
             words: list[Any] = ["prepare", *([self.task] if family == "glue" else [])]
             words += [self.raw / family, self.data, "--like", self.asked.mlm, *as_words(given)]
             self.command(floater(family, *words), log=self.asked.work / "data.log")
-            self._check_splits()
 
     def _check_splits(self) -> None:
-        """Refuse data of which the task cannot be scored, before anything is fine-tuned."""
+        """Refuse data on which the task cannot be scored, before anything is fine-tuned."""
         for split in self.kind.splits:
             if not self.launcher.dry_run and not self._references(split).is_file():
                 raise UserError(
