@@ -105,19 +105,30 @@ download() {
     done
 }
 
+# checked PART SHA256 MD5 FILE: whether PART has these checksums (-: any); its SHA-256 is noted in FILE.sha256.
+checked() {
+    local found
+    found=$(sha256sum <"$1")
+    [[ $2 == - || $2 == "${found%% *}" ]] || return 1
+    [[ $3 == - ]] || md5sum --check --status <<<"$3  $1" || return 1
+    printf '%s  %s\n' "${found%% *}" "${4##*/}" >"$4.sha256"
+}
+
 # fetch URL SHA256 MD5 FILE: an archive gets its name when its checksum is right. Where none is published (-), that of
 # its first download is kept in FILE.sha256. One that is wrong is fetched once more.
 fetch() {
-    local url=$1 sha256=$2 md5=$3 file=$4 part=$4.part found attempt
-    if [[ -f $file ]]; then return; fi
+    local url=$1 sha256=$2 md5=$3 file=$4 part=$4.part attempt
+    if [[ -f $file ]] && { dry || [[ -f $file.sha256 ]]; }; then return; fi
     if dry; then run "${CURL[@]}" --output "$file" --url "$url" && return; fi
     if [[ $sha256$md5 == -- && -f $file.sha256 ]]; then read -r sha256 _ <"$file.sha256"; fi
+    if [[ -f $file ]]; then # put there by hand
+        if checked "$file" "$sha256" "$md5" "$file"; then return; fi
+        die "$file must have the SHA-256 $sha256 and the MD5 $md5 (-: none is known), but has others;" \
+            "remove it to have it fetched."
+    fi
     for attempt in 1 2; do
         download "$url" "$part" "${file##*/}"
-        found=$(sha256sum <"$part")
-        if [[ $sha256 == - || $sha256 == "${found%% *}" ]] &&
-            { [[ $md5 == - ]] || md5sum --check --status <<<"$md5  $part"; }; then
-            printf '%s  %s\n' "${found%% *}" "${file##*/}" >"$file.sha256"
+        if checked "$part" "$sha256" "$md5" "$file"; then
             sync "$part" && mv "$part" "$file" && return
             die "$file could not be written."
         fi

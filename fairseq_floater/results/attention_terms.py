@@ -99,10 +99,13 @@ class Term:
 
 @torch.no_grad()
 def read_terms(
-    model: Any, name: str, length: int | None, trained: dict[str, int | None]
+    stack: Any, name: str, length: int | None, trained: dict[str, int | None]
 ) -> list[Term]:
-    """Read every term of the encoder inside the attention of stack ``name``, block by block."""
-    stack, found = getattr(model, name), []
+    """Read every term of the encoder inside the attention of a stack, block by block.
+
+    Arguments as for :func:`~fairseq_floater.results.position_rows.read_tracks`.
+    """
+    found = []
     for attribute, encoder in stack.named_children():
         if not isinstance(encoder, AttentionPositions):
             continue

@@ -40,6 +40,11 @@ class Scored(NamedTuple):
     run: Run
     test: str
 
+    @property
+    def text(self) -> tuple[str, int | None]:
+        """Tell texts apart: which of WMT14's it is, if any, and the sentences of the test set."""
+        return self.run.settings.get("wmt14", ""), self.run.scores[self.test].get("sentences")
+
     def score(self, name: str) -> float | None:
         """Return ``sacrebleu`` or ``tokenised``."""
         return self.run.metric(name, self.test).get("score")
@@ -207,21 +212,29 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     paths = {p for p in paths if (p / "average.json").exists() or _is_translation(p)}
     if not paths:
         raise ReportError(f"{folder} holds no run (a folder with {RECORD} or average.json).")
-    for path in sorted(paths):
-        run = read_run(path, str(path.relative_to(folder)))
+    runs = [read_run(path, str(path.relative_to(folder))) for path in sorted(paths)]
+    # WMT14 first: a cell is of the text of its first run.
+    for run in sorted(runs, key=lambda run: not run.settings.get("wmt14")):
         try:
             scored = Scored(run, _chosen_test(run, test))
             cells = _cells(run, tables)
-            # The runs of a cell are seeds of one system.
-            known = {other.run.seed: other.run.name for cell in cells for other in cell.found}
-            if run.seed in known:
-                raise OutsideError(f"seed {run.seed} of its cell is {known[run.seed]}")
+            for other in (other for cell in cells for other in cell.found):
+                _check_same_experiment(scored, other)
         except OutsideError as reason:
             tables.outside.append((run.name, str(reason)))
             continue
         for cell in cells:
             cell.found.append(scored)
+    tables.outside.sort()
     return tables
+
+
+def _check_same_experiment(ours: Scored, other: Scored) -> None:
+    """Raise OutsideError unless two runs are seeds of one system on one text."""
+    if ours.text != other.text:
+        raise OutsideError(f"is of another text than {other.run.name} in its cell")
+    if ours.run.seed == other.run.seed:
+        raise OutsideError(f"seed {ours.run.seed} of its cell is {other.run.name}")
 
 
 def _is_translation(folder: Path) -> bool:

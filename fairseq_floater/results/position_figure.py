@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
@@ -27,7 +28,7 @@ from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
 from fairseq_floater.results.position_drawing import draw
 from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
-from fairseq_floater.transformer.translation import FloaterTransformerModel
+from fairseq_floater.transformer.positioned_model import PositionedModel
 from fairseq_floater.version import __version__
 
 STACK_CHOICES = ("both", *STACKS)
@@ -119,13 +120,14 @@ def plot_positions(
     """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
     Args:
-        checkpoint: of this plugin's models or of a plain fairseq Transformer.
+        checkpoint: of this plugin's models, or of a plain Transformer or RoBERTa of fairseq's.
         stack: one of :data:`STACK_CHOICES`.
         streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``, ``bias``; default: all.
         blocks: numbers from 1, or ``["all"]``; default: the first.
         length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
         trained_length: T of both stacks.
-        data: binarised data whose longest training sentences are T, if ``trained_length`` is not given.
+        data: binarised data whose longest training sentences are T, if ``trained_length`` is not given;
+            a RoBERTa's is the length of its samples.
 
     Raises:
         CheckpointError: unreadable, no Transformer, or without any position table.
@@ -140,7 +142,7 @@ def plot_positions(
     model = build_model(state, args, checkpoint)
     trained = trained_lengths(trained_length, data, state, args)
     figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
-    found = _read(model, STACKS if stack == "both" else (stack,), length, figure)
+    found = _read(_stacks(model, args, stack), length, figure)
     chosen = _selected(found, streams, blocks, figure.notes)
     tracks = [track for track in chosen if isinstance(track, Track)]
     terms = [term for term in chosen if isinstance(term, Term)]
@@ -156,14 +158,24 @@ def plot_positions(
     return figure
 
 
-def _read(
-    model: Any, stacks: Sequence[str], length: int | None, figure: PositionFigure
-) -> list[Track | Term]:
+def _stacks(model: Any, args: argparse.Namespace, choice: str) -> dict[str, Any]:
+    """Return the chosen stacks of a model, by encoder and decoder; a RoBERTa has an encoder alone."""
+    if family_of(architecture(args)) is ROBERTA:
+        stacks = {"encoder": model.encoder.sentence_encoder}
+    else:
+        stacks = {name: getattr(model, name) for name in STACKS}
+    if choice != "both":
+        _check("--stack", [choice], ["both", *stacks])
+        stacks = {choice: stacks[choice]}
+    return stacks
+
+
+def _read(stacks: dict[str, Any], length: int | None, figure: PositionFigure) -> list[Track | Term]:
     """Read all that can be drawn of ``stacks``; CheckpointError where that is nothing."""
     found: list[Track | Term] = []
-    for name in stacks:
-        found += read_tracks(model, name, length, figure.trained_lengths, figure.notes)
-        found += read_terms(model, name, length, figure.trained_lengths)
+    for name, stack in stacks.items():
+        found += read_tracks(stack, name, length, figure.trained_lengths, figure.notes)
+        found += read_terms(stack, name, length, figure.trained_lengths)
     if not found:
         raise CheckpointError(
             f"{figure.checkpoint} has no position table to draw: {figure.model}. Before it sees words "
@@ -174,7 +186,9 @@ def _read(
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     """Return the encoder's name, the model in words, and the encoder's words on its options."""
-    if not isinstance(model, FloaterTransformerModel):
+    if not isinstance(model, PositionedModel):
+        if family_of(architecture(args)) is ROBERTA:
+            return PLAIN, f"{PLAIN} RoBERTa, learned positions", ""
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
         return PLAIN, f"{PLAIN} Transformer, {kind} positions", ""
     target = args.position_target

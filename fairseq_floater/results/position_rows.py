@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_floater.checkpoints.dictionaries import task_options_of
 from fairseq_floater.checkpoints.donor import complete_languages
+from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.position_encoders.signal import PositionSignal
@@ -90,8 +92,13 @@ class Track:
 def trained_lengths(
     given: int | None, data: str | None, state: dict[str, Any], args: argparse.Namespace
 ) -> dict[str, int | None]:
-    """Return T by side: as given, or the longest training sentence that the model could take."""
+    """Return T by side: as given, or the longest training sentence that the model could take.
+
+    That of a RoBERTa is the length of its samples.
+    """
     lengths: dict[str, int | None] = {"source": given, "target": given}
+    if given is None and family_of(architecture(args)) is ROBERTA:
+        return {"source": task_options_of(state).get("tokens_per_sample") or args.max_positions}
     if given is not None or data is None:
         return lengths
     complete_languages(args, state, data)
@@ -106,10 +113,18 @@ def trained_lengths(
 
 @torch.no_grad()
 def read_tracks(
-    model: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
+    stack: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
 ) -> list[Track]:
-    """Read every table of the stack ``name``, fairseq's own first; shorter where there are no more rows."""
-    stack, found = getattr(model, name), []
+    """Read every table of a stack, fairseq's own first; shorter where there are no more rows.
+
+    Args:
+        stack: of blocks.
+        name: encoder or decoder.
+        length: N, if given.
+        trained: T by side, where known.
+        notes: gets a note on each table that is shorter.
+    """
+    found = []
     for attribute, source in stack.named_children():
         if isinstance(source, PositionSignal):
             blocks = (getattr(block, attribute) for block in all_blocks(stack))

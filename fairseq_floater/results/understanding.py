@@ -184,8 +184,8 @@ def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables
     Raises:
         ReportError: a result that cannot be read.
     """
-    folder = Path(folder)
-    places = [folder, *folder.glob("*/")]
+    place = Path(folder).resolve()  # the parents of "." have no names
+    places = [place, *place.glob("*/")]
     found = {path.parent for place in places for path in place.glob(f"*/seed-*/{RECORD}")}
     runs = [run for run in map(_read, sorted(found)) if run is not None]
     stages = list(_stages(places))

@@ -237,6 +237,15 @@ def test_a_second_run_makes_nothing_anew(undisturbed, archives):
     )
 
 
+def test_a_corpus_of_other_settings_is_not_replaced_unasked(undisturbed, archives):
+    out, _ = undisturbed("en-de")
+    made_of = (out / "corpus.json").read_text()
+    words = ("en-de", out, "--mirror", archives, *REHEARSAL, "--valid", "newstest2013")
+    told = prepare(*words, code=1).stderr
+    assert "add --force to make it anew, or use another --out" in told
+    assert (out / "corpus.json").read_text() == made_of
+
+
 def test_the_published_checksums_are_asked_for(archives, tmp_path):
     done = prepare("en-de", tmp_path / "out", "--mirror", archives, code=1)
     assert "training-parallel-europarl-v7.tgz" in done.stderr

@@ -236,6 +236,21 @@ def test_recorded_content_stays_the_same(download, server):
     download.run(content=OTHER)
 
 
+@pytest.mark.parametrize("known", [{}, {"sha256": sha256(CONTENT)}, {"md5": md5(CONTENT)}], ids=str)
+def test_an_archive_that_was_put_there_by_hand_is_checked_without_a_network(
+    download, server, known
+):
+    download.known(server.url, **known)
+    download.path.parent.mkdir(parents=True)
+    download.path.write_bytes(CONTENT)
+    download.run()
+    download.record.unlink()
+    download.path.write_bytes(OTHER)
+    told = download.run(code=0 if not known else 1, content=OTHER)
+    assert (f"{download.path} must have" in told and "remove it" in told) == bool(known)
+    assert download.path.read_bytes() == OTHER and server.starts == []
+
+
 # Mirrors
 
 

@@ -31,7 +31,9 @@ def undrawn(monkeypatch):
 
 
 def terms(model, stack="encoder", length=None):
-    return {(t.block, t.stream): t for t in read_terms(model, stack, length, TRAINED)}
+    return {
+        (t.block, t.stream): t for t in read_terms(getattr(model, stack), stack, length, TRAINED)
+    }
 
 
 def visible(name, **options):

@@ -154,6 +154,17 @@ def test_the_same_seed_of_another_experiment_is_no_second_seed(tmp_path):
     assert "20.00" in tables.format_text() and "30.00" not in tables.format_text()
 
 
+def test_a_cell_holds_runs_of_one_text_wmt14_before_others(tmp_path):
+    save_run(tmp_path / "a" / "floater-all-qkv", 13.0, seed="2", sentences=1000)
+    save_run(tmp_path / "b" / "floater-all-qkv", 14.0, seed="3")  # as many sentences
+    for seed, bleu in (("1", 28.0), ("2", 29.0)):
+        save_run(tmp_path / "table2" / seed / "floater-all-qkv", bleu, seed=seed, wmt14="en-de")
+    tables = collect_paper_tables(tmp_path)
+    assert line(tables, "| all | floater | sacrebleu")[3] == "28.6 / 28.50 ± 0.71 (n = 2)"
+    reason = "is of another text than table2/1/floater-all-qkv in its cell"
+    assert tables.outside == [(f"{name}/floater-all-qkv", reason) for name in "ab"]
+
+
 def test_a_run_without_settings_is_listed_too(tmp_path):
     save_run(tmp_path / "good")
     (save_run(tmp_path / "old") / "settings.args").unlink()

@@ -5,6 +5,7 @@ import json
 
 import helpers
 import pytest
+import roberta_toy
 import torch
 from fairseq.data import indexed_dataset
 from helpers import TINY, save_donor, save_model
@@ -227,6 +228,35 @@ def test_checkpoints_that_cannot_be_drawn(tmp_path):
     torch.save(state, other)
     with pytest.raises(CheckpointError, match="is no Transformer: its architecture is 'lstm'"):
         draw(other)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "tables", "terms"),
+    [
+        ("floater", {"base", "q", "k", "v"}, set()),
+        ("t5", set(), {"bias"}),
+        (None, {"base"}, set()),
+    ],
+)
+def test_positions_of_a_roberta(tmp_path, encoder, tables, terms, undrawn):
+    options = {"position_encoder": encoder, "arch": "floater_roberta"} if encoder else {}
+    task = {"_name": "masked_lm", "data": "elsewhere", "tokens_per_sample": 10}
+    path = roberta_toy.save_model(tmp_path / "roberta.pt", task=task, **options)
+    figure = draw(path, blocks=["all"])
+    assert {stream for _, _, stream in named(figure)} == tables
+    assert {term["stream"] for term in figure.terms} == terms
+    assert figure.trained_lengths == {"source": 10} and "10 source tokens" in figure.title
+    assert ("RoBERTa" in figure.model) == (encoder is None)
+    if "base" in tables:
+        state = torch.load(path, weights_only=True)["model"]
+        rows = state["encoder.sentence_encoder.embed_positions.weight"][2:]  # behind padding's
+        norm = named(figure)["encoder", 1, "base"]["norms"]["T"]
+        assert norm == pytest.approx(float(rows[9].norm()), rel=1e-5)
+    assert draw(path, trained_length=5).trained_lengths["source"] == 5
+    with pytest.raises(
+        ValueError, match="`--stack` must be one of both, encoder, but is 'decoder'"
+    ):
+        draw(path, stack="decoder")
 
 
 def test_learned_positions_of_a_plain_transformer(tmp_path, undrawn):

@@ -127,3 +127,12 @@ def test_a_broken_result_is_named(tmp_path):
     (folder / "scores.json").write_text("{")
     with pytest.raises(ReportError, match=r"scores\.json is no readable JSON"):
         collect_understanding(tmp_path)
+
+
+def test_the_folder_may_be_the_one_that_one_is_in(tmp_path, monkeypatch):
+    finetuning(tmp_path, "base", "rte", "floater", 1, score=80.0, n=277)
+    stage(tmp_path, "flow")
+    monkeypatch.chdir(tmp_path / "roberta_base")
+    tables = collect_understanding(".")
+    assert cell(tables, "base", "floater", "rte", "score").scores == {"1": 80.0}
+    assert tables.folder == "." and "roberta_base" in tables.format_text()  # of the stage

@@ -50,9 +50,15 @@ def _make_corpus(args: argparse.Namespace) -> None:
     made_of = {name: getattr(args, name) for name in ("pair", "valid", "rehearsal")}
     made_of["archives"] = checksums
     manifest = args.out / "corpus.json"
-    if (corpus / COUNTS).is_file() and manifest.is_file() and read_json(manifest) == made_of:
+    known = read_json(manifest) if manifest.is_file() else made_of
+    if manifest.is_file() and known == made_of and (corpus / COUNTS).is_file():
         say("corpus is there already: skipped.")
         return
+    if known != made_of and not args.force:
+        raise TextDataError(
+            f"{corpus} was made of other archives or settings ({manifest}); add --force to make it anew, "
+            "or use another --out."
+        )
     # Gone while the text is made: a break in between never leaves old text under a new description.
     manifest.unlink(missing_ok=True)
     assemble(recipe, folder, corpus, valid=args.valid, check=not args.rehearsal)
