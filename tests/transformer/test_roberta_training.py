@@ -59,6 +59,11 @@ def test_the_papers_two_stages(data, tmp_path):
     assert not moved & dynamics
     # The language model's head has no part in the loss.
     still = {n for n in names if "lm_head" in n or n.endswith(("version", "lr_scale"))} | dynamics
+    # Nor have the biases, in whose place p(0) is trained.
+    replaced = {n for n in names if n.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))}
+    tuned = toys.parameters(fitted)
+    assert len(replaced) == 6 and not any(tuned[n].any() for n in replaced)
+    still |= replaced
     assert names - moved == still - {"encoder.lm_head.weight"}  # the embeddings
     heads = [n for n in toys.parameters(fitted) if n.startswith("classification_heads")]
     assert len(heads) == 4
