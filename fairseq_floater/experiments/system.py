@@ -131,17 +131,14 @@ class System:
         return [*options, *self.options]
 
     @property
-    def given(self) -> set[str]:
-        """Return the names of its further options, with their dashes."""
-        return {word.partition("=")[0] for word in self.options if word.startswith("--")}
-
-    def value(self, option: str) -> str | None:
-        """Return the last value of one of its further options, or None."""
-        found = None
-        for word, following in zip(self.options, (*self.options[1:], None)):
-            name, equals, value = word.partition("=")
-            if name == option:
-                found = value if equals else following
+    def given(self) -> dict[str, str]:
+        """Return its further options by name, with their dashes, and the last value of each."""
+        found, name = {}, ""
+        for word in self.options:
+            if word.startswith("--"):
+                name, _, found[name] = word.partition("=")
+            else:
+                found[name] = word
         return found
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
+from fairseq_floater.checkpoints.families import Family, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
@@ -158,12 +158,17 @@ def plot_positions(
     return figure
 
 
+def _family(args: argparse.Namespace) -> Family:
+    """Return the family of a model that was built."""
+    family = family_of(architecture(args))
+    assert family is not None
+    return family
+
+
 def _stacks(model: Any, args: argparse.Namespace, choice: str) -> dict[str, Any]:
     """Return the chosen stacks of a model, by encoder and decoder; a RoBERTa has an encoder alone."""
-    if family_of(architecture(args)) is ROBERTA:
-        stacks = {"encoder": model.encoder.sentence_encoder}
-    else:
-        stacks = {name: getattr(model, name) for name in STACKS}
+    places = _family(args).stacks(model)
+    stacks = {place.partition(".")[0]: stack for place, stack in places.items()}
     if choice != "both":
         _check("--stack", [choice], ["both", *stacks])
         stacks = {choice: stacks[choice]}
@@ -187,10 +192,8 @@ def _read(stacks: dict[str, Any], length: int | None, figure: PositionFigure) ->
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     """Return the encoder's name, the model in words, and the encoder's words on its options."""
     if not isinstance(model, PositionedModel):
-        if family_of(architecture(args)) is ROBERTA:
-            return PLAIN, f"{PLAIN} RoBERTa, learned positions", ""
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
-        return PLAIN, f"{PLAIN} Transformer, {kind} positions", ""
+        return PLAIN, f"{PLAIN} {_family(args).name}, {kind} positions", ""
     target = args.position_target
     encoder = encoder_class(args.position_encoder, target)
     options = encoder_options(args)

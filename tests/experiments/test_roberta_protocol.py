@@ -32,7 +32,7 @@ class FakeLauncher(Launcher):
 
     def __init__(self, fails=None, splits=("valid", "test")):
         super().__init__()
-        self.splits, self.prepared, self.tuned_on = splits, [], []
+        self.splits, self.commands = splits, []
         self.steps, self.fails, self.said = [], fails, []
         self.screen.say = self.said.append
 
@@ -42,16 +42,15 @@ class FakeLauncher(Launcher):
     def run(self, words, *, name="", log=None, output=None, line=None, locks=()):
         words = [str(word) for word in words]
         self.steps.append(step := _step(words))
+        self.commands.append(words)
         if step == self.fails:
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
-            self.tuned_on += [words[3]] if "seed-" in step else []
             line.read(LOG)
             Path(words[words.index("--save-dir") + 1]).mkdir(parents=True)
         elif step == "prepare_mlm.sh":
             _write(Path(words[2]) / "summary.json", "{}")
         elif step.endswith("prepare"):
-            self.prepared.append(words)
             self.prepare(Path(words[words.index("--like") - 1]), words[3])
         elif step.startswith("predict"):
             _write(Path(words[6]), "x")
@@ -241,11 +240,13 @@ def test_a_longer_model_has_data_of_its_own(tmp_path):
     launcher = FakeLauncher()
     FineTuning(longer, "race", launcher).run()
     FineTuning(asked(tmp_path), "race", launcher).run()
-    for words, name, length in zip(launcher.prepared, ("race-256", "race"), ("256", "128")):
-        assert str(tmp_path / "data" / name) in words
-        assert words[words.index("--max-positions") + 1] == length
-    assert len(launcher.prepared) == 2
-    assert launcher.tuned_on == [str(tmp_path / "data" / name) for name in ("race-256", "race")]
+    of_steps = list(zip(launcher.steps, launcher.commands))
+    prepared = [words for step, words in of_steps if step == "race prepare"]
+    data = [str(tmp_path / "data" / name) for name in ("race-256", "race")]
+    for words, folder, length in zip(prepared, data, ("256", "128")):
+        assert folder in words and words[words.index("--max-positions") + 1] == length
+    assert len(prepared) == 2
+    assert [words[3] for step, words in of_steps if step == "train seed-1"] == data
 
 
 def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):

@@ -151,40 +151,34 @@ class Precision(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has no such setting"
-)
+@pytest.fixture
+def tf32():
+    """Lets a training's products be of TensorFloat-32, where torch can say so without a GPU."""
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("torch has no such setting")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    Precision.seen.clear()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("solver", ["adams", "collocation", "rk4_hermite"])
-def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(solver):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        dynamics, p0 = named_flow("small")
-        Precision.seen.clear()
-        with Precision():
-            solve(dynamics, p0, TIMES[:20], solver=solver).sum().backward()
-        assert Precision.seen == {"ieee"}
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    finally:
-        torch.set_float32_matmul_precision(before)
+def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(tf32, solver):
+    dynamics, p0 = named_flow("small")
+    with Precision():
+        solve(dynamics, p0, TIMES[:20], solver=solver).sum().backward()
+    assert Precision.seen == {"ieee"}
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has no such setting"
-)
-def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not():
+def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not(tf32):
     """Squared until it turns by hundreds of positions, a rotation of TF32's ten bits would be none."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        encoder = build("rotation_flow").encoder
-        blocks = parts(encoder, "positions")
-        Precision.seen.clear()
-        with Precision():
-            encoder.positions(200, blocks, torch.float32)
-        assert Precision.seen == {"ieee"}
-    finally:
-        torch.set_float32_matmul_precision(before)
+    encoder = build("rotation_flow").encoder
+    blocks = parts(encoder, "positions")
+    with Precision():
+        encoder.positions(200, blocks, torch.float32)
+    assert Precision.seen == {"ieee"}
 
 
 # Without a look after each iteration, as on a GPU

@@ -50,11 +50,11 @@ def _make_corpus(args: argparse.Namespace) -> None:
     made_of = {name: getattr(args, name) for name in ("pair", "valid", "rehearsal")}
     made_of["archives"] = checksums
     manifest = args.out / "corpus.json"
-    known = read_json(manifest) if manifest.is_file() else made_of
-    if manifest.is_file() and known == made_of and (corpus / COUNTS).is_file():
+    known = read_json(manifest) if manifest.is_file() else None
+    if known == made_of and (corpus / COUNTS).is_file():
         say("corpus is there already: skipped.")
         return
-    if known != made_of and not args.force:
+    if known not in (None, made_of) and not args.force:
         raise TextDataError(
             f"{corpus} was made of other archives or settings ({manifest}); add --force to make it anew, "
             "or use another --out."

@@ -193,9 +193,8 @@ class RobertaExperiment:
 
     def longest(self, task: str, system: System) -> int:
         """Return how many tokens an example may have: the system's ``--max-positions``, else the recipe's."""
-        own = system.value("--max-positions")
         recipe = {**self.config.shape, **self.config.recipe(task)}
-        return int(recipe["max-positions"] if own is None else own)
+        return int(system.given.get("--max-positions", recipe["max-positions"]))
 
     def share(self, task: str, system: System, machines: Machines) -> Share:
         """Return what each process takes so that an update is of the recipe's examples.
