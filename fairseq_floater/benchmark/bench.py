@@ -97,7 +97,8 @@ class Bench:
         """Return what ``work`` makes; None, and a failure on the list, where that fails."""
         try:
             return work()
-        except (RuntimeError, ValueError, UserError) as error:  # a full GPU is a RuntimeError
+        # A full GPU is a RuntimeError, a position out of range a FloatingPointError.
+        except (RuntimeError, ValueError, FloatingPointError, UserError) as error:
             reason = one_line(error)
             self.failures.append({"part": part, "contestant": name, "reason": reason})
             self.progress(f"{part}, {name}: FAILED: {reason}")

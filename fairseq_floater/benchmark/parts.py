@@ -234,12 +234,21 @@ def growth_rows(bench: Bench) -> list[Row]:
     turns: dict[str, Turn] = {}
     named: dict[str, Row] = {}
     for contestant in without_intervals(bench.contestants):
-        for length, turn in _tables(bench, contestant).items():
+        # A flow may leave the range of numbers, at once or on the way.
+        tables = bench.works("growth", contestant.name, partial(_tables, bench, contestant)) or {}
+        for length, turn in tables.items():
+            if not bench.works("growth", contestant.name, partial(_once, turn)):
+                continue
             key = f"{contestant.name}, {length} positions"
             turns[key], named[key] = turn, {"contestant": contestant.name, "positions": length}
     bench.progress(f"growth: {len(turns)} tables in turn")
     times = bench.timed(turns, bench.settings.rounds) if turns else {}
     return [named[key] | summary(own) for key, own in times.items()]
+
+
+def _once(turn: Turn) -> bool:
+    turn(1)
+    return True
 
 
 def exponents(rows: Sequence[Row], settings: Settings) -> dict[str, float]:

@@ -320,6 +320,11 @@ def test_growth_is_of_tables_that_learn(three):
         ("floater", 1100),
     ]
     assert set(parts.exponents(rows, quick)) == {"floater"}
+    far = settings(rounds=1, growth_lengths=(8, 1100), growth_from=1)
+    grown = bench(far, found("--position-target", "hidden", "--floater-init-scale", "1"))
+    assert [row["positions"] for row in parts.growth_rows(grown)] == [8]
+    [failure] = grown.failures
+    assert failure["part"] == "growth" and "is not finite from" in failure["reason"]
     learned = found("--position-encoder", "learned")
     assert [row["positions"] for row in parts.growth_rows(bench(quick, learned))] == [8]
     fixed = found(encoders=("sinusoidal", "none", "rope", "alibi"))

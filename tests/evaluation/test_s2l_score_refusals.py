@@ -51,9 +51,9 @@ def test_hypotheses_that_do_not_fit_are_refused(folder, tmp_path, change, messag
         score(folder, [spoilt(folder, tmp_path, change)], bootstrap=0)
 
 
-@pytest.mark.parametrize("mark", ["\u200c", "\u2019", " "], ids=ascii)
+@pytest.mark.parametrize("mark", ["\u200c", "\u2019", " ", "&apos; &quot;"], ids=ascii)
 def test_marks_that_subwords_change_do_not_make_another_text(folder, systems, tmp_path, mark):
-    # sentencepiece turns a joiner into a space, Moses an apostrophe into another.
+    # sentencepiece turns a joiner into a space, Moses an apostrophe into another, or escapes it.
     files = spoilt(
         folder, tmp_path, lambda ls: [re.sub(r"^([SHD]-\d+\t.+)", rf"\1{mark}", x) for x in ls]
     )

@@ -229,6 +229,22 @@ def test_runs_that_are_not_whole_and_lengths_that_were_not_scored_are_left_out(w
     assert {e.group for e in read_examples(found, 2)} == set(scores["bins"]) - {"all"}
 
 
+def test_runs_that_the_scores_are_not_of_are_left_out(work, tmp_path):
+    """They may have been finished since, or belong to seeds that were not asked for."""
+    copy = tmp_path / "work"
+    shutil.copytree(work, copy)
+    scores = json.loads((copy / "s2l.json").read_text())
+    assert set(scores["runs"]) == set(LABELS) and len(scores["runs"]["rope-b"]) == 2
+    scores["runs"]["rope-b"] = scores["runs"]["rope-b"][1:]
+    (copy / "s2l.json").write_text(json.dumps(scores))
+    found = read_work(copy)
+    assert {s.name: list(s.runs) for s in found.systems} == {"plain-a": ["1", "2"], "rope-b": ["2"]}
+    # Both under the seed that both have: the second one.
+    longest = read_examples(found, 1)[-1]
+    stops = [min(STOPS[name, 2], longest.length) for name in LABELS]
+    assert [t.length for t in longest.translations] == stops
+
+
 def test_what_the_logs_tell(work):
     log = read_log(work / "seed-2" / "rope-b")
     assert log.losses == {7: 8.5, 14: 2.2}
@@ -308,6 +324,16 @@ def test_whole_test_sets_compared_under_seeds_have_a_page_with_p_values(work, tm
     assert float(attributes["data-value"]) == found["loss_bits_per_token"]["value"]
     gain = found["loss_against_baseline"]
     assert f"p {gain['p_seeds_holm']:.3f}" in " ".join(shown)
+    # The whole test set orders the systems, not its last part.
+    parts = json.loads(scores.read_text())
+    for name, group in parts["bins"].items():
+        if name != "test":
+            for system in group["systems"].values():
+                system["loss_bits_per_token"]["value"] *= -1
+    scores.write_text(json.dumps(parts))
+    again = tmp_path / "again.html"
+    assert main(["page", str(folder), str(again), "--no-pictures", "--sentences", "1"]) == 0
+    assert [row[0][1] for row in Page(again).tables[0]] == [row[0][1] for row in page.tables[0]]
     # The split's bin of all sentences holds the same ones.
     split = json.loads((work / "s2l.json").read_text())["bins"]["all"]["systems"]["rope-b"]
     assert found == split

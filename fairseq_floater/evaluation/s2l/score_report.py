@@ -118,7 +118,7 @@ class S2LScores:
     """Scores of all systems by group of sentences.
 
     Groups are the bins of a split, the trained lengths first (where given) and :data:`ALL` last, or whole
-    test sets. ``split`` is the folder of their text.
+    test sets. ``split`` is the folder of their text, ``runs`` are the folders of translations by system.
     """
 
     split: str
@@ -132,6 +132,7 @@ class S2LScores:
     sentences: dict[str, int] = field(default_factory=dict)
     mean_length: dict[str, float] = field(default_factory=dict)
     scores: dict[str, dict[str, BinScore]] = field(default_factory=dict)
+    runs: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -156,6 +157,7 @@ class S2LScores:
             "split": self.split,
             "systems": list(self.labels),
             "labels": self.labels,
+            "runs": self.runs,
             "baseline": self.baseline,
             "signature": self.signature,
             "length": self.length,

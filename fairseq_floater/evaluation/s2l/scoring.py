@@ -128,6 +128,7 @@ class ScoredSet:
 
     def __init__(self, test: EvaluationSet, systems: Sequence[SystemFiles], bleu: Any):
         self.test = test
+        self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
         check_same_tokens(self.runs)
         self.bleu, self.chrf = (
@@ -151,6 +152,7 @@ class ScoredSet:
         """
         if not len(index):
             raise S2LError(f"{self.test.path} has no pair in the bin {name}.")
+        report.runs |= self.folders
         report.sentences[name] = len(index)
         report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
         scores = report.scores[name] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import math
 import unicodedata
 from collections.abc import Sequence
@@ -243,5 +244,9 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return the letters and digits of a text: subword models change spaces, joiners and quotes."""
-    return "".join(c for c in unicodedata.normalize("NFKC", text) if c.isalnum())
+    """Return the letters and digits of a text: subword models change spaces, joiners and quotes.
+
+    Moses writes an apostrophe as ``&apos;``.
+    """
+    text = unicodedata.normalize("NFKC", html.unescape(text))
+    return "".join(c for c in text if c.isalnum())

@@ -71,7 +71,9 @@ def compare(reference: str, hypothesis: str) -> list[Words]:
 
 
 def read_examples(work: Work, count: int) -> list[Example]:
-    """Return ``count`` sentences of each group, translated under the first seed of each system.
+    """Return ``count`` sentences of each group, translated under the first seed that all systems have.
+
+    A system without that seed is shown under its own first.
 
     Raises:
         ReportError: a file of translations that is not of the test set.
@@ -113,8 +115,12 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
 def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
     """Return the translations of a test set by the number of the system, where they are there."""
     found = {}
+    seeds = [list(system.folders) for system in work.systems if system.folders]
+    common = (
+        next((seed for seed in seeds[0] if all(seed in own for own in seeds)), "") if seeds else ""
+    )
     for number, system in enumerate(work.systems):
-        folder = next(iter(system.folders.values()), None)
+        folder = system.folders.get(common) or next(iter(system.folders.values()), None)
         path = folder and folder / f"generate.{test}.txt"
         if path and path.is_file():
             found[number] = read_hypotheses(path)

@@ -76,9 +76,10 @@ class TableCell(NamedTuple):
 
 @dataclass
 class Table:
-    """A table of systems (by their numbers), in the order of the last column of a measure.
+    """A table of systems (by their numbers), in the order of a measure on the main group.
 
-    ``rule`` says when systems are told apart, empty where none are compared.
+    ``rule`` says when systems are told apart, empty where none are compared; ``main`` is the column that
+    orders the rows.
     """
 
     title: str
@@ -86,6 +87,7 @@ class Table:
     columns: list[Column]
     rows: list[tuple[int, list[TableCell]]] = field(default_factory=list)
     rule: str = ""
+    main: str = ""
 
 
 def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any] | None:
@@ -100,7 +102,7 @@ def measure_table(work: Work, measure: Measure) -> Table | None:
     """Return the table of a measure by group; None where no system has it."""
     lower = bool(measure.lower_wins)
     columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in work.groups]
-    table = Table(measure.title, measure.unit, columns)
+    table = Table(measure.title, measure.unit, columns, main=work.main_group)
     by_group = [
         [measure_of(system.scores.get(group.name), measure) for system in work.systems]
         for group in work.groups
@@ -118,7 +120,8 @@ def measure_table(work: Work, measure: Measure) -> Table | None:
     gains = (scores.get(measure.gain) for other in others for scores in other.scores.values())
     if rules := {words: None for gain in gains if (words := p_of(gain)[1])}:
         table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
-    table.rows.sort(key=lambda row: _order(row[1][-1].value, sign))
+    main = [group.name for group in work.groups].index(table.main)
+    table.rows.sort(key=lambda row: _order(row[1][main].value, sign))
     return table
 
 

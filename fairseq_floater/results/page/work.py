@@ -59,6 +59,12 @@ class Work:
         return self.folder.resolve().name
 
     @property
+    def main_group(self) -> str:
+        """Return the group that orders the systems: all longer sentences, or a whole test set."""
+        is_in_parts = (self.folder / WHOLE).exists() and not self.is_short_to_long
+        return self.groups[0 if is_in_parts else -1].name
+
+    @property
     def is_short_to_long(self) -> bool:
         """Return whether the groups are bins of source lengths."""
         return (self.folder / LENGTHS).exists()
@@ -95,7 +101,11 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
     systems = []
     for name, label in report["labels"].items():
         system = ScoredSystem(name, label)
+        # What was finished after the scores were made is not of them.
+        scored = {Path(run).parts[-2:] for run in report.get("runs", {}).get(name, ())}
         for seed in seeds:
+            if "runs" in report and (seed.name, name) not in scored:
+                continue
             if RunFolder(seed / name).read().get("state") == "done":
                 number = seed.name.removeprefix("seed-")
                 system.folders[number] = seed / name
