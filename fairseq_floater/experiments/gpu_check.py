@@ -157,7 +157,9 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
         make_folder(check.work)
         done = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     for step in check.steps():
-        if done.get(step.name, {}).get("ok"):
+        command = [check.device, *map(str, step.words)]
+        before = done.get(step.name, {})
+        if before.get("ok") and before.get("command") == command:
             continue
         log = None if launcher.dry_run else check.work / f"{step.name}.log"
         start = time.time()
@@ -169,10 +171,11 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
             outcome = {"ok": False, "reason": one_line(error)}
             launcher.say(f"FAILED: {outcome['reason']}")
         if not launcher.dry_run:
-            done[step.name] = {**outcome, "seconds": round(time.time() - start, 1)}
+            seconds = round(time.time() - start, 1)
+            done[step.name] = {**outcome, "seconds": seconds, "command": command}
             write_text(record, json.dumps(done, indent=2) + "\n")
     if not launcher.dry_run:
-        _finish(check, done)
+        _finish(check, {step.name: done[step.name] for step in check.steps()})
 
 
 def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
