@@ -17,13 +17,14 @@
 #   --mirror PLACE, --rehearsal   of prepare_wmt14.sh, where CONFIG is of WMT14
 #   --work DIR      where everything goes (default: work/<name of CONFIG>)
 #   --donor DIR     the donor's folder (default: <work>/plain); trained there if it is not, with CONFIG's seed
-#   --processes N   GPUs of a node (default: all of this machine; 0 is the CPU)
-#   --cpu, --no-fp16    the N processes are CPU processes; full precision on GPUs
+#   --processes N   GPUs of a node (default: as many of this machine as share an update evenly; 0 is the CPU)
+#   --cpu, --no-fp16    the N processes are CPU processes, one by default; full precision on GPUs
 #   --nodes N       train on N nodes, by torchrun: --launch COMMAND starts the words after it once on each node
 #                   ("srun --ntasks-per-node=1"), --rendezvous HOST:PORT is a free port of one of them
 #   --dry-run       print every command, run none
 #
-# Tokens an update are the configuration's on any number of GPUs (--update-freq). SIGTERM saves a checkpoint first.
+# Tokens an update are the configuration's (--update-freq); what more GPUs than share them make of an update is said.
+# SIGTERM saves a checkpoint first.
 # examples:
 #   bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater --blocks all
 #   bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder t5 -- --t5-max-distance 32

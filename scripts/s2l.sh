@@ -9,7 +9,7 @@
 #   --seeds 1,2,3   train every system under each seed: means and spreads (default: the configuration's seed)
 #   --raw DIR       your parallel text (train, valid and test* files); not for the built-in corpus
 #   --work DIR      where everything goes (default: work/<name of CONFIG>)
-#   --processes N   GPUs for one training (default: all of this machine; 0 is the CPU)
+#   --processes N   GPUs for one training (default: as many as share an update evenly; 0 is the CPU)
 #   --jobs N        trainings side by side (default: 1 on GPUs, the number of cores, at most 4, on the CPU)
 #   --status        what is done, running, failed, broken off, not begun, and the time left
 #   --dry-run       print every command, run none

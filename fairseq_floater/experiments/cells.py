@@ -135,7 +135,6 @@ class TableRunner(ABC, Generic[C]):
         launcher: starts the commands.
     """
 
-    script: str
     jobs = 1  # cells side by side
     table: str  # the file's name without its ending
     options: tuple[str, ...] = ()  # of `floater table`
@@ -185,7 +184,7 @@ class TableRunner(ABC, Generic[C]):
         self.print_table()
         if self.failed:
             names = ", ".join(self.failed)
-            raise UserError(f"Failed: {names} (bash scripts/{self.script} --status says why).")
+            raise UserError(f"Failed: {names} (the same command with --status says why).")
 
     def _run_cell(self, cell: C, seed: int) -> None:
         self.launcher.check_stopped()

@@ -77,11 +77,12 @@ def add_run(verbs: Any) -> None:
     def run(**options: Any) -> RunRecord | None:
         args = argparse.Namespace(**options)
         places = {name: options[name] for name in ("raw", "data", "donor", "seed", "losses")}
+        experiment = commands.experiment_of(args)
         asked = RunRequest(
-            commands.experiment_of(args),
+            experiment,
             system_from_args(args),
             commands.work_of(args),
-            machines=commands.machines_of(args),
+            machines=commands.machines_of(args, experiment.config.budget),
             preparation=commands.preparation_of(args),
             **places,
         )

@@ -13,7 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError, UserError, sentence
-from fairseq_floater.experiments.hardware import Machines, add_machine_options, machines_from_args
+from fairseq_floater.experiments.hardware import (
+    Budget,
+    Machines,
+    add_machine_options,
+    machines_from_args,
+)
 from fairseq_floater.experiments.launch import BusyError
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.sections import LARGEST_SEED
@@ -73,13 +78,13 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
-def machines_of(args: argparse.Namespace) -> Machines:
-    """Return what to train on: all GPUs of this machine unless told otherwise.
+def machines_of(args: argparse.Namespace, budget: Budget | None = None) -> Machines:
+    """Return what to train on: unless told otherwise, GPUs here that share an update of ``budget`` evenly.
 
     Raises:
         UsageError: numbers that make no sense, or nodes that cannot be started or find each other.
     """
-    machines = machines_from_args(args)
+    machines = machines_from_args(args, budget)
     if machines.nodes > 1 and not (args.launch and args.rendezvous):
         raise UsageError(f"--nodes {machines.nodes} needs --launch and --rendezvous.")
     return replace(machines, launch=args.launch, rendezvous=args.rendezvous)

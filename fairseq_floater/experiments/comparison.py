@@ -18,7 +18,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.score_report import UNTRAINED
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, progress_of, status_text
-from fairseq_floater.experiments.commands import ONE_THREAD
+from fairseq_floater.experiments.commands import ONE_THREAD, machines_of
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
@@ -87,7 +87,6 @@ class SystemComparison(TableRunner[SystemCell]):
                 f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
                 "seed; leave one of the two out."
             )
-        self.script = f"compare.sh {args.config}"
         cores = len(os.sched_getaffinity(0))
         self.jobs = args.jobs or (min(cores, _MOST_JOBS) if self.machines.on_cpu else 1)
         if self.machines.on_cpu and self.jobs > 1:
@@ -118,7 +117,7 @@ class SystemComparison(TableRunner[SystemCell]):
             data=work / "data",
             donor=self.args.donor,
             seed=seed,
-            machines=self.machines,
+            machines=machines_of(self.args, self.experiment.config.budget),
             losses=True,
         )
         return Protocol(run, self.launcher)

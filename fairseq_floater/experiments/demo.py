@@ -41,7 +41,7 @@ Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 
 def _run(work: Path, dry_run: bool) -> None:
-    machines, experiment = Machines(len(visible_gpus())), Experiment(CONFIG)
+    machines, experiment = Machines(min(1, len(visible_gpus()))), Experiment(CONFIG)
     environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
     screen = Screen(len(SYSTEMS))
     launcher = Launcher(dry_run=dry_run, screen=screen, environment=environment)

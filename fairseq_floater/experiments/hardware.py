@@ -5,12 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Protocol
 
 from fairseq_floater.errors import UsageError, UserError
+
+# What fairseq takes for the description of the processes, before its options: a job of SLURM, whose tasks
+# are others than ours, or somebody's torchrun.
+_OF_OTHERS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "RANK")
+
+
+class Budget(Protocol):
+    """What an update is made of, as configurations have it."""
+
+    max_tokens: int
+    tokens_per_update: int
 
 
 @dataclass(frozen=True)
@@ -131,13 +144,46 @@ def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(there[:wanted])}
 
 
-def torchrun(name: str, machines: Machines) -> list[str]:
-    """Return the words that start each process of the training ``name`` before fairseq-train's own."""
+def update_frequency(max_tokens: int, tokens: int, processes: int) -> tuple[int, int]:
+    """Return the ``--update-freq`` for ``tokens`` an update, at least, and the tokens it makes.
+
+    Args:
+        max_tokens: of a batch of one process.
+        tokens: of an update, as configured.
+        processes: that train, at least one.
+    """
+    a_step = max_tokens * max(processes, 1)
+    frequency = max(1, -(-tokens // a_step))
+    return frequency, frequency * a_step
+
+
+def update_in_words(budget: Budget, machines: Machines) -> str:
+    """Return the tokens of an update on ``machines``, and what makes them."""
+    configured = budget.tokens_per_update
+    frequency, tokens = update_frequency(budget.max_tokens, configured, machines.world)
+    found = f"{tokens} tokens an update (--update-freq {frequency}, {machines})"
+    return found if tokens == configured else f"{found} instead of the configured {configured}"
+
+
+def starter(name: str, machines: Machines) -> list[str]:
+    """Return the words that start each process of the training ``name`` before fairseq-train's own.
+
+    Raises:
+        UsageError: ``--launch`` has a quote without its other half.
+    """
     if not machines.torchrun:
-        return []  # fairseq itself starts a process for each GPU of a node
+        # fairseq itself starts a process for each GPU of a node.
+        found = [] if machines.world == 1 else [key for key in _OF_OTHERS if key in os.environ]
+        return ["env", *(f"--unset={key}" for key in found)] if found else []
     # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
     # checkpoint.
-    words = [*machines.launch.split(), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
+    try:
+        launch = shlex.split(machines.launch)
+    except ValueError as error:
+        raise UsageError(
+            f"`--launch` must be words, but is {machines.launch!r}: {error}."
+        ) from None
+    words = [*launch, "env", "FLOATER_SAVE_ON_SIGTERM=1"]
     words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
     words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
     if machines.nodes > 1:
@@ -151,24 +197,43 @@ def torchrun(name: str, machines: Machines) -> list[str]:
 
 
 def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = None) -> None:
-    """Add the options that :func:`machines_from_args` reads; ``processes`` of None are all GPUs."""
+    """Add the options that :func:`machines_from_args` reads; ``processes`` of None are the GPUs."""
     parser.add_argument(
         "--processes",
         type=int,
         default=processes,
         metavar="N",
-        help=f"GPUs of a node; 0 is the CPU (default: {'all' if processes is None else processes})",
+        help="GPUs of a node; 0 is the CPU (default: "
+        + ("all that share an update evenly)" if processes is None else f"{processes})"),
     )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes (default: 1)")
     parser.add_argument("--cpu", action="store_true", help="the processes have no GPUs")
     parser.add_argument("--no-fp16", action="store_true", help="train in full precision")
 
 
-def all_gpus(processes: int | None) -> int:
-    """Return the processes asked for, or one for each GPU."""
-    return len(visible_gpus()) if processes is None else processes
+def even_gpus(budget: Budget, gpus: int, nodes: int = 1) -> int:
+    """Return the most of ``gpus`` a node among which an update is shared without becoming larger.
+
+    Where even one a node makes it larger, all of them.
+    """
+    sizes = {
+        n: update_frequency(budget.max_tokens, budget.tokens_per_update, n * nodes)[1]
+        for n in range(1, gpus + 1)
+    }
+    least = update_frequency(budget.max_tokens, budget.tokens_per_update, 1)[1]
+    return max((n for n, tokens in sizes.items() if tokens == least), default=gpus)
 
 
-def machines_from_args(args: argparse.Namespace) -> Machines:
-    """Return the machines of a parsed command line."""
-    return Machines(all_gpus(args.processes), args.nodes, args.cpu, not args.no_fp16)
+def machines_from_args(args: argparse.Namespace, budget: Budget | None = None) -> Machines:
+    """Return the machines of a parsed command line.
+
+    Args:
+        args: what :func:`add_machine_options` added; without ``--processes``, GPUs that share an update
+            of ``budget`` evenly, or one process where there are to be none.
+        budget: of the trainings; None: all GPUs.
+    """
+    processes = args.processes
+    if processes is None:
+        there = 0 if args.cpu else len(visible_gpus())
+        processes = there if budget is None else even_gpus(budget, there, args.nodes)
+    return Machines(processes, args.nodes, args.cpu, not args.no_fp16)

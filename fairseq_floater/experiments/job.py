@@ -7,15 +7,16 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError, one_line, sentence
 from fairseq_floater.experiments.launch import BusyError, Launcher
 from fairseq_floater.experiments.run_folder import RunFolder, origin, try_lock
-from fairseq_floater.files import USER_DIR
+from fairseq_floater.files import USER_DIR, file_hash
 
 SCRIPTS = USER_DIR.parent / "scripts"
 _LOOKING = 2  # seconds in which `table2.sh --status` has looked at a lock
@@ -127,11 +128,15 @@ class Job(ABC):
                 with self.folder.changing() as record:
                     before = {k: record.pop(k) for k in ("state", "reason") if k in record}
                 yield
-            except Exception as error:
-                failed = {"state": "failed", "reason": one_line(sentence(error))}
-                is_whole = before.get("state") == "done" and not self._has_worked
-                with suppress(OSError, UserError), self.folder.changing() as record:
-                    record |= before if is_whole else failed
+            except BaseException as error:
+                found: dict[str, Any] = {}
+                if before.get("state") == "done" and not self._has_worked:
+                    found = before
+                elif isinstance(error, Exception):
+                    found = {"state": "failed", "reason": one_line(sentence(error))}
+                if found:
+                    with suppress(OSError, UserError), self.folder.changing() as record:
+                        record |= found
                 raise
 
     @contextmanager
@@ -165,6 +170,37 @@ class Job(ABC):
             self.locks.remove(lock)
             os.close(lock)
 
+    def is_made(self, result: Path, words: Sequence[Any]) -> bool:
+        """Return whether a result is there, made with ``words`` as far as that is recorded."""
+        words = list(map(str, words))
+        made = self.folder.read().get("made", {})
+        return result.is_file() and bool(made.get(result.name, words) == words)
+
+    def note_made(self, result: Path, words: Sequence[Any]) -> None:
+        """Note what a result was made with, besides what is recorded otherwise."""
+        if not self.launcher.dry_run:
+            with self.folder.changing() as record:
+                record.setdefault("made", {})[result.name] = list(map(str, words))
+
+    def check_start(self, start: Path, *, begun: bool) -> None:
+        """Note which checkpoint the run starts from; where it has ``begun``, make sure that it is that one.
+
+        Raises:
+            UserError: it was another one; also of the same name.
+        """
+        if self.launcher.dry_run or not start.is_file():
+            return
+        place = start.stat()
+        found = _hash(start, place.st_size, place.st_mtime_ns)
+        if begun and self.folder.read().get("donor_sha256", found) != found:
+            raise UserError(
+                f"{self.path} was started from another donor than {start}: use another --work, or "
+                "remove the folder."
+            )
+        if not begun:
+            with self.folder.changing() as record:
+                record["donor_sha256"] = found
+
     def check_same_disk(self) -> None:
         """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
         if self._own is None:
@@ -177,6 +213,12 @@ class Job(ABC):
             f"{path.parent} is not the folder it was when the training began: was its disk lost? Mount "
             "it and run this again."
         )
+
+
+@cache
+def _hash(path: Path, size: int, changed: int) -> str:
+    """Return the checksum of a file; many runs start from one of a gigabyte."""
+    return file_hash(path)
 
 
 def make_folder(path: Path) -> None:

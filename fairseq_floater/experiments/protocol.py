@@ -14,14 +14,14 @@ from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.evaluation.metrics import bleu_metric
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater, python
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.run_folder import check_data, write_validation
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
-from fairseq_floater.files import file_hash, write_whole
+from fairseq_floater.files import write_whole
 from fairseq_floater.records import read_json
 
 # In the names of a warm start's own translations.
@@ -71,6 +71,11 @@ class Protocol(Job):
         self.experiment, self.stage = run.experiment, run.system.stage
         self.data = run.data or run.work / "data"
         self.donor = run.donor or run.work / PLAIN
+        if self.stage == "donor" and run.donor is not None and run.seed is not None:
+            raise UsageError(
+                f"With `--donor` the run of `--encoder {PLAIN}` is what others start from, under the seed of "
+                f"{run.experiment.path}; leave `--seed` out."
+            )
         self.settings = run.experiment.settings(run.system, run.machines, run.seed)
         name = run.system.name
         path = self.donor if self.stage == "donor" else run.work / name
@@ -169,6 +174,11 @@ class Protocol(Job):
                     rehearsal = "--rehearsal" in self.asked.preparation
                     check_data(self.data, self.settings, rehearsal=rehearsal)
                 return
+        if self.experiment.config.s2l is not None:
+            raise UsageError(
+                f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
+                "systems. For another one pass the data that it made: --data WORK/data."
+            )
         log = self.asked.work / "data.log"
         if self.experiment.config.data.numbers is not None:
             if raw is not None:
@@ -190,36 +200,27 @@ class Protocol(Job):
             )
 
     def _train(self, stage: str, path: Path) -> None:
-        settings = self.settings
-        size = f"{settings['tokens_per_update']} tokens an update (--update-freq "
+        settings, machines = self.settings, self.asked.machines
         training = Training(
             stage,
             path,
             self.arguments(stage),
-            settings["configured_tokens"],
-            f"{size}{settings['update_frequency']}, {settings['processes']})",
+            settings["tokens_per_update"],
+            update_in_words(self.experiment.config.budget, machines),
             # The settings of a run that trains on are not the donor's.
             settings if path == self.path else None,
         )
-        train(self, training, self.asked.machines)
+        train(self, training, machines)
 
     def _warm_start(self) -> None:
         """Start the system from the donor's best checkpoint."""
         result = self.path / "warm_start.json"
         best = self.donor / "checkpoints" / "checkpoint_best.pt"
-        donor = file_hash(best) if best.is_file() and not self.launcher.dry_run else None
+        self.check_start(best, begun=result.is_file())
         if result.is_file():
-            if donor is not None and self.folder.read().get("donor_sha256", donor) != donor:
-                raise UserError(
-                    f"{self.path} was started from another donor than {best}: use another --work, or "
-                    "remove the folder."
-                )
             return
         words = ["--force", "--json", result, *self.arguments("warm-start")]
         self.command(floater("warm-start", best, self.path / "warm_start.pt", *words))
-        if donor is not None:
-            with self.folder.changing() as record:
-                record["donor_sha256"] = donor
         self.say("warm start from the donor's best checkpoint")
 
     def _validate_warm_start(self) -> None:
@@ -299,10 +300,12 @@ class Protocol(Job):
     def _score(self, test: str) -> None:
         """Score a test set's translation against the raw reference."""
         result, target = self.path / f"scores.{test}.json", self.settings["target"]
-        if result.is_file():
+        tokenizer = self.experiment.tokenizer()
+        if self.is_made(result, tokenizer):
             return
         words = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]
-        words += self.experiment.tokenizer()
+        words += tokenizer
         self.command(floater("score", self.path / f"generate.{test}.txt", *words, "--json", result))
+        self.note_made(result, tokenizer)
         if not self.launcher.dry_run:
             self.say(f"{test}: BLEU {read_json(result)['bleu']['score']:.2f}")

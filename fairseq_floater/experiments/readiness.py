@@ -20,7 +20,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.hardware import Machines, even_gpus
 from fairseq_floater.experiments.machine_checks import (
     COMMANDS,
     GB,
@@ -94,7 +94,8 @@ def check_readiness(
     Args:
         work: the experiment's folder; None for ``work/<name of config>``, as in the scripts.
         data: data that are made already; None for ``<work>/data``.
-        processes: GPUs; None for those that torch sees.
+        processes: GPUs; None for those that torch sees, of which a configuration takes what shares an
+            update evenly.
 
     Raises:
         UsageError: options that do not go together, or a configuration that fairseq refuses.
@@ -103,8 +104,11 @@ def check_readiness(
         if value is not None and config is None:
             raise UsageError(f"`{name}` is an experiment's folder and needs `--config`.")
     gpus = find_gpus()
-    machines = Machines(len(gpus) if processes is None else processes)
     experiment = None if config is None else Experiment(config)
+    if processes is None and experiment is not None:
+        machines = Machines(even_gpus(experiment.config.budget, len(gpus)))
+    else:
+        machines = Machines(len(gpus) if processes is None else processes)
     checks = [package_check(*names) for names in PACKAGES.items()]
     checks += [bash_check(), *(command_check(c) for c in COMMANDS if gpus or c != "nvidia-smi")]
     checks.append(gpu_check(gpus, processes))

@@ -28,14 +28,16 @@ from fairseq_floater.records import ReportError, read_json
 from fairseq_floater.requirements import cpu_name, versions
 
 RECORD = "run.json"
-# Options that follow from the machine and its GPUs.
+# What one process takes at a time.
+_OF_A_BATCH = {"--batch-size", "--max-tokens"}
+# Options that follow from the machine, its GPUs and their memory.
 _OF_THE_MACHINE = {
     "--user-dir",  # where the checkout lies
+    "--max-tokens",
     *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
     *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
     *("--distributed-no-spawn", "--find-unused-parameters"),
 }
-_OF_A_BATCH = {"--batch-size", "--max-tokens"}
 _DATA = "the data folder"  # what stands before the first option
 _PLACES = (_DATA, "--save-dir", "--finetune-from-model")
 # The results of a stage after the training: all of them must go where its arguments change.
@@ -122,7 +124,7 @@ class RunFolder:
         Args:
             stage: one of :data:`fairseq_floater.experiments.stages.STAGES`.
             arguments: what it would be run with now.
-            size: of an update as configured, where it is a training.
+            size: of an update, where it is a training.
             key: what that counts; where it is ``batch``, what one process takes follows from it.
 
         Raises:
@@ -187,28 +189,37 @@ class RunFolder:
                     "--work, or remove average.json, generate.*, losses.* and scores.* there."
                 )
 
-    def resume(self, processes: int) -> str:
-        """Make sure that the training can be gone on with by ``processes``; return from where, in words.
+    def resume(self, stage: str, arguments: list[str], processes: int) -> str:
+        """Make sure that a training can be gone on with by ``processes``; return from where, in words.
 
-        fairseq counts its place in an epoch in batches of each process. Within an epoch another
-        number of processes would train parts of it twice, or leave them out.
+        fairseq counts its place in an epoch in batches of each process. Within an epoch another number of
+        processes, or batches of another size, would train parts of it twice, or leave them out.
+
+        Args:
+            stage: as of :meth:`check_same`.
+            arguments: as of :meth:`check_same`.
+            processes: how many will train.
 
         Raises:
-            CheckpointError: the last checkpoint lies within an epoch and was saved by another number.
+            CheckpointError: the last checkpoint lies within an epoch and was saved by another number, or
+                with batches of another size.
         """
         # These bring torch, which takes seconds.
         from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
         from fairseq_floater.checkpoints.resume import repair_last
 
         sentence = repair_last(self.path / "checkpoints")
-        before = self.read().get("processes", processes)
+        record, now = self.read(), _batch(processes, arguments)
+        before = _batch(
+            record.get("processes", processes), record["arguments"].get(stage, arguments)
+        )
         last = self.path / "checkpoints" / "checkpoint_last.pt"
-        if before != processes and last.is_file():
+        if before != now and last.is_file():
             place = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
             if place.get("iterations_in_epoch", 0):
                 raise CheckpointError(
-                    f"{last} lies within epoch {place.get('epoch')} and was saved by {before} processes: "
-                    f"go on with {before}, or put the checkpoint of a whole epoch in its place."
+                    f"{last} lies within epoch {place.get('epoch')} and was saved by {before}, not {now}: "
+                    "go on with those, or put the checkpoint of a whole epoch in its place."
                 )
         return sentence
 
@@ -241,6 +252,14 @@ def _by_option(words: list[str]) -> dict[str, str]:
         else:
             found[name].append(word)
     return {name: " ".join(values) for name, values in found.items()}
+
+
+def _batch(processes: int, arguments: list[str]) -> str:
+    """Return what a training takes at a time: ``2 processes of --max-tokens 2000``."""
+    options = _by_option(arguments)
+    sizes = [f"{name} {options[name]}" for name in sorted(_OF_A_BATCH & options.keys())]
+    found = f"{processes} process" + "es" * (processes != 1)
+    return " ".join([found, *(["of", *sizes] if sizes else [])])
 
 
 def _equal(old: str | None, new: str | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import AVERAGE_OF, Comparison, ShortToLong, read_config
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_frequency
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
@@ -220,19 +220,6 @@ class Experiment:
         if self.config.data.numbers is None:
             raise ConfigError(f"{self.path} has no built-in corpus (`data: numbers`).")
         return self._languages() + as_words(self.config.data.numbers)
-
-
-def update_frequency(max_tokens: int, tokens: int, processes: int) -> tuple[int, int]:
-    """Return the ``--update-freq`` for ``tokens`` an update, at least, and the tokens it makes.
-
-    Args:
-        max_tokens: of a batch of one process.
-        tokens: of an update, as configured.
-        processes: that train, at least one.
-    """
-    a_step = max_tokens * max(processes, 1)
-    frequency = max(1, -(-tokens // a_step))
-    return frequency, frequency * a_step
 
 
 def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class System:
             if value not in allowed:
                 listed = ", ".join(a for a in allowed if a)
                 raise UsageError(f"`{name}` must be one of {listed}, but is {value!r} instead.")
+        if self.encoder == PLAIN and not (self.base or self.scratch):
+            raise UsageError(
+                "`--no-base` is of systems that train from random parameters or from a donor; "
+                f"`--encoder {PLAIN}` without `--scratch` is that donor."
+            )
         if self.encoder == PLAIN and self.options:
             raise UsageError(
                 "fairseq's own model takes no further options: it is the configuration's, and the donor of "

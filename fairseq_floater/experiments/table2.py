@@ -14,7 +14,7 @@ from pathlib import Path
 from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, act, add_table_options, select
-from fairseq_floater.experiments.commands import add_run_options, preparation_of, seeds
+from fairseq_floater.experiments.commands import add_run_options, machines_of, preparation_of, seeds
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.protocol import Protocol, RunRequest
 from fairseq_floater.experiments.stages import Experiment
@@ -66,19 +66,20 @@ def all_cells(*, donors: bool = False) -> list[Table2Cell]:
 class Table2(TableRunner[Table2Cell]):
     """The cells of Table 2."""
 
-    script, table, options = "table2.sh", "table2", ("--paper",)
+    table, options = "table2", ("--paper",)
     scores = ("*/*/scores.*.json", "*/*/*/scores.*.json")
 
     def job(self, cell: Table2Cell, seed: int) -> Protocol:
         args, column = self.args, self.args.work / cell.config
+        experiment = Experiment(args.configs / f"{cell.config}.yaml")
         run = RunRequest(
-            Experiment(args.configs / f"{cell.config}.yaml"),
+            experiment,
             cell.system,
             column / f"seed-{seed}",
             data=args.work / "data" / f"{cell.source}-{cell.target}",
             donor=column / PLAIN,
             seed=None if cell.shared else seed,
-            machines=self.machines,
+            machines=machines_of(args, experiment.config.budget),
             preparation=preparation_of(args),
         )
         return Protocol(run, self.launcher)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.experiments.hardware import Machines, torchrun
+from fairseq_floater.experiments.hardware import Machines, starter
 from fairseq_floater.experiments.job import Job, python
 from fairseq_floater.experiments.launch import CommandError, StoppedError
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -21,8 +21,8 @@ class Training:
         stage: its name in the record.
         path: its folder; that of the job, or of a donor.
         words: fairseq-train's arguments.
-        size: of an update as configured.
-        here: the same on these machines, in words.
+        size: of an update, in tokens or examples.
+        here: the same in words, and what makes it.
         settings: of the run, for its record; None for what several runs share.
         counts: the key of the configuration that ``size`` is of.
         expected: the recipe's updates an epoch, said beside those found; None where it has none.
@@ -51,7 +51,7 @@ def train(job: Job, training: Training, machines: Machines) -> None:
         UserError: it failed, or its disk was lost.
     """
     folder, path, name = RunFolder(training.path), training.path, training.name(job)
-    command = torchrun(path.name, machines)
+    command: list[Any] = starter(path.name, machines)
     command += python("fairseq_cli.train", *training.words)
     if job.launcher.dry_run:
         job.command(command)
@@ -61,7 +61,7 @@ def train(job: Job, training: Training, machines: Machines) -> None:
     if folder.read().get("trained"):
         job.launcher.say(f"{name}: trained already")
         return
-    job.launcher.say(f"{name}: {folder.resume(machines.world)}")
+    job.launcher.say(f"{name}: {folder.resume(training.stage, training.words, machines.world)}")
     _begin(folder, training, machines)
     job.launcher.say(f"{name}: training, {training.here}; log in {path / 'train.log'}")
     updates = _watch(job, training, command)

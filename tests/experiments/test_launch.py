@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from toy import environment, run
+from toy import environment
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.commands import run_all
-from fairseq_floater.experiments.hardware import Machines, torchrun, use_gpus, visible_gpus
 from fairseq_floater.experiments.launch import CommandError, Launcher, StoppedError
 from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 
@@ -113,55 +112,6 @@ def test_what_is_told_to_stop_begins_nothing(tmp_path):
         stopped(Screen()).run(["touch", tmp_path / "next"])
     assert error.value.code == 143
     assert not (tmp_path / "next").exists()
-
-
-# GPUs.
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine whose nvidia-smi shows so many GPUs."""
-
-    def of(number, visible=None):
-        smi = tmp_path / "nvidia-smi"
-        lines = "".join(f"{n}\\n" for n in range(number))
-        smi.write_text(f'#!/bin/sh\nprintf "{lines}"\n')
-        smi.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if visible is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-
-    return of
-
-
-def test_gpus_are_those_that_a_program_sees(machine):
-    uuids = "GPU-8932f937-d72c,MIG-GPU-8932/1/0"
-    seen = ((8, None, 8), (8, "3, 5", 2), (8, "", 0), (0, None, 0), (2, uuids, 2))
-    for number, visible, count in (*seen, (8, "-1", 0), (8, "1,-1,2", 1), (8, "NoDevFiles", 0)):
-        machine(number, visible)
-        assert len(visible_gpus()) == count
-
-
-def test_a_run_sees_no_more_gpus_than_it_uses(machine):
-    machine(8)
-    assert use_gpus(Machines(2)) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert use_gpus(Machines(2, cpu=True)) == {"CUDA_VISIBLE_DEVICES": ""}
-    machine(8, "5,3")
-    assert use_gpus(Machines(1)) == {"CUDA_VISIBLE_DEVICES": "5"}
-    machine(8, "0")
-    with pytest.raises(UserError, match="--processes 2, but this machine shows 1 GPUs"):
-        use_gpus(Machines(2))
-
-
-def test_torchrun_starts_what_fairseq_does_not():
-    assert torchrun("plain", Machines(8)) == []
-    words = torchrun("plain", Machines(4, 2, launch="srun -n 1", rendezvous="head:29400"))
-    assert words[:4] == ["srun", "-n", "1", "env"]
-    assert words[words.index("--nproc_per_node") + 1] == "4"
-    assert words[words.index("--rdzv_endpoint") + 1] == "head:29400"
-    rank = run(["env", "RANK=3", *words[words.index("bash") :], "echo", "a b"], env=environment())
-    assert rank.stdout == "a b --distributed-rank 3\n"
 
 
 # The screen.

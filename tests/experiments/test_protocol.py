@@ -42,18 +42,24 @@ def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
     config = tmp_path / "before.yaml"
     s2l = "threshold: 9, edges: [9], max-per-bin: 9, systems: [--encoder rope], before: true"
     config.write_text(f"{CONFIG.read_text()}\ns2l: {{{s2l}}}\n")
-    asked = {"config": config, "losses": True}
+    with pytest.raises(UserError, match=r"splits its text by length: scripts/s2l\.sh does that"):
+        run(tmp_path, FakeLauncher(), "rope", config=config)
+    data = tmp_path / "data"
+    (data / "bin").mkdir(parents=True)
+    (data / "summary.json").write_text("{}")
+    (data / "tests.json").write_text('{"test": "test", "test_long": "test1"}')
+    asked = {"config": config, "losses": True, "data": data}
     steps = run(tmp_path, FakeLauncher(), "rope", **asked)
     translations = [
         f"{kind} {test}" for test in ("test", "test1") for kind in ("losses", "generate")
     ]
     start = ["train plain", "warm-start", "validate", *translations, "train rope-all-attention"]
-    assert steps[: len(DATA) + len(start)] == [*DATA, *start]
+    assert steps[: len(start)] == start
     names = {path.name for path in (tmp_path / "rope-all-attention").glob("*.before.txt")}
     assert names == {
         f"{k}.{t}.before.txt" for k in ("losses", "generate") for t in ("test", "test_long")
     }
-    assert run(tmp_path, FakeLauncher(), "rope", **asked) == DATA
+    assert run(tmp_path, FakeLauncher(), "rope", **asked) == []
     record = RunFolder(tmp_path / "rope-all-attention").read()
     assert str(config) in record["command"] and "--losses" in record["command"]
     # A donor, and what starts from random parameters, has no such moment.
@@ -140,6 +146,9 @@ def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):
     scored = [words for words in launcher.commands if "score" in words]
     assert len(scored) == 2
     assert all(words[words.index("--tokenize") + 1] == "char" for words in scored)
+    # Translations that were scored with another are scored again, once.
+    assert run(tmp_path, FakeLauncher(), "floater") == [*DATA, "score", "score"]
+    assert run(tmp_path, FakeLauncher(), "floater") == DATA
     config.write_text(text.replace("  vocab: 300", "  tokenize: words\n  vocab: 300"))
     with pytest.raises(UserError, match="`tokenize` must be one of"):
         run(tmp_path / "new", launcher, "floater", config=config)
@@ -155,6 +164,29 @@ def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):
         run(tmp_path, FakeLauncher(), "floater", config=config)
     assert folder.read() == before and before["state"] == "done"
     assert len(before["sessions"]) == 1
+
+
+def test_a_stop_while_a_whole_run_is_looked_at_leaves_it_whole(tmp_path):
+    run(tmp_path, FakeLauncher(), "floater")
+    launcher = FakeLauncher()
+    launcher.stopped = True
+
+    def stop(words, **places):
+        raise StoppedError
+
+    launcher.run = stop
+    with pytest.raises(StoppedError):
+        run(tmp_path, launcher, "floater")
+    assert RunFolder(tmp_path / "floater-all-qkv").read()["state"] == "done"
+
+
+def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
+    with pytest.raises(UserError, match="`--encoder plain` is what others start from, under the"):
+        run(tmp_path, FakeLauncher(), "plain", donor=tmp_path / "shared", seed=3)
+    assert "train shared" in run(tmp_path, FakeLauncher(), "plain", donor=tmp_path / "shared")
+    with pytest.raises(UserError, match="`--no-base` is of systems that train from random"):
+        System("plain", base=False)
+    assert System("plain", scratch=True, base=False).name == "plain-scratch-nobase"
 
 
 def test_a_second_run_skips_what_is_whole(tmp_path):

@@ -47,7 +47,9 @@ class FakeLauncher(Launcher):
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
             line.read(LOG)
-            Path(words[words.index("--save-dir") + 1]).mkdir(parents=True)
+            folder = Path(words[words.index("--save-dir") + 1])
+            folder.mkdir(parents=True)
+            (folder / "checkpoint_best.pt").write_bytes(b"one")
         elif step == "prepare_mlm.sh":
             _write(Path(words[2]) / "summary.json", "{}")
         elif step.endswith("prepare"):
@@ -175,6 +177,34 @@ def test_a_batch_of_another_size_is_refused(tmp_path):
         words = record["arguments"]["finetune"]
         words[words.index("--batch-size") + 1] = "8"
     finetune(tmp_path, FakeLauncher())
+
+
+@pytest.mark.parametrize("system", [PLAIN, "floater"])
+@pytest.mark.parametrize("changed", ["donor", "flow"])
+def test_runs_belong_to_what_they_started_from(tmp_path, system, changed):
+    """A donor that was trained anew has the name of the old one."""
+    finetune(tmp_path, FakeLauncher(), system)
+    folder = tmp_path / "roberta_tiny" / changed / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoint_best.pt").write_bytes(b"another")
+    if (system, changed) == (PLAIN, "flow"):
+        assert finetune(tmp_path, FakeLauncher(), system) == [*TEXT, "glue prepare"]
+        return
+    with pytest.raises(UserError, match="was started from another donor than .*checkpoint_best"):
+        finetune(tmp_path, FakeLauncher(), system)
+
+
+def test_options_that_act_after_a_training_are_obeyed(tmp_path):
+    finetune(tmp_path, FakeLauncher())
+    other = tmp_path / "other" / TINY.name
+    other.parent.mkdir()
+    text = TINY.read_text().replace("bins: [32, 64, 92, 120]", "bins: [60, 120]")
+    other.write_text(text.replace("  glue:\n", "  glue:\n    checkpoint: last\n"))
+    again = [*TEXT, "position-loss", "position-loss", "glue prepare", "predict valid", "glue score"]
+    assert finetune(tmp_path, FakeLauncher(), config=other) == again
+    assert finetune(tmp_path, FakeLauncher(), config=other) == [*TEXT, "glue prepare"]
+    with pytest.raises(UserError, match="was started with another `--extend`"):
+        finetune(tmp_path, FakeLauncher(), config=other, extend="tile")
 
 
 def test_another_run_at_work_is_left_alone(tmp_path):

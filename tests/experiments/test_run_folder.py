@@ -36,17 +36,31 @@ def stopped(tmp_path):
 
 
 def test_within_an_epoch_the_number_of_processes_stays(stopped):
-    message = r"lies within epoch 3 and was saved by 2 processes: go on with 2, or put"
+    message = (
+        r"lies within epoch 3 and was saved by 2 processes, not 1 process: go on with those, or"
+    )
     with pytest.raises(CheckpointError, match=message):
-        stopped.resume(1)
-    assert stopped.resume(2).startswith("resuming from ")
+        stopped.resume("donor", [], 1)
+    assert stopped.resume("donor", [], 2).startswith("resuming from ")
+
+
+@pytest.mark.parametrize("name", ["--max-tokens", "--batch-size"])
+def test_within_an_epoch_the_size_of_a_batch_stays(stopped, name):
+    with stopped.changing() as record:
+        record["arguments"]["donor"] = ["bin", name, "2000"]
+    message = f"saved by 2 processes of {name} 2000, not 2 processes of {name} 1000: go"
+    with pytest.raises(CheckpointError, match=message):
+        stopped.resume("donor", ["bin", name, "1000"], 2)
+    assert stopped.resume("donor", ["bin", name, "2000"], 2).startswith("resuming from ")
+    save(stopped.path, 0)
+    assert stopped.resume("donor", ["bin", name, "1000"], 2).startswith("resuming from ")
 
 
 def test_at_the_end_of_an_epoch_it_may_change(stopped):
     save(stopped.path, 0)
-    assert stopped.resume(8).startswith("resuming from ")
+    assert stopped.resume("donor", [], 8).startswith("resuming from ")
     (stopped.path / "checkpoints" / "checkpoint_last.pt").unlink()
-    assert stopped.resume(4) == "nothing to resume from"
+    assert stopped.resume("donor", [], 4) == "nothing to resume from"
 
 
 _WORDS = ("--lr", "0.003", "--cpu", "--update-freq", "4", "--adam-betas")
@@ -106,6 +120,9 @@ def test_the_same_arguments_on_other_gpus_go_on(tmp_path):
     # Begun when a configuration's numbers were kept as they were typed.
     now = ["w/data/bin", "--lr", "3e-03", *gpus, "--adam-betas", "(0.9, 0.98)", "--fp16"]
     folder.check_same("donor", [*now, "--update-freq", "1"], "2000")
+    # A smaller memory: an update is as large as before.
+    less = [*DONOR, "--max-tokens", "1000", "--update-freq", "2"]
+    folder.check_same("donor", less, "2000")
     RunFolder(tmp_path / "nothing yet").check_same("donor", now, "2000")
 
 

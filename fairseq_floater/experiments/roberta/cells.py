@@ -85,7 +85,7 @@ def cells_of(experiment: RobertaExperiment) -> list[RobertaCell]:
 class Tables345(TableRunner[RobertaCell]):
     """The cells of Tables 3 to 5, or of a configuration of one's own."""
 
-    script, table = "tables345.sh", "tables345"
+    table = "tables345"
     scores = ("*/*/seed-*/scores.json",)
 
     def job(self, cell: RobertaCell, seed: int) -> FineTuning:

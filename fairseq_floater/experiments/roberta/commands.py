@@ -48,7 +48,7 @@ def asked_of(
         raw=args.raw,
         donor=donor,
         seed=seed,
-        machines=machines_of(args),
+        machines=machines_of(args, experiment.config.budget),
         preparation=tuple(word for pair in given for word in pair),
         extend=getattr(args, "extend", None),  # of single runs alone
     )

@@ -92,6 +92,7 @@ class FineTuning(Steps):
 
     def _finetune(self, start: Path) -> None:
         asked, experiment = self.asked, self.experiment
+        self.check_start(start, begun="finetune" in self.folder.read()["arguments"])
         words = experiment.finetune(
             self.task,
             asked.system,
@@ -132,12 +133,15 @@ class FineTuning(Steps):
 
     def _predict(self, split: str) -> None:
         """Write the predictions of the chosen checkpoint in the task's official form."""
-        result = self._predictions(split)
-        if result.is_file():
+        result, chosen = self._predictions(split), self.experiment.checkpoint(self.task)
+        if self.is_made(result, [chosen]):
             return
-        checkpoint = self.path / "checkpoints" / self.experiment.checkpoint(self.task)
+        checkpoint = self.path / "checkpoints" / chosen
         words = [checkpoint, self.data, result, "--task", self.kind.family, "--split", split]
         self.command(floater("predict", *words))
+        if not self.launcher.dry_run:  # what is there is of other predictions
+            self._result("scores", split, "json").unlink(missing_ok=True)
+        self.note_made(result, [chosen])
         self.say(result.name)
 
     def _score(self, split: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.stages import FLOATER, RobertaExperiment, system_name
@@ -155,10 +155,9 @@ class Steps(Job):
     def _training(
         self, stage: str, folder: Path, words: list[str], settings: dict[str, str] | None = None
     ) -> Training:
-        frequency, tokens = self.experiment.tokens_per_update(self.asked.machines)
-        size = str(self.experiment.config.budget.tokens_per_update)
-        here = f"{tokens} tokens an update (--update-freq {frequency}, {self.asked.machines})"
-        return Training(stage, folder, words, size, here, settings)
+        machines, budget = self.asked.machines, self.experiment.config.budget
+        size = str(self.experiment.tokens_per_update(machines)[1])
+        return Training(stage, folder, words, size, update_in_words(budget, machines), settings)
 
 
 def _note_donor(folder: Path, given: Path) -> None:
@@ -224,20 +223,28 @@ class FlowStage(Steps):
                 record["state"] = "done"
 
     def _warm_start(self, donor: Path) -> None:
-        result = self.path / "warm_start.json"
-        if result.is_file():
+        result, asked = self.path / "warm_start.json", self.asked
+        extend = ["--extend", asked.extend] if asked.extend is not None else []
+        begun = result.is_file()
+        self.check_start(donor, begun=begun)
+        if begun and not self.is_made(result, extend):
+            raise UserError(
+                f"{self.path} was started with another `--extend`: set it back, use another --work, or "
+                "remove the folder."
+            )
+        if begun:
             return
-        words = ["--force", "--json", result]
-        words += self.experiment.warm_start(self.asked.system, self.asked.mlm)
-        words += ["--extend", self.asked.extend] if self.asked.extend is not None else []
-        self.command(floater("warm-start", donor, self.path / "warm_start.pt", *words))
+        words = ["--force", "--json", result, *self.experiment.warm_start(asked.system, asked.mlm)]
+        self.command(floater("warm-start", donor, self.path / "warm_start.pt", *words, *extend))
+        self.note_made(result, extend)
         self.say("warm start from the donor")
 
     def _position_loss(self, checkpoint: Path, name: str) -> None:
         """Compute the loss by position of a checkpoint, once."""
-        result = self.path / f"{name}.json"
-        if result.is_file():
+        result, options = self.path / f"{name}.json", self.experiment.position_loss()
+        if self.is_made(result, options):
             return
-        words = [checkpoint, self.asked.mlm, *self.experiment.position_loss(), "--json", result]
+        words = [checkpoint, self.asked.mlm, *options, "--json", result]
         self.command(floater("position-loss", *words))
+        self.note_made(result, options)
         self.say(f"masked-LM loss by position {name} training: {result.name}")

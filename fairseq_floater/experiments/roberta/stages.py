@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.hardware import Machines, update_frequency
 from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, read_config
 from fairseq_floater.experiments.sections import ConfigError
-from fairseq_floater.experiments.stages import (
-    as_words,
-    in_precision,
-    left_by,
-    place,
-    update_frequency,
-)
+from fairseq_floater.experiments.stages import as_words, in_precision, left_by, place
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
