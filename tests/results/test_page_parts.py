@@ -18,6 +18,9 @@ def test_sentences_are_spread_over_a_group_and_words_compared_in_order():
     assert choose([5], [], 3) == []
     assert compare("a b c d", "a x c") == [Words("a", True), Words("x", False), Words("c", True)]
     assert compare("a b", "") == []
+    # Chinese has no spaces.
+    parts = [Words("我喜欢吃", True), Words("苹果", False), Words("。", True)]
+    assert compare("我喜欢吃梨。", "我喜欢吃苹果。") == parts
 
 
 def test_a_chart_puts_values_where_its_ticks_say():

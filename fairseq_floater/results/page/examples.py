@@ -16,14 +16,14 @@ from fairseq_floater.results.page.work import Work
 
 
 class Words(NamedTuple):
-    """Neighbouring words of a hypothesis, and whether the reference has them there."""
+    """Neighbouring words (or characters) of a hypothesis, and whether the reference has them there."""
 
     text: str
     found: bool
 
 
 class Translation(NamedTuple):
-    """A system's translation, how many words it has, and their share of the reference's."""
+    """A system's translation, how many words (or characters) it has, and their share of the reference's."""
 
     system: int
     parts: list[Words]
@@ -33,7 +33,10 @@ class Translation(NamedTuple):
 
 @dataclass
 class Example:
-    """A sentence of the group at a place of the page, its reference, and every system's translation."""
+    """A sentence of the group at a place of the page, its reference, and every system's translation.
+
+    ``separator`` stands between words; it is empty where characters are compared.
+    """
 
     place: int
     group: str
@@ -41,6 +44,7 @@ class Example:
     source_length: int
     reference: str
     length: int
+    separator: str
     translations: list[Translation] = field(default_factory=list)
 
 
@@ -59,15 +63,29 @@ def choose(lengths: Sequence[int], members: Sequence[int], count: int) -> list[i
 
 
 def compare(reference: str, hypothesis: str) -> list[Words]:
-    """Split a hypothesis into runs of words that the reference has, in its order, and others."""
-    ours, theirs = hypothesis.split(), reference.split()
+    """Split a hypothesis into runs of words that the reference has, in its order, and others.
+
+    Of a reference without spaces, as Chinese and Thai write, the characters are compared.
+    """
+    separator = separator_of(reference)
+    ours, theirs = units(hypothesis, separator), units(reference, separator)
     parts, end = [], 0
     for _, start, size in SequenceMatcher(None, theirs, ours, autojunk=False).get_matching_blocks():
         for words, found in ((ours[end:start], False), (ours[start : start + size], True)):
             if words:
-                parts.append(Words(" ".join(words), found))
+                parts.append(Words(separator.join(words), found))
         end = start + size
     return parts
+
+
+def separator_of(reference: str) -> str:
+    """Return what stands between the units of a text: a space, or nothing where it has none."""
+    return " " if len(reference.split()) > 1 else ""
+
+
+def units(text: str, separator: str) -> list[str]:
+    """Return the words of a text, or its characters where ``separator`` is empty."""
+    return text.split() if separator else [c for c in text if not c.isspace()]
 
 
 def read_examples(work: Work, count: int) -> list[Example]:
@@ -134,10 +152,11 @@ def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
 
 def _example(test: EvaluationSet, i: int, place: int, hypotheses: dict[int, list[str]]) -> Example:
     source, reference = test.sources[i], test.references[i]
-    words = len(reference.split())
-    example = Example(place, test.bins[i], source, int(test.source_tokens[i]), reference, words)
+    separator = separator_of(reference)
+    size, tokens = len(units(reference, separator)), int(test.source_tokens[i])
+    example = Example(place, test.bins[i], source, tokens, reference, size, separator)
     for system, lines in hypotheses.items():
-        length = len(lines[i].split())
+        length = len(units(lines[i], separator))
         parts = compare(reference, lines[i])
-        example.translations.append(Translation(system, parts, length, length / max(words, 1)))
+        example.translations.append(Translation(system, parts, length, length / max(size, 1)))
     return example
