@@ -174,7 +174,7 @@ class Protocol(Job):
                     rehearsal = "--rehearsal" in self.asked.preparation
                     check_data(self.data, self.settings, rehearsal=rehearsal)
                 return
-        if self.experiment.config.s2l is not None:
+        if self.experiment.config.s2l is not None and not self.launcher.dry_run:
             raise UsageError(
                 f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
                 "systems. For another one pass the data that it made: --data WORK/data."
