@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from fairseq_floater.errors import UsageError
 
 
 class Verb(NamedTuple):
@@ -138,6 +141,18 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
     return int(text)
+
+
+def shell_words(option: str, text: str) -> list[str]:
+    """Return the words of an option's value, as a shell reads them.
+
+    Raises:
+        UsageError: a quote without its other half.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"`{option}` must be words, but is {text!r}: {error}.") from None
 
 
 def share(text: str) -> float:

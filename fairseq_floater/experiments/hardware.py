@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.verbs import shell_words
 
 # What fairseq takes for the description of the processes, before its options: a job of SLURM, whose tasks
 # are others than ours, or somebody's torchrun.
@@ -177,13 +177,7 @@ def starter(name: str, machines: Machines) -> list[str]:
         return ["env", *(f"--unset={key}" for key in found)] if found else []
     # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
     # checkpoint.
-    try:
-        launch = shlex.split(machines.launch)
-    except ValueError as error:
-        raise UsageError(
-            f"`--launch` must be words, but is {machines.launch!r}: {error}."
-        ) from None
-    words = [*launch, "env", "FLOATER_SAVE_ON_SIGTERM=1"]
+    words = [*shell_words("--launch", machines.launch), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
     words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
     words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
     if machines.nodes > 1:

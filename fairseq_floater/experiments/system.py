@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS, TARGETS
+from fairseq_floater.verbs import shell_words
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
@@ -204,11 +204,7 @@ def add_model_options(
 
 def system_from_args(args: argparse.Namespace) -> System:
     """Return the run of a parsed command line."""
-    try:
-        options = tuple(shlex.split(args.model_options))
-    except ValueError as error:
-        words = args.model_options
-        raise UsageError(f"`--model-options` must be words, but is {words!r}: {error}.") from None
+    options = tuple(shell_words("--model-options", args.model_options))
     scratch = getattr(args, "scratch", False)  # not every script trains from random parameters
     return System(args.encoder, args.blocks, args.target, scratch, not args.no_base, options)
 

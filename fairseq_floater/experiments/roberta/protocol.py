@@ -225,14 +225,13 @@ class FlowStage(Steps):
     def _warm_start(self, donor: Path) -> None:
         result, asked = self.path / "warm_start.json", self.asked
         extend = ["--extend", asked.extend] if asked.extend is not None else []
-        begun = result.is_file()
-        self.check_start(donor, begun=begun)
-        if begun and not self.is_made(result, extend):
-            raise UserError(
-                f"{self.path} was started with another `--extend`: set it back, use another --work, or "
-                "remove the folder."
-            )
-        if begun:
+        self.check_start(donor, begun=result.is_file())
+        if result.is_file():
+            if not self.is_made(result, extend):
+                raise UserError(
+                    f"{self.path} was started with another `--extend`: set it back, use another --work, or "
+                    "remove the folder."
+                )
             return
         words = ["--force", "--json", result, *self.experiment.warm_start(asked.system, asked.mlm)]
         self.command(floater("warm-start", donor, self.path / "warm_start.pt", *words, *extend))

@@ -79,7 +79,7 @@ class Table:
     """A table of systems (by their numbers), in the order of a measure on the main group.
 
     ``rule`` says when systems are told apart, empty where none are compared; ``main`` is the column that
-    orders the rows.
+    orders the rows, empty where none does.
     """
 
     title: str
