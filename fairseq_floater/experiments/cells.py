@@ -19,7 +19,8 @@ from fairseq_floater.experiments.commands import machines_of
 from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.job import Job, floater
 from fairseq_floater.experiments.launch import BusyError, Launcher
-from fairseq_floater.experiments.run_folder import RunFolder, is_locked
+from fairseq_floater.experiments.locks import is_locked
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.files import write_whole
 
 _LOG_END = 20_000  # bytes of a log in which its last update is looked for

@@ -15,7 +15,8 @@ from typing import Any
 
 from fairseq_floater.errors import UserError, one_line, sentence
 from fairseq_floater.experiments.launch import BusyError, Launcher
-from fairseq_floater.experiments.run_folder import RunFolder, origin, try_lock
+from fairseq_floater.experiments.locks import try_lock
+from fairseq_floater.experiments.run_folder import RunFolder, origin
 from fairseq_floater.files import USER_DIR, file_hash
 
 SCRIPTS = USER_DIR.parent / "scripts"

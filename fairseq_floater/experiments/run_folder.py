@@ -1,11 +1,9 @@
-"""Keep the record of a run, ``run.json`` in its folder, and the locks beside it; say what may go on there.
+"""Keep the record of a run, ``run.json`` in its folder; say what may go on there.
 
 The record holds the settings, the arguments and size of an update of each stage begun, the number of
 processes that trained last, whether the training is whole (``trained``), how the run ended
 (``state``: done or failed, with the ``reason``), the ``command`` that makes this run alone, and the
-``sessions`` in which it was made: when, how long, where and by which versions. Runs of an earlier
-layout, with ``*.args`` and marker files instead, are read as well: their record is written with the
-next change.
+``sessions`` in which it was made: when, how long, where and by which versions.
 """
 
 from __future__ import annotations
@@ -44,39 +42,6 @@ _PLACES = (_DATA, "--save-dir", "--finetune-from-model")
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 
 
-# Locks.
-
-
-def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
-    """Lock a file and return its descriptor; None where another process or thread holds the lock.
-
-    Whoever inherits the descriptor holds the lock too: a training that outlives a killed script
-    is not begun twice. On a file system without locks everyone gets it.
-    """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError:
-        pass
-    return handle
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a run holds a lock; asked for as shared, so that looking keeps nobody waiting."""
-    if not os.access(path, os.W_OK):
-        return False
-    handle = try_lock(path, fcntl.LOCK_SH)
-    if handle is not None:
-        os.close(handle)  # gives the lock back
-    return handle is None
-
-
-# The record.
-
-
 class RunFolder:
     """The record of one run.
 
@@ -94,9 +59,8 @@ class RunFolder:
             ReportError: it is no JSON.
         """
         path = self.path / RECORD
-        if not path.exists():
-            return _earlier_layout(self.path)
-        return {"arguments": {}, "settings": {}, "tokens": {}, **read_json(path)}
+        found = read_json(path) if path.exists() else {}
+        return {"arguments": {}, "settings": {}, "tokens": {}, **found}
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
@@ -222,23 +186,6 @@ class RunFolder:
                     "go on with those, or put the checkpoint of a whole epoch in its place."
                 )
         return sentence
-
-
-def _earlier_layout(folder: Path) -> dict[str, Any]:
-    """Read the record of a run that was made before there was a ``run.json``."""
-    arguments = {path.stem: path.read_text("utf-8").splitlines() for path in folder.glob("*.args")}
-    settings = dict(word.split("=", 1) for word in arguments.pop("settings", []))
-    tokens = {path.stem: path.read_text("utf-8").strip() for path in folder.glob("*.tokens")}
-    record: dict[str, Any] = {"arguments": arguments, "settings": settings, "tokens": tokens}
-    if (folder / "world").is_file():
-        record["processes"] = int((folder / "world").read_text("utf-8"))
-    if (folder / "trained").is_file():
-        record["trained"] = True
-    if (folder / "done").is_file():
-        record["state"] = "done"
-    elif (failed := folder / "failed").is_file():
-        record |= {"state": "failed", "reason": failed.read_text("utf-8").strip()}
-    return record
 
 
 def _by_option(words: list[str]) -> dict[str, str]:

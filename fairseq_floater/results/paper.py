@@ -205,7 +205,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     paths = {
         path.parent
         for depth in range(1, _DEEPEST + 1)
-        for name in (RECORD, "settings.args", "average.json")
+        for name in (RECORD, "average.json")
         for path in folder.glob("*/" * depth + name)
     }
     # A donor has a record too, but no settings of its own.

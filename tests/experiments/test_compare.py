@@ -17,8 +17,9 @@ from fairseq_floater.experiments.compare import _parser, _run, section_of, syste
 from fairseq_floater.experiments.comparison import LengthComparison, SystemCell
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import forms_of, listed, with_stretched
+from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.paper_numbers import TABLE_2
-from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import system_from_words
 from fairseq_floater.experiments.time_left import seconds_left

@@ -10,8 +10,9 @@ from toy import ROOT
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
+from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.protocol import Protocol, RunRequest
-from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
 

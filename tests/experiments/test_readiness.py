@@ -207,7 +207,7 @@ def test_what_is_there_already_takes_no_more_disk(tmp_path, checked):
     assert estimates["system_bytes"] == (8 * 12 + 2 * 4) * parameters
     assert line(result, "data")["mark"] == NOTE
     (tmp_path / "w" / "plain").mkdir(parents=True)
-    (tmp_path / "w" / "plain" / "trained").touch()
+    (tmp_path / "w" / "plain" / "run.json").write_text(json.dumps({"trained": True}))
     (tmp_path / "w" / "data" / "bin").mkdir(parents=True)
     _, result = checked(*words)
     assert result["estimates"]["donor_bytes"] == 0

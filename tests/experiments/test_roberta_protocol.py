@@ -15,11 +15,12 @@ from toy import ROOT, environment, run
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
+from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.roberta.cells import cells_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
-from fairseq_floater.experiments.run_folder import RunFolder, try_lock
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.records import ReportError
 

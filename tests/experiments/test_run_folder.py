@@ -1,4 +1,4 @@
-"""The record of a run: under what it may go on, on what, and records of an earlier layout."""
+"""The record of a run: under what it may go on, and on what."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.experiments.locks import is_locked, try_lock
 from fairseq_floater.experiments.run_folder import (
     RunFolder,
     _by_option,
     check_data,
-    is_locked,
-    try_lock,
     write_validation,
 )
 from fairseq_floater.records import ReportError
@@ -161,30 +160,6 @@ def test_an_average_of_other_checkpoints_is_refused(tmp_path):
     folder.check_average({"average": "5", "average_of": "epochs"})
     with pytest.raises(ReportError, match="was made with average 5, not 3; .* remove average.json"):
         folder.check_average({"average": "3", "average_of": "epochs"})
-
-
-def test_a_run_of_the_earlier_layout_is_adopted(tmp_path):
-    (tmp_path / "donor.args").write_text("w/data/bin\n--lr\n0.003\n")
-    (tmp_path / "donor.tokens").write_text("2000\n")
-    (tmp_path / "settings.args").write_text("name=plain\noptions=\n")
-    (tmp_path / "world").write_text("2\n")
-    for marker in ("trained", "done"):
-        (tmp_path / marker).touch()
-    folder = RunFolder(tmp_path)
-    found = folder.read()
-    assert found == {
-        "arguments": {"donor": ["w/data/bin", "--lr", "0.003"]},
-        "tokens": {"donor": "2000"},
-        "settings": {"name": "plain", "options": ""},
-        "processes": 2,
-        "trained": True,
-        "state": "done",
-    }
-    with folder.changing():
-        pass
-    assert json.loads((tmp_path / "run.json").read_text()) == found
-    (tmp_path / "trained").unlink()  # from now on the record alone counts
-    assert folder.read() == found
 
 
 def test_a_record_that_cannot_be_read_is_refused(tmp_path):

@@ -20,8 +20,8 @@ def save_run(folder, bleu=27.0, *, test="test", sentences=3003, parameters=1_606
     """A run's folder as `protocol.sh` leaves it; tokenised BLEU is one above, split BLEU two."""
     folder.mkdir(parents=True)
     settings = {**SHARED, **DEFAULTS, **OPTIONS, **settings}
-    lines = [f"{key}={value}" for key, value in settings.items() if value is not None]
-    (folder / "settings.args").write_text("\n".join(lines) + "\n")
+    given = {key: str(value) for key, value in settings.items() if value is not None}
+    (folder / "run.json").write_text(json.dumps({"settings": given}))
     (folder / "average.json").write_text(json.dumps({"position_parameters": parameters}))
     if bleu is not None:
         scores = {
@@ -167,7 +167,7 @@ def test_a_cell_holds_runs_of_one_text_wmt14_before_others(tmp_path):
 
 def test_a_run_without_settings_is_listed_too(tmp_path):
     save_run(tmp_path / "good")
-    (save_run(tmp_path / "old") / "settings.args").unlink()
+    (save_run(tmp_path / "old") / "run.json").unlink()
     tables = collect_paper_tables(tmp_path)
     assert tables.outside == [("old", "has no settings")]
     assert len(filled(tables)) == 1
