@@ -69,7 +69,9 @@ def new_figure(
 
 
 @contextmanager
-def empty_figure(path: str | os.PathLike[str], size: tuple[float, float]) -> Iterator[Any]:
+def empty_figure(
+    path: str | os.PathLike[str], size: tuple[float, float], dpi: int = 160
+) -> Iterator[Any]:
     """Make a figure of ``size``, width and height in inches, and write it as `new_figure` does."""
     suffix = checked_format(path)
     quieten_matplotlib()
@@ -77,7 +79,7 @@ def empty_figure(path: str | os.PathLike[str], size: tuple[float, float]) -> Ite
 
     figure = Figure(figsize=size, layout="constrained")
     yield figure
-    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=160, format=suffix))
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=dpi, format=suffix))
 
 
 def grouped_bars(

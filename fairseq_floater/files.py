@@ -105,7 +105,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def file_hash(path: Path, kind: str = "sha256") -> str:
-    """Return the checksum of a file's bytes, in hexadecimal; ``kind`` is a name of hashlib's."""
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

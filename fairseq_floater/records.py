@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import ReportError as ReportError
-from fairseq_floater.errors import shown
+from fairseq_floater.errors import ReportError, shown
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -136,6 +136,13 @@ def add_verb(
     return parser
 
 
+def add_parts(verbs: Any, name: str) -> Any:
+    """Add a verb that has parts, and return the subparsers that these are added to."""
+    summary = VERBS[name].summary
+    parser = verbs.add_parser(name, help=summary, description=summary)
+    return parser.add_subparsers(dest="part", required=True, metavar="PART")
+
+
 def positive(text: str) -> int:
     """Parse an option that counts something."""
     if not text.isdecimal() or int(text) < 1:

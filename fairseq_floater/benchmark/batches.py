@@ -22,14 +22,6 @@ POOL = 32
 Batch = dict[str, Any]
 
 
-def dictionary(entries: int) -> Dictionary:
-    """Make a dictionary of ``entries``: fairseq's four symbols and words."""
-    words = Dictionary()
-    for number in range(entries - len(words)):
-        words.add_symbol(f"word{number}")
-    return words
-
-
 def make_batches(
     settings: Settings,
     words: Dictionary,

@@ -17,6 +17,7 @@ from fairseq_floater.benchmark.floor import Floor, measure_floor
 from fairseq_floater.benchmark.records import Records
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.timing import Row, Turn, comparison, side_by_side
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.errors import UserError, one_line
 
 Subject = TypeVar("Subject")
@@ -57,7 +58,7 @@ class Bench:
     @property
     def words(self) -> Dictionary:
         """The dictionary of all parts that know one vocabulary only."""
-        return batches.dictionary(self.settings.vocabulary[-1])
+        return placeholder_dictionary(self.settings.vocabulary[-1])
 
     def timed(self, turns: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
         """Return seconds in each round by name of the turn, taken side by side."""

@@ -18,7 +18,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.ode import Clock, PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.transformer.stack_positions import all_blocks
+from fairseq_floater.transformer.stack_positions import owned_parts
 
 # Positions on which the flows of a known motion are fitted, and their noisy copies.
 FITTED_POSITIONS = 256
@@ -120,8 +120,8 @@ def trained_flows(checkpoint: str) -> list[Flow]:
         stack = getattr(model, stack_name)
         for attribute, signal in stack.named_children():
             if isinstance(signal, FloaterPositions):
-                parts = [getattr(block, attribute) for block in all_blocks(stack)]
-                p0 = torch.cat([part.initial() for part in parts if part is not None]).detach()
+                parts = owned_parts(stack, attribute)
+                p0 = torch.cat([part.initial() for part in parts]).detach()
                 name = f"trained: {stack_name} {'/'.join(signal.spec.streams)}"
                 found.append(Flow(name, signal.dynamics.float(), p0, signal.clock))
     if not found:

@@ -27,7 +27,8 @@ from fairseq_floater.benchmark.launches import engines_of_a_gpu, update_launches
 from fairseq_floater.benchmark.memory import peak_bytes
 from fairseq_floater.benchmark.settings import Settings
 from fairseq_floater.benchmark.timing import Row, Turn, exponent, summary
-from fairseq_floater.transformer.stack_positions import all_blocks
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
+from fairseq_floater.transformer.stack_positions import owned_parts
 
 
 def update_rows(bench: Bench) -> list[Row]:
@@ -90,7 +91,7 @@ def generation_rows(bench: Bench, vocabulary: int) -> list[Row]:
 
     Contestants that differ by their interval of solves alone are the same here: one stands for all.
     """
-    settings, words = bench.settings, batches.dictionary(vocabulary)
+    settings, words = bench.settings, placeholder_dictionary(vocabulary)
     found = without_intervals(bench.contestants)
     places = [{"vocabulary": vocabulary, "sentences": n} for n in settings.batch_sizes]
     for translators in bench.groups(
@@ -130,7 +131,7 @@ def step_rows(bench: Bench) -> list[Row]:
     Models walk from the first token on, in step; ``step_rounds`` steps around a position are timed.
     """
     settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
-    words, found = batches.dictionary(vocabulary), without_intervals(bench.contestants)
+    words, found = placeholder_dictionary(vocabulary), without_intervals(bench.contestants)
     places = [{"vocabulary": vocabulary, "position": p} for p in sorted(settings.step_positions)]
     for steppers in bench.groups("step", places, found, lambda c: Stepper(c, words, settings)):
         for place in places:
@@ -269,8 +270,7 @@ def _tables(bench: Bench, contestant: Contestant) -> dict[int, Turn]:
     # A table of fixed length does not grow with the input, and some encoders have none.
     if signal is None or not signal.tabulated or signal.table_length:
         return {}
-    owners = (getattr(block, "positions", None) for block in all_blocks(stack))
-    parts = [part for part in owners if part is not None]
+    parts = owned_parts(stack, "positions")
     learned = [p for module in (signal, *parts) for p in module.parameters() if p.requires_grad]
 
     one = torch.ones(1, device=device)

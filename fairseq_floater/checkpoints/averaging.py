@@ -21,6 +21,7 @@ from fairseq_floater.checkpoints.reading import (
     load_checkpoint,
     model_args,
     position_parameters,
+    refuse_existing,
     save_checkpoint,
     shared_copies,
 )
@@ -84,8 +85,7 @@ def average(
         CheckpointError: too few or unusable inputs, different models, or ``output`` exists.
     """
     output = Path(output)
-    if output.exists() and not force:
-        raise CheckpointError(f"{output} exists; choose another name or pass --force.")
+    refuse_existing(output, force)
     paths, rule = _chosen(inputs, last, best, updates)
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})

@@ -43,10 +43,10 @@ def donor_dictionaries(
             )
         sizes.append(len(weight))
     if data is None:
-        source = _placeholder_dictionary(sizes[0])
+        source = placeholder_dictionary(sizes[0])
         if getattr(donor_args, "share_all_embeddings", False):
             return source, source
-        return source, _placeholder_dictionary(sizes[1])
+        return source, placeholder_dictionary(sizes[1])
     own = task_options_of(state).get("data")
     loaded = []
     for side, size in zip(("source", "target"), sizes):
@@ -65,7 +65,7 @@ def _robertas_dictionary(state: dict[str, Any], donor: Any, data: str | None) ->
     if size is None:
         raise CheckpointError(f"{donor} has no encoder.sentence_encoder.embed_tokens.weight.")
     if data is None:
-        return _placeholder_dictionary(size)
+        return placeholder_dictionary(size)
     folder = Path(data.split(os.pathsep)[0])
     candidates = [folder / "dict.txt", folder / "input0" / "dict.txt"]
     path = next((file for file in candidates if file.is_file()), None)
@@ -115,7 +115,8 @@ def _same_dictionary(
     return dictionary
 
 
-def _placeholder_dictionary(size: int) -> Dictionary:
+def placeholder_dictionary(size: int) -> Dictionary:
+    """Make a dictionary of ``size`` entries: fairseq's four symbols and words that stand for any."""
     dictionary = Dictionary()
     for i in range(size - len(dictionary)):
         dictionary.add_symbol(f"placeholder{i}")

@@ -26,6 +26,7 @@ from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     load_checkpoint,
     model_args,
+    refuse_existing,
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import BareTask
@@ -115,8 +116,7 @@ def import_roberta(
         UsageError: options of the model that fairseq does not know.
     """
     source, output = Path(source), Path(output)
-    if output.exists() and not force:
-        raise CheckpointError(f"{output} exists; choose another name or pass --force.")
+    refuse_existing(output, force)
     numbers = None if encoder_json is None else Path(encoder_json)
     found = _read_fairseq(source) if source.is_file() else read_hugging_face(source, numbers)
     dictionary = output.parent / "dict.txt"

@@ -134,6 +134,16 @@ def position_parameters(state: dict[str, Any]) -> dict[str, int]:
     }
 
 
+def refuse_existing(output: Path, force: bool) -> None:
+    """Refuse to write over a file without ``--force``.
+
+    Raises:
+        CheckpointError: it exists.
+    """
+    if output.exists() and not force:
+        raise CheckpointError(f"{output} exists; choose another name or pass --force.")
+
+
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 

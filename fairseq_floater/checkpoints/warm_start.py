@@ -50,6 +50,7 @@ from fairseq_floater.checkpoints.reading import (
     is_position,
     load_checkpoint,
     model_args,
+    refuse_existing,
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import BareTask, build_model
@@ -106,8 +107,7 @@ def warm_start(
         ValueError: position options that do not go together.
     """
     output = Path(output)
-    if output.exists() and not force:
-        raise CheckpointError(f"{output} exists; choose another name or pass --force.")
+    refuse_existing(output, force)
     given, args = _read_donor(donor, arch, data, model_options)
     if given.family is ROBERTA:
         data = None  # a table's rows are as many as its donor's

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UsageError, UserError, shown
 
 # The form of a language code in signatures of scores and in file names.
 LANGUAGE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]{2,8})?")
@@ -29,6 +29,20 @@ _Item = TypeVar("_Item")
 
 class TextDataError(UserError):
     """Report text that cannot be used, in one sentence for a person."""
+
+
+def check_languages(source: str, target: str) -> None:
+    """Refuse languages that are equal, or could not be read back from the names of files.
+
+    Raises:
+        UsageError: the options ``--src`` and ``--tgt`` hold such.
+    """
+    for language in (source, target):
+        # fairseq reads the languages back from file names, where `.` and `-` separate.
+        if not re.fullmatch(r"\w+", language, re.ASCII):
+            raise UsageError(f"A language is letters, digits and _, but is {shown(language)}.")
+    if source == target:
+        raise UsageError(f"`--src` and `--tgt` must differ, but both are {source!r}.")
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:

@@ -34,6 +34,7 @@ from fairseq_floater.data.moses_subwords import (
 )
 from fairseq_floater.data.parallel_text import (
     TextDataError,
+    check_languages,
     check_parallel,
     find_splits,
     progress,
@@ -46,7 +47,7 @@ from fairseq_floater.data.sentencepiece_subwords import (
     write_dictionary,
 )
 from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
-from fairseq_floater.errors import exit_code, say
+from fairseq_floater.errors import UsageError, exit_code, say
 from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text, write_whole
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive, share
@@ -214,13 +215,6 @@ def cores(most: int) -> int:
     return min(len(os.sched_getaffinity(0)), most)
 
 
-def _language(text: str) -> str:
-    # fairseq reads the languages back from file names, where `.` and `-` separate.
-    if not re.fullmatch(r"\w+", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"a language is letters, digits and _, but is {text!r}")
-    return text
-
-
 def _limit(text: str) -> int:
     return 0 if text == "0" else positive(text)
 
@@ -242,8 +236,8 @@ def _parser() -> argparse.ArgumentParser:
         encode = commands.add_parser(name, usage=parser.usage, prog=parser.prog, allow_abbrev=False)
         encode.add_argument("raw_dir", metavar="RAW_DIR", type=Path)
         encode.add_argument("out_dir", metavar="OUT_DIR", type=Path)
-        encode.add_argument("--src", type=_language, required=True)
-        encode.add_argument("--tgt", type=_language, required=True)
+        encode.add_argument("--src", required=True)
+        encode.add_argument("--tgt", required=True)
         subwords = encode.add_mutually_exclusive_group(required=True)
         subwords.add_argument("--vocab", type=positive)
         subwords.add_argument("--spm-model", type=Path)
@@ -263,8 +257,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
     args = parser.parse_args(argv)
-    if args.command != "finish" and args.src == args.tgt:
-        parser.error(f"--src and --tgt must differ, but both are {args.src!r}")
+    if args.command != "finish":
+        try:
+            check_languages(args.src, args.tgt)
+        except UsageError as error:
+            parser.error(str(error))
     if args.command != "finish" and args.spm_model and args.bpe != "sentencepiece":
         parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
     return exit_code(lambda: _run(args, argv), args.out_dir)

@@ -122,7 +122,7 @@ class Job(ABC):
         with self._locked(path, seconds=_LOOKING) as lock:
             if lock is None:
                 self.launcher.say(f"Another {self.script} is at work on {self.path}.")
-                raise BusyError(self.path)
+                raise BusyError
             self._own = path, lock
             before: dict[str, Any] = {}
             try:

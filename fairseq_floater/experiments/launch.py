@@ -37,9 +37,8 @@ class StoppedError(SystemExit):
 class BusyError(SystemExit):
     """Another process is at work on the same run."""
 
-    def __init__(self, place: Path):
+    def __init__(self) -> None:
         super().__init__(75)
-        self.place = place
 
 
 def _word(word: Any) -> str:

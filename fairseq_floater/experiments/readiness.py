@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines, even_gpus
@@ -168,9 +168,7 @@ def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
     """Count the plain model's parameters, on torch's meta device, which takes no memory."""
-    dictionary = Dictionary()
-    for number in range(experiment.config.data.vocab - len(dictionary)):
-        dictionary.add_symbol(f"subword{number}")
+    dictionary = placeholder_dictionary(experiment.config.data.vocab)
     try:
         with torch.device("meta"):
             task = BareTask(dictionary, dictionary)

@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import shown
+from fairseq_floater.errors import ReportError, shown
 from fairseq_floater.files import USER_DIR, write_text
-from fairseq_floater.records import ReportError, read_json
+from fairseq_floater.records import read_json
 from fairseq_floater.requirements import cpu_name, versions
 
 RECORD = "run.json"

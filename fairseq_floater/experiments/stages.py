@@ -159,7 +159,7 @@ class Experiment:
         self, system: System, machines: Machines = ONE_CPU, seed: int | None = None
     ) -> dict[str, str]:
         """Return what runs and tables need to know besides arguments."""
-        frequency, tokens = self.tokens_per_update(machines.world)
+        _, tokens = self.tokens_per_update(machines.world)
         data, budget, generation = self.config.data, self.config.budget, self.config.generation
         limits = budget.of(system.stage) or {}
         found = {
@@ -172,8 +172,6 @@ class Experiment:
             "wmt14": data.wmt14 or "",
             "vocab": data.vocab,
             "processes": machines,
-            "configured_tokens": budget.tokens_per_update,
-            "update_frequency": frequency,
             "tokens_per_update": tokens,
             # fairseq's own defaults where the file is silent.
             "max_len_a": generation.get("max-len-a", 0),

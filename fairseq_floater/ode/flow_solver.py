@@ -66,18 +66,12 @@ class FlowSolver:
         options: the encoder's, by ``dest``.
         label: what the flow is for, in messages.
         usual_length: of input, in tokens; errors are estimated over no fewer in evaluation.
-        clock: the times at which it is read; None: as the options say.
+        clock: the times at which it is read.
     """
 
-    def __init__(
-        self,
-        options: dict[str, Any],
-        label: str,
-        usual_length: int = 0,
-        clock: Clock | None = None,
-    ):
+    def __init__(self, options: dict[str, Any], label: str, usual_length: int, clock: Clock):
         self._tokens_measured = max(TOKENS_MEASURED, usual_length)
-        self.clock = clock or Clock.read(options)
+        self.clock = clock
         self.label = label
         self.record = SolveRecord()
         self._options = options

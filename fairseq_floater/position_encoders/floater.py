@@ -173,7 +173,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self.dynamics.reset_parameters(scale)
         self.clock = Clock.read(options)
         label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
-        self.solver = FlowSolver(options, label, spec.usual_length)
+        self.solver = FlowSolver(options, label, spec.usual_length, self.clock)
         self.update_interval: int = options["floater_update_interval"]
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))

@@ -173,7 +173,7 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         self.dynamics.reset_parameters(options["floater_init_scale"])
         self.dynamics.requires_grad_(trains_dynamics(options))
         label = f"distances ({spec.side} side)"
-        self.solver = FlowSolver(options, label, spec.usual_length, clock=LOG_DISTANCE)
+        self.solver = FlowSolver(options, label, spec.usual_length, LOG_DISTANCE)
 
     def start(self) -> FlowStart:
         options = self.spec.options

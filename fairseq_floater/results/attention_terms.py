@@ -21,7 +21,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, AttentionPositions
 from fairseq_floater.position_encoders.transforms import At
 from fairseq_floater.results.position_rows import DEFAULT_LENGTH
-from fairseq_floater.transformer.stack_positions import all_blocks
+from fairseq_floater.transformer.stack_positions import owned_parts
 
 #: What a term is, by its name in `--streams`.
 TERMS = {
@@ -111,7 +111,7 @@ def read_terms(
             continue
         known = trained[encoder.spec.side]
         count = min(length or 3 * (known or 0) or DEFAULT_LENGTH, encoder.max_positions)
-        parts = [p for b in all_blocks(stack) if (p := getattr(b, attribute)) is not None]
+        parts = owned_parts(stack, attribute)
         readers = _Readers(encoder, parts, count)
         for part in parts:
             for stream, values, image in readers.terms(part):

@@ -31,8 +31,7 @@ def chance_level(data: Path, task: str) -> float | None:
     SQuAD's is that of answering nothing.
     """
     kind = TASKS[task]
-    ending = "tsv" if kind.family == "glue" else "json"
-    path = data / f"references.{kind.splits[0]}.{ending}"
+    path = data / f"references.{kind.splits[0]}.{kind.ending}"
     if not path.is_file():
         return None
     text = path.read_text(encoding="utf-8")

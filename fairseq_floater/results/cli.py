@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_floater.errors import UsageError
-from fairseq_floater.records import ReportError
+from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.results.table import collect, plot_scores
 from fairseq_floater.results.understanding import collect_understanding
-from fairseq_floater.verbs import VERBS, add_verb, positive
+from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_plot(verbs: Any) -> None:
@@ -17,10 +16,8 @@ def add_plot(verbs: Any) -> None:
     # Brings torch, which takes seconds; the other verb of this door does without.
     from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
 
-    summary = VERBS["plot"].summary
-    parser = verbs.add_parser("plot", help=summary, description="Figures of models.")
     parser = add_verb(
-        parser.add_subparsers(dest="part", required=True, metavar="PART"),
+        add_parts(verbs, "plot"),
         "positions",
         "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
         plot_positions,

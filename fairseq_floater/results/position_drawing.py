@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.figures import COLOURS, checked_format, quieten_matplotlib
-from fairseq_floater.files import write_whole
+from fairseq_floater.figures import COLOURS, empty_figure, quieten_matplotlib
 from fairseq_floater.results.attention_drawing import draw_term
 from fairseq_floater.results.attention_terms import Term
 from fairseq_floater.results.position_rows import Track
@@ -43,17 +42,15 @@ def draw(
     """
     quieten_matplotlib()
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
-    suffix = checked_format(output)
     legend = []
     if any(track.has_past for track in tracks) or any(term.has_past for term in terms):
         legend = [f"black line: T; {'dashed, ' * bool(tracks)}on grey: past it"]
     lines = [*heading[:1], *legend, *heading[1:]]
     number = len(tracks) + len(terms)
-    with rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}):
-        height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
-        canvas = Figure(figsize=(10.0, height), layout="constrained")
+    height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
+    fonts = rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9})
+    with fonts, empty_figure(output, (10.0, height), dpi=200) as canvas:
         grid = canvas.add_gridspec(number, 4, width_ratios=(1.5, 1, 1, 1))
         for row, track in enumerate(tracks):
             axes = [canvas.add_subplot(grid[row, column]) for column in range(4)]
@@ -68,7 +65,6 @@ def draw(
             draw_term(left, right, term)
         canvas.suptitle("\n".join(lines))
         canvas.supxlabel(signature, fontsize=7)
-        write_whole(output, lambda path: canvas.savefig(path, dpi=200, format=suffix))
 
 
 def dimension_order(rows: Tensor) -> tuple[str, Tensor]:

@@ -21,7 +21,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer import translation as translation  # registers ours
-from fairseq_floater.transformer.stack_positions import all_blocks
+from fairseq_floater.transformer.stack_positions import owned_parts
 
 # The stream of fairseq's own `embed_positions`, which is added to the input of block 1.
 BASE = "base"
@@ -127,8 +127,7 @@ def read_tracks(
     found = []
     for attribute, source in stack.named_children():
         if isinstance(source, PositionSignal):
-            blocks = (getattr(block, attribute) for block in all_blocks(stack))
-            parts = [part for part in blocks if part is not None]
+            parts = owned_parts(stack, attribute)
             side, streams = source.spec.side, source.spec.streams
             numbers = [part.block_index + 1 for part in parts]
         elif attribute == "embed_positions":

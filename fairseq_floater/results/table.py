@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import ReportError
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
-from fairseq_floater.records import ReportError, markdown_table
+from fairseq_floater.records import markdown_table
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
 
 

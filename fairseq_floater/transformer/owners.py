@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fairseq_floater.transformer.stack_positions import all_blocks
+from fairseq_floater.transformer.stack_positions import owned_parts, owning_blocks
 
 # A stream -> the attention of a block, and its projection, whose output the stream's rows are added to.
 _PROJECTIONS = {
@@ -44,8 +44,7 @@ def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
         for attribute in ("positions", "source_positions"):
             encoder = getattr(stack, attribute, None)
             if encoder is not None:
-                owners: Any = [b for b in all_blocks(stack) if getattr(b, attribute) is not None]
-                parts = [getattr(block, attribute) for block in owners]
+                owners, parts = owning_blocks(stack, attribute), owned_parts(stack, attribute)
                 yield Positions(name, attribute, encoder, parts, owners)
 
 

@@ -132,6 +132,16 @@ def all_blocks(stack: Any) -> list[nn.Module]:
     return list(stack.layers.children())
 
 
+def owning_blocks(stack: Any, attribute: str) -> list[nn.Module]:
+    """Return the blocks that receive positions of the encoder ``stack.<attribute>``."""
+    return [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
+
+
+def owned_parts(stack: Any, attribute: str) -> list[Any]:
+    """Return what these blocks own of that encoder."""
+    return [getattr(block, attribute) for block in owning_blocks(stack, attribute)]
+
+
 class PreparedAttention(PreparedPositions):
     """Hold the tables of positions inside attention, and the bias that the blocks share."""
 
@@ -188,8 +198,7 @@ def prepare(
         incremental_state: of the decoding; a batch begins where it is empty or None.
     """
     encoder: Any = getattr(stack, attribute)
-    owners = [block for block in all_blocks(stack) if getattr(block, attribute) is not None]
-    parts = [getattr(block, attribute) for block in owners]
+    owners, parts = owning_blocks(stack, attribute), owned_parts(stack, attribute)
     if not parts:
         return PreparedPositions()
     if not incremental_state:  # a later step of decoding begins no batch

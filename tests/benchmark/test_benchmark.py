@@ -15,6 +15,7 @@ from fairseq_floater.benchmark.bench import Bench
 from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
 from fairseq_floater.benchmark.summary import format_seconds
 from fairseq_floater.benchmark.timing import comparison, exponent, quartiles, side_by_side
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UserError
 from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
@@ -134,7 +135,7 @@ def test_the_exponent_is_the_slope_of_the_logarithms():
 
 def test_batches_are_fairseqs_of_similar_lengths():
     chosen = settings(tokens=200, length=(5, 40))
-    words = batches.dictionary(chosen.vocabulary[-1])
+    words = placeholder_dictionary(chosen.vocabulary[-1])
     assert len(words) == chosen.vocabulary[-1]
     made = batches.make_batches(chosen, words, tokens=chosen.tokens)
     sizes = [batches.size(batch) for batch in made]
@@ -166,7 +167,7 @@ def test_batches_are_fairseqs_of_similar_lengths():
 def test_contestants_are_what_fairseq_train_builds(three):
     assert [c.name for c in three] == NAMES
     assert [c.interval for c in three] == [1, 1, 8]
-    words = batches.dictionary(helpers.VOCABULARY)
+    words = placeholder_dictionary(helpers.VOCABULARY)
     trainers = [contestants.trainer(c, words) for c in three]
     counts = [sum(p.numel() for p in t.model.parameters()) for t in trainers]
     plain = helpers.plain(share_all_embeddings=True)
@@ -226,7 +227,7 @@ def test_everyone_trains_on_the_same_batches_and_solves_meet_all(monkeypatch, in
 
 
 def test_updates_are_fairseqs_and_a_skipped_one_is_an_error(three):
-    words = batches.dictionary(TINY.vocabulary[-1])
+    words = placeholder_dictionary(TINY.vocabulary[-1])
     [batch, *_] = batches.make_batches(TINY, words, tokens=TINY.tokens)
     trained = contestants.trainer(three[2], words)
     before = [p.detach().clone() for p in trained.model.parameters()]
@@ -257,7 +258,7 @@ def count_calls(monkeypatch, owner, name):
 
 def test_translations_take_the_same_steps_and_keep_the_table(three, monkeypatch):
     chosen = settings(steps=7, length=(4, 30))
-    words = batches.dictionary(chosen.vocabulary[-1])
+    words = placeholder_dictionary(chosen.vocabulary[-1])
     chosen_three = found(steps=7, length=(4, 30))
     assert [c.name for c in contestants.without_intervals(chosen_three)] == NAMES[:2]
     steps = {}
@@ -306,7 +307,7 @@ def test_the_peak_of_memory_is_exact():
 def test_memory_counts_parameters_gradients_moments_and_the_solve(three):
     rows = {row["contestant"]: row for row in parts.memory_rows(bench(TINY, three))}
     assert rows["fairseq"]["ratio"] == 1
-    plain = contestants.trainer(three[0], batches.dictionary(TINY.vocabulary[-1])).model
+    plain = contestants.trainer(three[0], placeholder_dictionary(TINY.vocabulary[-1])).model
     parameters = sum(p.numel() for p in plain.parameters())
     assert rows["fairseq"]["bytes"] > 4 * 4 * parameters
     assert rows["fairseq"]["bytes"] < rows["floater"]["bytes"] < rows["floater K=8"]["bytes"]

@@ -18,6 +18,7 @@ from fairseq_floater.benchmark.records import Records
 from fairseq_floater.benchmark.settings import QUICK, Settings
 from fairseq_floater.benchmark.summary import summary_columns, summary_table
 from fairseq_floater.benchmark.tables import BenchmarkResult
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 
@@ -144,7 +145,7 @@ def counted(work):
 
 def test_the_work_of_an_update_is_torchs_count_of_its_products():
     [baseline, *_] = contestants.contestants(settings(), "nowhere")
-    words = batches.dictionary(100)
+    words = placeholder_dictionary(100)
     trained = contestants.trainer(baseline, words)
     [batch, *_] = batches.make_batches(settings(), words, tokens=128)
     # A fused attention is not counted in full.
@@ -155,7 +156,10 @@ def test_the_work_of_an_update_is_torchs_count_of_its_products():
 
 def test_the_work_of_a_translation_is_below_torchs_count_and_near_it():
     [baseline, *_] = contestants.contestants(settings(), "nowhere")
-    words, floor = batches.dictionary(100), Floor(bandwidth=1e30, peak=1.0)  # seconds: operations
+    words, floor = (
+        placeholder_dictionary(100),
+        Floor(bandwidth=1e30, peak=1.0),
+    )  # seconds: operations
     translator = contestants.Translator(baseline, words, settings())
     [batch, *_] = batches.make_batches(settings(), words, sentences=4)
     products = counted(lambda: translator.translate(batch))
@@ -181,7 +185,7 @@ def test_a_step_is_the_searchs(name, monkeypatch):
     """Around a position, on as many tokens; its log-probabilities are those of one pass."""
     chosen = settings(encoders=(name,) if name != "fairseq" else ("none",), length=(4, 8))
     found = {c.name: c for c in contestants.contestants(chosen, "nowhere")}
-    stepper = contestants.Stepper(found[name], batches.dictionary(100), chosen)
+    stepper = contestants.Stepper(found[name], placeholder_dictionary(100), chosen)
     model = stepper.model
     stepper.walk(7)
     seen = []

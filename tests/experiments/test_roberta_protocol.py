@@ -13,7 +13,7 @@ import yaml
 from toy import ROOT, environment, run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import ReportError, UsageError, UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.roberta.cells import cells_of
@@ -22,7 +22,6 @@ from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaReque
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.records import ReportError
 
 TINY, BASE = (ROOT / "configs" / f"roberta_{size}.yaml" for size in ("tiny", "base"))
 LOG = "x | INFO | train_inner | epoch 001:     2 / 156 loss=1, num_updates=2, lr=1\n"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.locks import is_locked, try_lock
 from fairseq_floater.experiments.run_folder import (
     RunFolder,
@@ -14,7 +15,6 @@ from fairseq_floater.experiments.run_folder import (
     check_data,
     write_validation,
 )
-from fairseq_floater.records import ReportError
 
 
 def save(folder, iterations):

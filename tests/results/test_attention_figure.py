@@ -189,7 +189,7 @@ def test_biases_at_zero_leave_nothing_to_draw(tmp_path):
 def test_a_base_underneath_is_drawn_above_the_terms(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **words: drawn.append(self))
-    monkeypatch.setattr("fairseq_floater.results.position_drawing.write_whole", lambda p, f: f(p))
+    monkeypatch.setattr("fairseq_floater.figures.write_whole", lambda p, f: f(p))
     path = save_model(tmp_path / "model.pt", "alibi", position_base="keep")
     figure = plot_positions(path, tmp_path / "out.png", trained_length=5, stack="encoder")
     assert [t["stream"] for t in (*figure.tables, *figure.terms)] == ["base", "bias"]

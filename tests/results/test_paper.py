@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_floater.cli import main
+from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.paper_numbers import TABLE_2, TABLE_6
-from fairseq_floater.records import ReportError
 from fairseq_floater.results.paper import collect_paper_tables
 
 SHARED = {"arch": "transformer_wmt_en_de", "source": "en", "target": "de", "seed": "1"}

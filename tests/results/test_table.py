@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fairseq_floater.cli import main
+from fairseq_floater.errors import ReportError
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
-from fairseq_floater.records import ReportError
 from fairseq_floater.results.table import collect as collect_results
 from fairseq_floater.results.table import plot_scores
 

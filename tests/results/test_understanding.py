@@ -6,9 +6,9 @@ import statistics
 import pytest
 from toy import floater
 
+from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.records import ReportError
 from fairseq_floater.results.chance import chance_level, published_size
 from fairseq_floater.results.understanding import Key, collect_understanding
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.prepare import cores
 from fairseq_floater.data.understanding import masked_lm
+from fairseq_floater.data.understanding.binarise import Vocabulary
 from fairseq_floater.data.understanding.folder import PreparedFolder
 from fairseq_floater.data.understanding.subwords import KINDS
-from fairseq_floater.verbs import VERBS, add_verb, positive
+from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_mlm(verbs: Any) -> None:
     """Add the verb with its part."""
-    parser = verbs.add_parser("mlm", help=VERBS["mlm"].summary, description=VERBS["mlm"].summary)
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
     prepare = add_verb(
-        parts,
+        add_parts(verbs, "mlm"),
         "prepare",
         "floater mlm prepare data/mlm --train train.txt --valid valid.txt --bpe sentencepiece "
         "--vocab 8000",
@@ -48,6 +48,23 @@ def add_subword_options(parser: argparse.ArgumentParser) -> None:
     add("--bpe-dir", type=Path, metavar="DIR", help=text)
     text = "dict.txt of a pretrained model"
     add("--dict", dest="dictionary", type=Path, metavar="FILE", help=text)
+
+
+def with_vocabulary(prepare: Callable[..., PreparedFolder]) -> Callable[..., PreparedFolder]:
+    """Return ``prepare`` for a verb: it takes the options of the subwords instead of a ``vocabulary``."""
+
+    def run(
+        *,
+        like: Path | None,
+        bpe: str | None,
+        bpe_dir: Path | None,
+        dictionary: Path | None,
+        **options: Any,
+    ) -> PreparedFolder:
+        vocabulary = Vocabulary.chosen(like, bpe, bpe_dir, dictionary)
+        return prepare(vocabulary=vocabulary, **options)
+
+    return run
 
 
 def _prepare(

@@ -20,19 +20,14 @@ from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.figures import checked_format
-from fairseq_floater.verbs import VERBS, add_verb, positive, share
+from fairseq_floater.verbs import add_parts, add_verb, positive, share
 
 _Named = list[tuple[str, str]]  # the values of an option NAME=VALUE
 
 
 def add_s2l(verbs: Any) -> None:
     """Add the verb with its parts."""
-    parser = verbs.add_parser(
-        "s2l",
-        help=VERBS["s2l"].summary,
-        description="The short-to-long evaluation: train on short sentences, test on longer ones.",
-    )
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    parts = add_parts(verbs, "s2l")
     _add_split(parts)
     _add_score(parts)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_floater.errors import UsageError, UserError, shown
+from fairseq_floater.data.parallel_text import check_languages
+from fairseq_floater.errors import UsageError, UserError
 
 # The bins of the paper (Figure 2).
 DEFAULT_EDGES = (80, 100, 120, 140)
@@ -116,13 +116,3 @@ class SplitOptions:
                 "Lengths are counted in the model's own tokens: give exactly one of `--vocab` (learn "
                 "a subword model), `--spm-model` (use one) and `--encoded` (the text is in subwords)."
             )
-
-
-def check_languages(source: str, target: str) -> None:
-    """Refuse languages that are equal, or could not be read back from the names of files."""
-    for language in (source, target):
-        # fairseq reads the languages back from file names, where `.` and `-` separate.
-        if not re.fullmatch(r"\w+", language, re.ASCII):
-            raise UsageError(f"A language is letters, digits and _, but is {shown(language)}.")
-    if source == target:
-        raise UsageError(f"`--src` and `--tgt` must differ, but both are {source!r}.")

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.options import S2LError, check_languages
+from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.score_report import S2LScores
 from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.evaluation.s2l.options import Bins, S2LError, check_languages
-from fairseq_floater.records import read_json
+from fairseq_floater.data.parallel_text import check_languages
+from fairseq_floater.evaluation.s2l.options import Bins, S2LError
+from fairseq_floater.records import markdown_table, read_json
 from fairseq_floater.version import __version__
 
 TEST = "test"
@@ -191,20 +192,18 @@ class SplitReport:
     def format_text(self) -> str:
         """Return Markdown: the parts, the longest sentences, and what is in training and test."""
         train = self.kept["train"]
-        lines = [
-            f"Length is counted in source tokens without the end symbol; tokens of {self.tokens_of}.",
-            "",
-            "| part | source tokens | pairs | found |",
-            "|---|---|---|---|",
+        rows = [
+            (part, self.bins.short_name, f"{kept['pairs']:,}", f"{self.lines[part]:,} lines")
+            for part, kept in self.kept.items()
         ]
-        for part, kept in self.kept.items():
-            count = f"{kept['pairs']:,} | {self.lines[part]:,} lines"
-            lines.append(f"| {part} | {self.bins.short_name} | {count} |")
         for name, counts in self.held_out.items():
             part = SHORT_TEST if name == self.bins.short_name else TEST
             if counts["found"]:
-                lines.append(f"| {part} | {name} | {counts['kept']:,} | {counts['found']:,} |")
-        lines += [
+                rows.append((part, name, f"{counts['kept']:,}", f"{counts['found']:,}"))
+        lines = [
+            f"Length is counted in source tokens without the end symbol; tokens of {self.tokens_of}.",
+            "",
+            *markdown_table(("part", "source tokens", "pairs", "found"), rows),
             "",
             f"{100 * train['pairs'] / self.lines['train']:.1f} % of the training pairs are kept; the "
             f"longest has {train['longest_source']} source tokens, the longest training target "

@@ -8,27 +8,21 @@ from typing import Any
 
 from fairseq_floater.data.understanding import glue as glue_data
 from fairseq_floater.data.understanding import race as race_data
-from fairseq_floater.data.understanding.binarise import Vocabulary
-from fairseq_floater.data.understanding.cli import add_subword_options
-from fairseq_floater.data.understanding.folder import PreparedFolder
+from fairseq_floater.data.understanding.cli import add_subword_options, with_vocabulary
 from fairseq_floater.evaluation.understanding import glue as glue_score
 from fairseq_floater.evaluation.understanding import race as race_score
-from fairseq_floater.verbs import VERBS, add_verb, positive
-
-
-def _parts(verbs: Any, name: str) -> Any:
-    summary = VERBS[name].summary
-    parser = verbs.add_parser(name, help=summary, description=summary)
-    return parser.add_subparsers(dest="part", required=True, metavar="PART")
+from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_glue(verbs: Any) -> None:
     """Add the verb with its parts."""
-    parts = _parts(verbs, "glue")
+    parts = add_parts(verbs, "glue")
     task = "CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI or RTE, in any case"
     example = "floater glue prepare rte glue_data data/rte --like data/mlm"
     summary = "official files -> data of fairseq's sentence_prediction"
-    parser = add_verb(parts, "prepare", example, _prepare_glue, summary=summary)
+    parser = add_verb(
+        parts, "prepare", example, with_vocabulary(glue_data.prepare), summary=summary
+    )
     parser.add_argument("task_name", metavar="TASK", help=task)
     text = "holds the task's folder, as in GLUE's archives: RAW/RTE/train.tsv"
     _add_preparation_options(parser, text)
@@ -46,10 +40,12 @@ def add_glue(verbs: Any) -> None:
 
 def add_race(verbs: Any) -> None:
     """Add the verb with its parts."""
-    parts = _parts(verbs, "race")
+    parts = add_parts(verbs, "race")
     example = "floater race prepare RACE data/race --like data/mlm"
     summary = "official files -> data of fairseq's sentence_ranking (--num-classes 4)"
-    parser = add_verb(parts, "prepare", example, _prepare_race, summary=summary)
+    parser = add_verb(
+        parts, "prepare", example, with_vocabulary(race_data.prepare), summary=summary
+    )
     _add_preparation_options(parser, "holds train, dev and test, each with middle and high")
     text = "tokens of question and option with the symbols around them (128, or half of all)"
     parser.add_argument("--max-option-length", type=positive, metavar="N", help=text)
@@ -69,38 +65,3 @@ def _add_preparation_options(parser: argparse.ArgumentParser, raw: str) -> None:
     text = "tokens that the model takes; longer examples are shortened, end symbols kept (512)"
     add("--max-positions", type=positive, default=512, metavar="N", help=text)
     add("--force", action="store_true", help="replace OUT, where it was made of other input")
-
-
-def _prepare_glue(
-    task_name: str,
-    raw_dir: Path,
-    out_dir: Path,
-    *,
-    max_positions: int,
-    force: bool,
-    **subwords: Any,
-) -> PreparedFolder:
-    vocabulary = Vocabulary.chosen(**subwords)
-    return glue_data.prepare(
-        task_name, raw_dir, out_dir, vocabulary, max_positions=max_positions, force=force
-    )
-
-
-def _prepare_race(
-    raw_dir: Path,
-    out_dir: Path,
-    *,
-    max_positions: int,
-    max_option_length: int | None,
-    force: bool,
-    **subwords: Any,
-) -> PreparedFolder:
-    vocabulary = Vocabulary.chosen(**subwords)
-    return race_data.prepare(
-        raw_dir,
-        out_dir,
-        vocabulary,
-        max_positions=max_positions,
-        max_option_length=max_option_length,
-        force=force,
-    )

@@ -39,6 +39,11 @@ class Task:
     splits: tuple[str, ...] = ("valid",)
     version: str = ""
 
+    @property
+    def ending(self) -> str:
+        """Return how the names of its references and predictions end: GLUE's are tables."""
+        return "tsv" if self.family == "glue" else "json"
+
 
 TASKS = {
     "cola": Task("glue", "CoLA"),
@@ -53,9 +58,8 @@ TASKS = {
     "squad1": Task("squad", "SQuAD 1.1", version="1.1"),
     "squad2": Task("squad", "SQuAD 2.0", version="2.0"),
 }
-FAMILIES = ("glue", "race", "squad")
 # What `finetune` may hold besides: options of every task, and those of FLOATER's runs.
-_GROUPS = ("all", *FAMILIES, "floater")
+_GROUPS = ("all", "glue", "race", "squad", "floater")
 # Keys of a task that are no options of fairseq's.
 OWN_KEYS = ("batch", "max-batch", "checkpoint")
 

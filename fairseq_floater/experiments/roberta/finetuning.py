@@ -125,11 +125,10 @@ class FineTuning(Steps):
         return self.path / f"{name}{middle}.{ending}"
 
     def _references(self, split: str) -> Path:
-        ending = "tsv" if self.kind.family == "glue" else "json"
-        return self.data / f"references.{split}.{ending}"
+        return self.data / f"references.{split}.{self.kind.ending}"
 
     def _predictions(self, split: str) -> Path:
-        return self._result("predictions", split, "tsv" if self.kind.family == "glue" else "json")
+        return self._result("predictions", split, self.kind.ending)
 
     def _predict(self, split: str) -> None:
         """Write the predictions of the chosen checkpoint in the task's official form."""

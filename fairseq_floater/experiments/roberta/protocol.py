@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import ReportError, UsageError, UserError
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
 from fairseq_floater.experiments.launch import Launcher
@@ -20,7 +20,6 @@ from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.files import file_hash
-from fairseq_floater.records import ReportError
 
 DONOR = "donor"
 

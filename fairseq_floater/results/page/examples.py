@@ -8,10 +8,11 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.errors import ReportError
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet
-from fairseq_floater.records import ReportError, read_json
+from fairseq_floater.records import read_json
 from fairseq_floater.results.page.work import Work
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.records import ReportError, read_json
+from fairseq_floater.records import read_json
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
 from fairseq_floater.results.table import collect
 

@@ -6,18 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.understanding import squad as preparation
-from fairseq_floater.data.understanding.binarise import Vocabulary
-from fairseq_floater.data.understanding.cli import add_subword_options
-from fairseq_floater.data.understanding.folder import PreparedFolder
+from fairseq_floater.data.understanding.cli import add_subword_options, with_vocabulary
 from fairseq_floater.evaluation.understanding.squad import score as scoring
-from fairseq_floater.verbs import VERBS, add_verb
+from fairseq_floater.verbs import add_parts, add_verb
 
 
 def add_squad(verbs: Any) -> None:
     """Add the verb with its parts."""
-    summary = VERBS["squad"].summary
-    parser = verbs.add_parser("squad", help=summary, description=summary)
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    parts = add_parts(verbs, "squad")
     _add_prepare(parts)
     _add_score(parts)
 
@@ -27,7 +23,7 @@ def _add_prepare(parts: Any) -> None:
         parts,
         "prepare",
         "floater squad prepare squad data/squad2 --data-version 2.0 --like data/mlm",
-        _prepare,
+        with_vocabulary(preparation.prepare),
         summary="official files -> what --task floater_question_answering reads",
     )
     add = parser.add_argument
@@ -40,20 +36,6 @@ def _add_prepare(parts: Any) -> None:
         text = f"of RAW, or a path: instead of the official {split} file"
         add(f"--{split}", type=Path, metavar="FILE", help=text)
     add("--force", action="store_true", help="replace OUT")
-
-
-def _prepare(
-    raw: Path,
-    out: Path,
-    *,
-    like: Path | None,
-    bpe: str | None,
-    bpe_dir: Path | None,
-    dictionary: Path | None,
-    **options: Any,
-) -> PreparedFolder:
-    vocabulary = Vocabulary.chosen(like, bpe, bpe_dir, dictionary)
-    return preparation.prepare(raw, out, vocabulary, **options)
 
 
 def _add_score(parts: Any) -> None:
