@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -151,4 +152,7 @@ def add_predict(verbs: Any) -> None:
 
 
 def _ends(text: str) -> list[int]:
-    return [positive(end) for end in text.split(",")]
+    ends = [positive(end) for end in text.split(",")]
+    if ends != sorted(set(ends)):
+        raise argparse.ArgumentTypeError(f"must be numbers that grow, but is {text!r}")
+    return ends
