@@ -54,7 +54,7 @@ ensure_setup() {
     local root
     if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
         if dry; then
-            has "$PYTHON" fairseq_floater || die "Run scripts/setup.sh first: a dry run installs nothing."
+            has "$PYTHON" fairseq_floater || die "Run scripts/setup.sh first: dry runs and lists install nothing."
         else
             bash "$ROOT/scripts/setup.sh" || exit $?
         fi
@@ -65,12 +65,12 @@ ensure_setup() {
     export PYTHONSAFEPATH=1
 }
 
-# read_flags WORDS...: prints the help and ends, or notes that this is a dry run.
+# read_flags WORDS...: prints the help and ends, or notes that this is a dry run or a look.
 read_flags() {
     local word
     for word in "$@"; do
         if [[ $word == -h || $word == --help ]]; then usage && exit; fi
-        if [[ $word == --dry-run ]]; then DRY_RUN=1; fi
+        case $word in --dry-run | --list | --status) DRY_RUN=1 ;; esac
     done
 }
 

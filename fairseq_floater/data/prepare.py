@@ -149,7 +149,8 @@ class Preparation:
         for name in {**then, **now}:
             if then.get(name) != now.get(name):
                 values = f"`{name}` {then.get(name)}, not {now.get(name)}"
-                found = values if name in self.parameters else f"another {name}"
+                other = f"{'another' if name in then else 'no'} {name}"
+                found = values if name in self.parameters else other
                 raise TextDataError(
                     f"{self.out_dir} was made with {found}; choose another OUT_DIR or add --force."
                 )

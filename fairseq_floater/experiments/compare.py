@@ -27,6 +27,8 @@ from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.verbs import positive
 
+# What s2l.sh adds to its words.
+_BY_LENGTH = "--by-length"
 # The donor trained on, or fairseq's own Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
 
@@ -83,7 +85,8 @@ def systems_of(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/compare.sh", allow_abbrev=False)
+    name = "s2l" if _BY_LENGTH in sys.argv else "compare"
+    parser = argparse.ArgumentParser(prog=f"scripts/{name}.sh", allow_abbrev=False)
     add_config(parser)
     add_table_options(parser)
     parser.add_argument("--encoders", type=encoder_names, metavar="NAMES")
@@ -94,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--donor", type=Path)
     parser.add_argument("--jobs", type=positive)
     # Of s2l.sh: a configuration that does not split its text is refused.
-    parser.add_argument("--by-length", action="store_true")
+    parser.add_argument(_BY_LENGTH, action="store_true", help=argparse.SUPPRESS)
     add_node_options(parser)
     return parser
 

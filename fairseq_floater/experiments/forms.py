@@ -40,7 +40,7 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
     """Return the systems, and after each that takes it the same under ``--position-stretch``.
 
     Raises:
-        UsageError: a range that is none.
+        UsageError: a range that is none, or none of the systems takes it.
     """
     try:
         Stretching.read(stretch)
@@ -55,6 +55,11 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
         twin = listed(replace(entry.system, options=options))
         if twin.system.name not in known and is_accepted(twin.system):
             found.append(twin)
+    if not any("--position-stretch" in entry.system.given for entry in found):
+        raise UsageError(
+            "No system takes `--stretch`: each has fairseq's positions underneath (see `--no-base`), or none "
+            "between two tokens."
+        )
     return found
 
 

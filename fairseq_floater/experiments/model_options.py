@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from fairseq import options as fairseq_options
 
@@ -13,7 +14,11 @@ from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
-from fairseq_floater.transformer import translation as translation  # registers ours
+from fairseq_floater.transformer import (  # noqa: F401  registers them
+    question_answering,
+    roberta,
+    translation,
+)
 
 # What argparse says of a mistake goes to stderr, which all threads share.
 _ALONE = threading.Lock()
@@ -36,7 +41,16 @@ def training_options(
     if stage == "finetune":
         check_options_of_a_warm_start(experiment.arch(system), system.options)
     words = experiment.arguments(stage, system, machines=machines)
-    rule = f"{experiment.path}: fairseq-train refuses the options of {stage}"
+    return parse_training(words, experiment.path, stage)
+
+
+def parse_training(words: list[str], config: Path, stage: str) -> argparse.Namespace:
+    """Parse arguments of fairseq-train, of the experiment ``config``'s ``stage``.
+
+    Raises:
+        UsageError: fairseq-train, or the encoder, refuses them.
+    """
+    rule = f"{config}: fairseq-train refuses the options of {stage}"
     return _parsed(fairseq_options.get_training_parser, words, rule)
 
 

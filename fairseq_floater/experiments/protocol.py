@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.parallel_text import text_file
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater, python
-from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.launch import CommandError, Launcher
 from fairseq_floater.experiments.run_folder import check_data, write_validation
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
@@ -113,9 +114,9 @@ class Protocol(Job):
             self.experiment.check_average(self.asked.system)
             # A tokenizer that is not installed costs no training.
             bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
-        options = None if whole or self.stage == "donor" else self._model_options()
+        options = None if whole else self._model_options()
         self.prepare_data()
-        if options is not None:
+        if options is not None and self.asked.system.encoder != PLAIN:
             self._warn_of_distances(options)
         if self.stage != "scratch":
             with self.alone(self.donor.parent / ".donor.lock"):
@@ -135,12 +136,14 @@ class Protocol(Job):
             self._score(test)
 
     def _model_options(self) -> argparse.Namespace:
-        """Return the options of the system's training; a wrong one costs no donor."""
+        """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import check_generation, training_options
 
         asked = self.asked
         check_generation(self.experiment, asked.machines, asked.system)
+        if self.stage == "finetune":
+            training_options(self.experiment, "donor", asked.machines, System(PLAIN))
         return training_options(self.experiment, self.stage, asked.machines, asked.system)
 
     def _warn_of_distances(self, options: argparse.Namespace) -> None:
@@ -192,12 +195,27 @@ class Protocol(Job):
             words += ["--vocab", self.settings["vocab"], *self.asked.preparation]
             self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *words], log=log)
         elif raw is not None:
+            if raw.is_dir() and self.asked.raw is not None:
+                self._check_tests(raw)
             words = [raw, self.data, *self.arguments("prepare")]
-            self.run_unrecorded(["bash", SCRIPTS / "prepare_text.sh", *words], log=log)
+            try:
+                self.run_unrecorded(["bash", SCRIPTS / "prepare_text.sh", *words], log=log)
+            except CommandError:
+                self.launcher.say(
+                    f"If text or settings have changed, use another --work or remove {self.data}."
+                )
+                raise
         elif not binarised:
             raise UsageError(
                 f"{self.experiment.path} is for your text: pass its folder with --raw."
             )
+
+    def _check_tests(self, raw: Path) -> None:
+        """Make sure that every test set of the configuration is among the text; data are made without."""
+        languages = self.experiment.config.languages
+        for test in self.experiment.config.data.tests:
+            for language in (languages.source, languages.target):
+                text_file(raw, test, language)
 
     def _train(self, stage: str, path: Path) -> None:
         settings, machines = self.settings, self.asked.machines

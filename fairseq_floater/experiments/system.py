@@ -12,6 +12,45 @@ from fairseq_floater.verbs import shell_words
 
 # `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
+# What stands before `--`; behind it are options of the model.
+_BEFORE = (
+    *(
+        "--encoder",
+        "--blocks",
+        "--target",
+        "--scratch",
+        "--no-base",
+        "--losses",
+        "--seed",
+        "--seeds",
+    ),
+    *(
+        "--raw",
+        "--data",
+        "--work",
+        "--donor",
+        "--processes",
+        "--cpu",
+        "--no-fp16",
+        "--nodes",
+        "--launch",
+    ),
+    *(
+        "--rendezvous",
+        "--jobs",
+        "--only",
+        "--stretch",
+        "--list",
+        "--status",
+        "--table",
+        "--dry-run",
+    ),
+)
+_SAID_BY = {
+    "--position-encoder": "--encoder",
+    "--position-blocks": "--blocks",
+    "--position-target": "--target",
+}
 _LABELS = {"floater": "FLOATER", "sinusoidal": "sinusoid", "rnn": "RNN", "none": "no positions"}
 
 
@@ -47,6 +86,13 @@ class System:
                 "`--no-base` is of systems that train from random parameters or from a donor; "
                 f"`--encoder {PLAIN}` without `--scratch` is that donor."
             )
+        for name in self.given:
+            if name in _SAID_BY:
+                raise UsageError(f"`{name}` is chosen by `{_SAID_BY[name]}`, before `--`.")
+            if name in _BEFORE:
+                raise UsageError(
+                    f"`{name}` is no option of the model: write it before `--`, not behind."
+                )
         if self.encoder == PLAIN and self.options:
             raise UsageError(
                 "fairseq's own model takes no further options: it is the configuration's, and the donor of "

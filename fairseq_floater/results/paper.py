@@ -17,7 +17,7 @@ from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2, TABLE_6
 from fairseq_floater.experiments.run_folder import RECORD
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import markdown_table
-from fairseq_floater.results.runs import Run, read_run, read_settings
+from fairseq_floater.results.runs import Run, read_run, read_settings, refuse_a_run
 
 # Where a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
@@ -197,6 +197,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
         ReportError: no run there, or a result that cannot be read.
     """
     folder = Path(folder)
+    refuse_a_run(folder)
     tables = PaperTables(
         str(folder),
         {row: [PaperCell(number) for number in numbers] for row, numbers in TABLE_2.items()},
@@ -212,7 +213,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     # A donor has a record too, but no settings of its own.
     paths = {p for p in paths if (p / "average.json").exists() or _is_translation(p)}
     if not paths:
-        raise ReportError(f"{folder} holds no run (a folder with {RECORD} or average.json).")
+        raise ReportError(f"{folder} holds no run with results (a folder with average.json).")
     runs = [read_run(path, str(path.relative_to(folder))) for path in sorted(paths)]
     # WMT14 first: a cell is of the text of its first run.
     for run in sorted(runs, key=lambda run: not run.settings.get("wmt14")):

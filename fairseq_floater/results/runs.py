@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import ReportError
 from fairseq_floater.evaluation.score import TEST_SET_LINES
-from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.records import read_json
 
 
@@ -51,6 +52,18 @@ class Run:
         """Return whether the test set has as many sentences as newstest2014, the paper's."""
         lines = TEST_SET_LINES[self.settings["target"]]["wmt14/full"]
         return bool(self.scores[test].get("sentences", lines) == lines)
+
+
+def refuse_a_run(folder: Path) -> None:
+    """Refuse the folder of a run where that of an experiment is asked for.
+
+    Raises:
+        ReportError: it has a record of its own.
+    """
+    if (folder / RECORD).is_file():
+        raise ReportError(
+            f"{folder} is a run itself; give the folder that holds the runs, {folder.parent}."
+        )
 
 
 def read_run(folder: Path, name: str) -> Run:

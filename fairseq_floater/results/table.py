@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_floater.errors import ReportError
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.records import markdown_table
-from fairseq_floater.results.runs import Run, confidence_interval, read_run
+from fairseq_floater.results.runs import Run, confidence_interval, read_run, refuse_a_run
 
 
 @dataclass
@@ -69,9 +69,10 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     """Read every scored run below ``folder``.
 
     Raises:
-        ReportError: no run there, or a result that is not JSON.
+        ReportError: no run there, the folder of a run itself, or a result that is not JSON.
     """
     work = Path(folder)
+    refuse_a_run(work)
     # compare.sh and s2l.sh put runs one folder deeper, by seed.
     paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
     named = ((path, str(path.relative_to(work))) for path in paths)

@@ -130,7 +130,9 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
         score_runs(data, runs, baseline="none")
     with pytest.raises(UsageError, match="At least one system"):
         score_runs(data, {})
-    with pytest.raises(S2LError, match="is not what `scripts/prepare_text.sh` makes"):
+    with pytest.raises(
+        S2LError, match=r"is not what `scripts/prepare_text.sh` makes: it holds no summary\.json"
+    ):
         score_runs(tmp_path, runs)
     whole = (data / "summary.json").read_text()
     for spoilt in (whole.replace("sentencepiece", "x"), whole.replace(": 0", ': "x"'), "{}", "[]"):

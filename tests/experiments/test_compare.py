@@ -102,6 +102,12 @@ def test_a_stretched_twin_follows_each_system_that_takes_it():
         encoder_names("rope,fourier")
 
 
+def test_a_stretch_that_no_system_takes_is_refused():
+    rows = Experiment(ROOT / "configs" / "text_tiny.yaml").comparison.listed()
+    with pytest.raises(UsageError, match="No system takes `--stretch`"):
+        with_stretched(rows, STRETCH)
+
+
 def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched():
     words = ("--encoder rope --scratch -- --encoder-layers=3", "--encoder t5 --scratch")
     given = [listed(system_from_words(word)) for word in words]

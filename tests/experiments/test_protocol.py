@@ -37,6 +37,8 @@ def test_the_steps_of_each_kind_of_system(tmp_path):
     assert run(tmp_path, FakeLauncher(), "plain") == [*DATA, *AFTER]
     scratch = run(tmp_path / "other", FakeLauncher(), "none", scratch=True)
     assert scratch == [*DATA, "train none-all-hidden-scratch", *AFTER]
+    plain = run(tmp_path / "plain", FakeLauncher(), "plain", scratch=True)
+    assert plain == [*DATA, "train plain-scratch", *AFTER]
 
 
 def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
@@ -127,6 +129,36 @@ def test_a_test_set_that_is_not_there_costs_no_training(tmp_path):
     with pytest.raises(UserError, match="knows no test set newstest .*; it has test, test_long"):
         run(tmp_path, launcher, "floater", config=config)
     assert launcher.steps == DATA
+
+
+def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):
+    launcher, raw = FakeLauncher(), tmp_path / "raw"
+    raw.mkdir()
+    for name in ("test.en", "train.en", "train.de"):
+        (raw / name).write_text("x\n")
+    text = ROOT / "configs" / "text_tiny.yaml"
+    with pytest.raises(UserError, match=r"raw/test\.de is missing \(so is test\.de\.gz\)"):
+        run(tmp_path, launcher, "rope", config=text, raw=raw)
+    assert not launcher.steps
+    (raw / "test.de").write_text("x\n")
+    run(tmp_path, launcher, "rope", config=text, raw=raw)
+    assert launcher.steps[0] == "prepare_text.sh"
+
+
+def test_data_that_cannot_be_made_anew_say_which_folder_is_in_the_way(tmp_path, capsys):
+    with pytest.raises(CommandError):
+        run(tmp_path, FakeLauncher("prepare_text.sh"), "rope")
+    advice = f"have changed, use another --work or remove {tmp_path / 'data'}."
+    assert advice in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoder", ["floater", "plain"])
+def test_a_wrong_option_of_the_donor_costs_no_data(tmp_path, encoder):
+    config, launcher = tmp_path / "other.yaml", FakeLauncher()
+    config.write_text(CONFIG.read_text().replace("donor: {max-epoch:", "donor: {max-epochs:"))
+    with pytest.raises(UserError, match="refuses the options of donor: .*--max-epochs"):
+        run(tmp_path, launcher, encoder, config=config)
+    assert not launcher.steps
 
 
 def test_a_wrong_option_of_the_search_costs_no_training(tmp_path):

@@ -279,6 +279,21 @@ def test_a_longer_model_has_data_of_its_own(tmp_path):
     assert [words[3] for step, words in of_steps if step == "train seed-1"] == data
 
 
+def test_a_wrong_option_costs_no_data(tmp_path):
+    launcher, system = FakeLauncher(), System("t5", target="qkv")
+    request = RobertaRequest(RobertaExperiment(TINY), system, tmp_path)
+    message = "refuses the options of flow: `--position-target` must be attention"
+    with pytest.raises(UsageError, match=message):
+        FlowStage(request, launcher).run()
+    with pytest.raises(UsageError, match=message):
+        FineTuning(request, "squad2", launcher).run()
+    config = tmp_path / "roberta_tiny.yaml"
+    config.write_text(TINY.read_text().replace("dropout:", "drop-out:"))
+    with pytest.raises(UsageError, match="refuses the options of donor: .*--drop-out"):
+        finetune(tmp_path, launcher, PLAIN, config=config)
+    assert not launcher.steps
+
+
 def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
     donor = tmp_path / "donor.pt"
     donor.touch()

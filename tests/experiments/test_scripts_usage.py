@@ -66,6 +66,17 @@ def test_what_follows_two_dashes_are_options_of_the_model(tmp_path):
     assert len(trainings) == 1 and " ".join(own) in trainings[0]
 
 
+@pytest.mark.parametrize("look", ["--list", "--status", "--dry-run"])
+def test_a_look_installs_nothing(tmp_path, look):
+    changed = environment(FLOATER_PYTHON=str(tmp_path / "none" / "python"))
+    changed.pop("FLOATER_SET_UP", None)
+    words = ["bash", ROOT / "scripts" / "compare.sh", CONFIG, look, "--work", tmp_path / "w"]
+    done = subprocess.run(words, env=changed, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "Run scripts/setup.sh first: dry runs and lists install nothing.\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_script_uses_its_own_clone_whatever_is_installed_or_lies_around(tmp_path):
     other = tmp_path / "other clone"
     shutil.copytree(ROOT / "fairseq_floater", other / "fairseq_floater")

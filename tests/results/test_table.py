@@ -67,6 +67,16 @@ def test_the_legend_of_long_names_is_whole(tmp_path):
         assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize("words", [["table"], ["table", "--paper"], ["page"]])
+def test_the_folder_of_a_run_is_not_that_of_its_experiment(tmp_path, capsys, words):
+    run = tmp_path / "work" / "floater-all-qkv"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    last = [str(tmp_path / "page.html")] if words == ["page"] else []
+    assert main([words[0], str(run), *words[1:], *last]) == 1
+    assert f"give the folder that holds the runs, {run.parent}." in capsys.readouterr().err
+
+
 def test_an_empty_folder_has_no_table(tmp_path, capsys):
     assert main(["table", str(tmp_path)]) == 1
     assert "holds no run" in capsys.readouterr().err

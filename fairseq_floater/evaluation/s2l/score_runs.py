@@ -83,6 +83,12 @@ def _described(data: Path) -> _Data:
             int(made["max_len"]),
             list(read_json(data / "tests.json")),
         )
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise S2LError(
+            f"{data} is not what `scripts/prepare_text.sh` makes: it holds no {missing}. A run's data are in "
+            "`data` of its --work."
+        ) from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise S2LError(
             f"{data} is not what `scripts/prepare_text.sh` makes: {type(error).__name__} {error}."

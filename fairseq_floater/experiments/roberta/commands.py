@@ -55,7 +55,7 @@ def asked_of(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/pretrain_flow.sh or scripts/finetune.sh")
+    parser = argparse.ArgumentParser()
     parts = parser.add_subparsers(dest="part", required=True)
     for part in ("pretrain-flow", "finetune"):
         own = parts.add_parser(
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
             add_model_options(own, "--system", (ROBERTA,), required=True)
         else:
             add_model_options(own, "--encoder", ())
+        own.set_defaults(usage=own)
         own.add_argument("--extend", choices=("tile", "last"))
         add_run_options(own)
     return parser
@@ -88,5 +89,8 @@ def _run(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    arguments = _parser().parse_args()
+    arguments, unknown = _parser().parse_known_args()
+    if unknown:
+        hint = "; options of the model go into --model-options" if "--" in sys.argv else ""
+        arguments.usage.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     sys.exit(exit_code(lambda: _run(arguments)))

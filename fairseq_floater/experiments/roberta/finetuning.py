@@ -42,6 +42,7 @@ class FineTuning(Steps):
 
     def steps(self) -> None:
         """Run every step that is not whole yet."""
+        self.check_options()
         self.prepare_text()
         start = self._start(self.prepare_donor())
         self._prepare_task()
@@ -50,6 +51,24 @@ class FineTuning(Steps):
         for split in self.kind.splits:
             self._predict(split)
             self._score(split)
+
+    def trainings(self) -> dict[str, list[str]]:
+        before = super().trainings()
+        if self.asked.system.encoder != PLAIN:
+            before = FlowStage(self.asked, self.launcher).trainings()
+        return {**before, "finetune": self._arguments(self.path)}
+
+    def _arguments(self, start: Path) -> list[str]:
+        asked = self.asked
+        return self.experiment.finetune(
+            self.task,
+            asked.system,
+            data=self.data,
+            start=start,
+            folder=self.path,
+            machines=asked.machines,
+            seed=self.seed,
+        )
 
     def _start(self, donor: Path) -> Path:
         """Return what is fine-tuned: the donor, or the end of the system's masked-LM stage."""
@@ -93,22 +112,13 @@ class FineTuning(Steps):
     def _finetune(self, start: Path) -> None:
         asked, experiment = self.asked, self.experiment
         self.check_start(start, begun="finetune" in self.folder.read()["arguments"])
-        words = experiment.finetune(
-            self.task,
-            asked.system,
-            data=self.data,
-            start=start,
-            folder=self.path,
-            machines=asked.machines,
-            seed=self.seed,
-        )
         share = experiment.share(self.task, asked.system, asked.machines)
         settings = experiment.settings(self.task, asked.system, asked.machines, self.seed)
         here = f"{settings['batch']} examples an update ({share.batch_size} x --update-freq "
         training = Training(
             "finetune",
             self.path,
-            words,
+            self._arguments(start),
             settings["batch"],
             f"{here}{share.update_freq}, {asked.machines})",
             settings,

@@ -89,6 +89,20 @@ class Steps(Job):
         found = RunFolder(self.asked.folder / DONOR).read().get("donor")
         return self.asked.donor or (Path(found["path"]) if found else None)
 
+    def trainings(self) -> dict[str, list[str]]:
+        """Return the arguments of fairseq-train of every stage that the run trains."""
+        if self.given_donor is not None:
+            return {}
+        return {DONOR: self._masked_lm("donor", System(PLAIN), self.asked.folder / DONOR)}
+
+    def check_options(self) -> None:
+        """Parse these as fairseq will, so that a wrong one costs no hours before it."""
+        # Imports torch and fairseq, which takes seconds.
+        from fairseq_floater.experiments.model_options import parse_training
+
+        for stage, words in self.trainings().items():
+            parse_training(words, self.experiment.path, stage)
+
     def prepare_text(self) -> None:
         """Make the raw data that are built in, and the data of masked LM."""
         asked, data = self.asked, self.experiment.config.data
@@ -202,8 +216,15 @@ class FlowStage(Steps):
         with self.alone(self.path.parent / f".{self.path.name}.lock"):
             super().run()
 
+    def trainings(self) -> dict[str, list[str]]:
+        return {
+            **super().trainings(),
+            "flow": self._masked_lm("flow", self.asked.system, self.path),
+        }
+
     def steps(self) -> None:
         """Run every step that is not whole yet."""
+        self.check_options()
         self.prepare_text()
         self.train_from(self.prepare_donor())
 
