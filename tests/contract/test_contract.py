@@ -9,6 +9,11 @@ import on_device
 import pytest
 import torch
 from fairseq.optim.adam import Adam
+from forcing import (
+    assert_beams_keep_their_sentence,
+    assert_padding_moves_nothing,
+    assert_steps_equal_one_pass,
+)
 from helpers import (
     CASES,
     EOS,
@@ -85,9 +90,7 @@ def test_a_sentence_alone_is_the_sentence_in_a_padded_batch(encoder, blocks, tar
     model = visible(encoder, blocks, target)
     source, target_in = source_batch(left), target_batch(left)
     together = log_probs(model, source, target_in)
-    for s, t, row in zip(source, target_in, together):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    assert_padding_moves_nothing(model, source, target_in)
     assert difference(together, log_probs(model, source, target_in)) == 0
 
 
@@ -135,28 +138,13 @@ def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target,
 @every_case
 def test_step_by_step_equals_one_pass(encoder, blocks, target):
     model = visible(encoder, blocks, target)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, source_batch(), target_batch())
 
 
 @every_case
 @pytest.mark.parametrize("beam", [1, 2], ids=["keys-per-beam", "keys-per-sentence"])
 def test_step_by_step_equals_one_pass_when_beams_are_reordered(encoder, blocks, target, beam):
-    """Beams of one sentence change places; later a whole sentence is finished and leaves."""
-    model = visible(encoder, blocks, target)
-    sentences = source_batch()
-    source = sentences.repeat_interleave(2, dim=0)
-    target_in = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
-    orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
-    surviving = torch.arange(6)
-    for order in orders.values():
-        surviving = surviving[torch.tensor(order)]
-    full = log_probs(model, source[surviving], target_in[surviving])
-    sources = {1: source, 2: sentences}
-    steps = stepwise_log_probs(model, sources[beam], target_in, orders, beam)
-    assert difference(full, steps) <= TOLERANCE
+    assert_beams_keep_their_sentence(visible(encoder, blocks, target), beam)
 
 
 # 3. A row never depends on how many rows were asked for; length.

@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
+from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 from helpers import (
-    PAD,
-    TOLERANCE,
     build,
     difference,
     log_probs,
@@ -14,7 +13,6 @@ from helpers import (
     raw_log_probs,
     signals,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -152,14 +150,10 @@ def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
 def test_the_contract_holds_in_bent_time(target, solver):
     model = visible("floater", target=target, floater_time="log:3", floater_solver=solver)
     batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full = log_probs(model, *batch)
-    assert difference(full[real], stepwise_log_probs(model, *batch)[real]) <= TOLERANCE
-    for s, t, row in zip(*batch, full):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    assert_steps_equal_one_pass(model, *batch)
+    assert_padding_moves_nothing(model, *batch)
     linear = visible("floater", target=target, floater_solver=solver)
-    assert difference(log_probs(linear, *batch), full) > 1e-3
+    assert difference(log_probs(linear, *batch), log_probs(model, *batch)) > 1e-3
 
 
 def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
+from forcing import assert_steps_equal_one_pass
 from helpers import (
-    PAD,
-    TOLERANCE,
     build,
     difference,
     log_probs,
@@ -12,7 +11,6 @@ from helpers import (
     position_parameters,
     sentence,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -228,10 +226,7 @@ def test_learned_slopes_start_as_the_fixed_ones_and_are_trained():
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_decoding_is_forcing_with_learned_slopes(left):
     model = visible("alibi", target="attention", alibi_slopes="learned")
-    batch = source_batch(left), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, source_batch(left), target_batch())
 
 
 def test_other_slopes_are_refused():

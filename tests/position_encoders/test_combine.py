@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 from helpers import (
     EOS,
     PAD,
@@ -17,7 +18,6 @@ from helpers import (
     sentence,
     shifted,
     source_batch,
-    stepwise_log_probs,
     tables,
     target_batch,
 )
@@ -133,21 +133,14 @@ def test_a_flow_of_zero_multiplies_by_one():
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_padding_moves_no_position(encoder, combine, left):
     model = combined(encoder, combine)
-    source, target_in = source_batch(left), target_batch(left)
-    together = log_probs(model, source, target_in)
-    for s, t, row in zip(source, target_in, together):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    assert_padding_moves_nothing(model, source_batch(left), target_batch(left))
 
 
 @every_signal
 @every_combined
 def test_step_by_step_equals_one_pass(encoder, combine):
     model = combined(encoder, combine)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, source_batch(), target_batch())
 
 
 @every_signal

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 from helpers import (
     PAD,
     TOLERANCE,
@@ -254,14 +255,9 @@ def test_parameters(options, count):
 @pytest.mark.parametrize(("left", "blocks"), [(True, "all"), (False, "input")])
 def test_every_variant_keeps_the_contract(options, left, blocks):
     model = deberta(blocks=blocks, **options)
-    source, target_in = source_batch(left), target_batch()
-    together = log_probs(model, source, target_in)
-    real = target_in.ne(PAD)
-    steps = stepwise_log_probs(model, source, target_in)
-    assert difference(together[real], steps[real]) <= TOLERANCE
-    for s, t, row in zip(source, target_in, together):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    batch = source_batch(left), target_batch()
+    assert_steps_equal_one_pass(model, *batch)
+    assert_padding_moves_nothing(model, *batch)
 
 
 @every_variant

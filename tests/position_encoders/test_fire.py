@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from distance_terms import Largest
+from forcing import assert_padding_moves_nothing
 from helpers import (
-    PAD,
     build,
     difference,
-    log_probs,
     position_parameters,
     source_batch,
     target_batch,
@@ -157,10 +156,7 @@ def test_f_takes_less_room_than_its_units_would(side):
 def test_padding_moves_no_position():
     model = visible("fire", target="attention", fire_threshold=3)
     for left in (True, False):
-        batch = source_batch(left), target_batch()
-        for s, t, row in zip(*batch, log_probs(model, *batch)):
-            alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-            assert difference(row[t.ne(PAD)], alone) <= 2e-5
+        assert_padding_moves_nothing(model, source_batch(left), target_batch(), 2e-5)
 
 
 def test_parameters_and_their_start():

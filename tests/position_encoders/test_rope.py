@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 from helpers import (
-    PAD,
     TOLERANCE,
     build,
     difference,
     log_probs,
     parts,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -190,12 +189,8 @@ def test_a_shift_of_all_positions_is_seen_with_turned_values_alone(options):
 def test_decoding_is_forcing_with_every_option(options, left):
     model = visible("rope", target="attention", **options)
     batch = source_batch(left), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= TOLERANCE
-    for s, t, row in zip(*batch, full):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    assert_steps_equal_one_pass(model, *batch)
+    assert_padding_moves_nothing(model, *batch)
 
 
 def test_learned_frequencies_start_as_the_fixed_ones():

@@ -2,19 +2,18 @@
 
 import pytest
 import torch
+from forcing import assert_steps_equal_one_pass
 from helpers import (
     CASES,
     PAD,
     TOLERANCE,
     build,
     difference,
-    log_probs,
     loss_of,
     position_parameters,
     randomise_positions,
     signals,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -76,9 +75,7 @@ def test_each_side_is_that_of_the_model_with_or_without(side, encoder, blocks, t
 def test_decoding_is_forcing_and_all_is_trained(side, encoder, blocks, target):
     model = visible(encoder, blocks, target, position_sides=side, share_all_embeddings=True)
     batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, *batch)
     loss_of(model.train(), *batch).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 

@@ -15,14 +15,12 @@ from distance_terms import (
     stretched,
     written_out,
 )
+from forcing import assert_steps_equal_one_pass
 from helpers import (
-    PAD,
-    TOLERANCE,
     build,
     difference,
     log_probs,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -70,10 +68,7 @@ def test_with_the_key_term_the_logits_are_those_of_the_authors_code():
 
 def test_step_by_step_the_key_term_is_that_of_one_pass():
     model = visible("tener", target="attention", tener_key_term=True, tener_scale="sqrt")
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, source_batch(), target_batch())
 
 
 def test_parameters():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 from helpers import (
     PAD,
     TOLERANCE,
@@ -14,7 +15,6 @@ from helpers import (
     shifted,
     signals,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -141,14 +141,10 @@ def test_parameters(options, count):
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_learned_positions_keep_the_contract(left):
     model = tupe(**LEARNED)
-    source, target_in = source_batch(left), target_batch()
-    together, real = log_probs(model, source, target_in), target_in.ne(PAD)
-    steps = stepwise_log_probs(model, source, target_in)
-    assert difference(together[real], steps[real]) <= TOLERANCE
-    for s, t, row in zip(source, target_in, together):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
-    loss_of(model.train(), source, target_in).backward()
+    batch = source_batch(left), target_batch()
+    assert_steps_equal_one_pass(model, *batch)
+    assert_padding_moves_nothing(model, *batch)
+    loss_of(model.train(), *batch).backward()
     for _, _, encoder in signals(model):
         used = encoder.positions.grad.abs().sum(1) > 0
         assert used.tolist() == [i < (12 if encoder.spec.causal else 11) for i in range(16)]

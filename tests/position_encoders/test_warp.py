@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from forcing import assert_beams_keep_their_sentence, assert_padding_moves_nothing
 from helpers import (
     PAD,
     TOLERANCE,
@@ -11,10 +12,7 @@ from helpers import (
     log_probs,
     loss_of,
     position_parameters,
-    sentence,
-    shifted,
     source_batch,
-    stepwise_log_probs,
     target_batch,
 )
 from warped import CAPE, SHAPE, every_continuous, model_of, takes, training_log_probs
@@ -212,17 +210,8 @@ def test_even_spacing_keeps_the_contract(encoder, target, left):
     assert (
         difference(log_probs(model_of(encoder, target).eval(), source, target_in), together) > 0.01
     )
-    for s, t, row in zip(source, target_in, together):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
-    orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
-    beams = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
-    survivors = torch.arange(6)
-    for order in orders.values():
-        survivors = survivors[torch.tensor(order)]
-    copies = source.repeat_interleave(2, dim=0)
-    full = log_probs(model, copies[survivors], beams[survivors])
-    assert difference(full, stepwise_log_probs(model, source, beams, orders, beam=2)) <= TOLERANCE
+    assert_padding_moves_nothing(model, source, target_in)
+    assert_beams_keep_their_sentence(model, 2, left)
 
 
 def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypatch):

@@ -2,14 +2,12 @@
 
 import pytest
 import torch
+from forcing import assert_steps_equal_one_pass
 from helpers import (
-    PAD,
     build,
     difference,
-    log_probs,
     parts,
     source_batch,
-    stepwise_log_probs,
     target_batch,
     visible,
 )
@@ -103,10 +101,7 @@ def test_a_decoders_product_fades_and_an_encoders_does_not():
 def test_decoding_is_forcing_with_every_option(options, linear):
     kind = {"attention_kind": "linear"} if linear else {}
     model = visible("xpos", target="attention", **options, **kind)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full, steps = log_probs(model, *batch), stepwise_log_probs(model, *batch)
-    assert difference(full[real], steps[real]) <= 2e-5
+    assert_steps_equal_one_pass(model, source_batch(), target_batch(), 2e-5)
 
 
 @torch.no_grad()

@@ -4,6 +4,11 @@ import logging
 
 import pytest
 import torch
+from forcing import (
+    assert_beams_keep_their_sentence,
+    assert_padding_moves_nothing,
+    assert_steps_equal_one_pass,
+)
 from helpers import (
     PAD,
     TINY,
@@ -87,30 +92,15 @@ def test_self_attention_is_linear_and_cross_attention_where_it_is_asked_for(case
 def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case, left):
     # Step by step, fairseq's own sinusoid counts padding in front.
     model = seen(case, position_base="drop")
-    source, target_in = source_batch(left), target_batch(left)
-    together, stepwise = (run(model, source, target_in) for run in (log_probs, stepwise_log_probs))
-    real = target_in.ne(PAD)
-    assert difference(stepwise[real], together[real]) <= TOLERANCE
-    for s, t, row in zip(source, target_in, together):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= TOLERANCE
+    batch = source_batch(left), target_batch(left)
+    assert_steps_equal_one_pass(model, *batch)
+    assert_padding_moves_nothing(model, *batch)
 
 
 @every_model
 @pytest.mark.parametrize("beam", [1, 2], ids=["a-sum-a-beam", "a-sum-a-sentence"])
 def test_states_are_reordered_with_their_beams(case, beam):
-    """Beams of one sentence change places; later a whole sentence is finished and leaves."""
-    model = seen(case)
-    sentences = source_batch()
-    source = sentences.repeat_interleave(2, dim=0)
-    target_in = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
-    orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
-    surviving = torch.arange(6)
-    for order in orders.values():
-        surviving = surviving[torch.tensor(order)]
-    full = log_probs(model, source[surviving], target_in[surviving])
-    given = {1: source, 2: sentences}[beam]
-    assert difference(full, stepwise_log_probs(model, given, target_in, orders, beam)) <= TOLERANCE
+    assert_beams_keep_their_sentence(seen(case), beam)
 
 
 @every_model
