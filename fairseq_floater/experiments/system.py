@@ -14,37 +14,9 @@ from fairseq_floater.verbs import shell_words
 PLAIN = "plain"
 # What stands before `--`; behind it are options of the model.
 _BEFORE = (
-    *(
-        "--encoder",
-        "--blocks",
-        "--target",
-        "--scratch",
-        "--no-base",
-        "--losses",
-        "--seed",
-        "--seeds",
-    ),
-    *(
-        "--raw",
-        "--data",
-        "--work",
-        "--donor",
-        "--processes",
-        "--cpu",
-        "--no-fp16",
-        "--nodes",
-        "--launch",
-    ),
-    *(
-        "--rendezvous",
-        "--jobs",
-        "--only",
-        "--stretch",
-        "--list",
-        "--status",
-        "--table",
-        "--dry-run",
-    ),
+    *("encoder", "blocks", "target", "scratch", "no-base", "losses", "seed", "seeds", "raw"),
+    *("data", "work", "donor", "processes", "cpu", "no-fp16", "nodes", "launch", "rendezvous"),
+    *("jobs", "only", "stretch", "list", "status", "table", "dry-run"),
 )
 _SAID_BY = {
     "--position-encoder": "--encoder",
@@ -89,7 +61,7 @@ class System:
         for name in self.given:
             if name in _SAID_BY:
                 raise UsageError(f"`{name}` is chosen by `{_SAID_BY[name]}`, before `--`.")
-            if name in _BEFORE:
+            if name.removeprefix("--") in _BEFORE:
                 raise UsageError(
                     f"`{name}` is no option of the model: write it before `--`, not behind."
                 )
