@@ -263,8 +263,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_languages(args.src, args.tgt)
         except UsageError as error:
             parser.error(str(error))
-    if args.command != "finish" and args.spm_model and args.bpe != "sentencepiece":
-        parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
+        if args.spm_model and args.bpe != "sentencepiece":
+            parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
     return exit_code(lambda: _run(args, argv), args.out_dir)
 
 

@@ -198,7 +198,8 @@ def prepare(
         incremental_state: of the decoding; a batch begins where it is empty or None.
     """
     encoder: Any = getattr(stack, attribute)
-    owners, parts = owning_blocks(stack, attribute), owned_parts(stack, attribute)
+    owners = owning_blocks(stack, attribute)
+    parts = [getattr(block, attribute) for block in owners]
     if not parts:
         return PreparedPositions()
     if not incremental_state:  # a later step of decoding begins no batch

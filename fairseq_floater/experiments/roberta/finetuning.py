@@ -53,8 +53,9 @@ class FineTuning(Steps):
             self._score(split)
 
     def trainings(self) -> dict[str, list[str]]:
-        before = super().trainings()
-        if self.asked.system.encoder != PLAIN:
+        if self.asked.system.encoder == PLAIN:
+            before = super().trainings()
+        else:
             before = FlowStage(self.asked, self.launcher).trainings()
         return {**before, "finetune": self._arguments(self.path)}
 
