@@ -118,7 +118,7 @@ def test_short_pairs_train_and_long_ones_test(raw, tmp_path):
     assert "longest training target 6 tokens" in text
     assert "without the end symbol; tokens of the encoded text" in text
     written = json.loads((out / "split.json").read_text())
-    assert written["bins"]["[16, inf)"] == {"found": 2, "kept": 2}
+    assert written["bins"]["[16, inf)"] == {"found": 2, "kept": 2, "files": {"test.en": 2}}
     assert written["share_of_train_kept"] == pytest.approx(4 / 6)
 
 
@@ -219,6 +219,19 @@ def test_a_sample_is_even_and_the_same_for_a_seed(raw, tmp_path):
     assert counts == {"[8, 12)": 40, "[12, 16)": 6, "[16, inf)": 40}
     drawn = [o.line for o in origins if o.bin == "[8, 12)" and o.file == "test.en"]
     assert min(drawn) < 100 and max(drawn) > 300 and drawn == sorted(drawn)
+
+
+def test_bins_are_filled_from_test_files_first_then_valid_then_train(raw, tmp_path):
+    sides = [lines(raw / f"train.{lang}") for lang in ("en", "de")]
+    extra = [line(9, 40_000 + 100 * k) for k in range(60)]
+    write(raw, "train", *(side + extra for side in sides))
+    report = split(raw, tmp_path / "out", options(max_per_bin=4))
+    assert report.held_out["[8, 12)"] == {
+        "found": 63,
+        "kept": 4,
+        "files": {"test.en": 1, "valid.en": 1, "train.en": 2},
+    }
+    assert "4, 25 % test.en, 25 % valid.en, 50 % train.en" in report.format_text()
 
 
 def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):

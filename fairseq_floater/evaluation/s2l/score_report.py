@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fairseq_floater.evaluation.metrics import Array
+from fairseq_floater.evaluation.s2l.split_report import shares
 from fairseq_floater.evaluation.s2l.statistics import LEVEL
 from fairseq_floater.records import markdown_table
 from fairseq_floater.version import __version__
@@ -118,7 +119,8 @@ class S2LScores:
     """Scores of all systems by group of sentences.
 
     Groups are the bins of a split, the trained lengths first (where given) and :data:`ALL` last, or whole
-    test sets. ``split`` is the folder of their text, ``runs`` are the folders of translations by system.
+    test sets. ``split`` is the folder of their text, ``runs`` are the folders of translations by system. ``files``
+    counts the sentences of a group by the file of the text that they come from.
     """
 
     split: str
@@ -132,6 +134,7 @@ class S2LScores:
     sentences: dict[str, int] = field(default_factory=dict)
     mean_length: dict[str, float] = field(default_factory=dict)
     scores: dict[str, dict[str, BinScore]] = field(default_factory=dict)
+    files: dict[str, dict[str, int]] = field(default_factory=dict)
     runs: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -168,6 +171,7 @@ class S2LScores:
                 name: {
                     "sentences": self.sentences[name],
                     "mean_source_tokens": self.mean_length[name],
+                    "files": self.files.get(name, {}),
                     "systems": {s: found.to_json_dict() for s, found in scores.items()},
                 }
                 for name, scores in self.scores.items()
@@ -189,7 +193,11 @@ class S2LScores:
         lines = self._before_and_after()
         for name, rows in tables.items():
             sentences, mean = self.sentences[name], self.mean_length[name]
-            lines += [f"{name}: {sentences:,} sentences of {mean:.1f} source tokens on average", ""]
+            origin = f" ({shares(self.files[name])})" if name in self.files else ""
+            lines += [
+                f"{name}: {sentences:,} sentences{origin} of {mean:.1f} source tokens on average",
+                "",
+            ]
             for cells in (rows[0], ["-" * width for width in widths], *rows[1:]):
                 lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} |")
             lines.append("")

@@ -11,6 +11,7 @@ that differences are paired (Koehn, 2004).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,8 @@ class ScoredSet:
         report.runs |= self.folders
         report.sentences[name] = len(index)
         report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
+        if self.test.files:
+            report.files[name] = dict(Counter(self.test.files[i] for i in index))
         scores = report.scores[name] = {
             system: self._score(system, index, report) for system in self.runs
         }

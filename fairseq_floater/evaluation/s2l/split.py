@@ -128,6 +128,8 @@ class _Splitter:
         held_out = HeldOut(self.bins, options.max_per_bin, options.seed)
         report = SplitReport(made_from, lines, self.bins, tokens_of)
         for split in self.splits:
+            if not split.startswith("test"):
+                held_out.begin_kind()
             self._distribute(split, is_first, held_out, report)
         report.held_out = held_out.counts()
         report.check_bins()

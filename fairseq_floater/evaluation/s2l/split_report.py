@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,19 @@ class Pair:
     line: int
 
 
+def shares(files: Mapping[str, int]) -> str:
+    """Return which share of the pairs comes from each file, as in ``75 % test.en, 25 % train.en``."""
+    total = sum(files.values())
+    return ", ".join(f"{100 * n / total:.0f} % {name}" for name, n in files.items())
+
+
 class HeldOut:
     """The test pairs: those of the bins (``test``) and those below them (``test_short``).
 
-    With a limit, an even sample of each bin is kept (reservoir sampling), in the order in which the
-    pairs came.
+    With a limit, a bin is filled from the test files first, then from valid, then from train: long
+    pairs of documents that the model was trained on are easier than those of unseen documents. Of
+    the kind of file that overflows a bin, an even sample is kept (reservoir sampling). Pairs stay in
+    the order in which they came.
 
     Args:
         bins: of source length.
@@ -49,22 +57,33 @@ class HeldOut:
         # Bin -1 holds the short pairs of the test files.
         self.kept: dict[int, list[tuple[int, Pair]]] = {i: [] for i in range(-1, len(bins.edges))}
         self.found = dict.fromkeys(self.kept, 0)
+        self.begin_kind()
+
+    def begin_kind(self) -> None:
+        """Begin another kind of file: the pairs kept so far stay."""
+        self.settled = {index: len(kept) for index, kept in self.kept.items()}
+        self.offered = dict.fromkeys(self.kept, 0)
 
     def add(self, pair: Pair) -> None:
         """Offer a pair to its bin."""
         index, order = self.bins.index(pair.source_tokens), sum(self.found.values())
-        kept = self.kept[index]
+        kept, settled = self.kept[index], self.settled[index]
         self.found[index] += 1
+        self.offered[index] += 1
         if self.limit is None or len(kept) < self.limit:
             kept.append((order, pair))
-        elif (place := self.random.randrange(self.found[index])) < self.limit:
+        elif (place := settled + self.random.randrange(self.offered[index])) < self.limit:
             kept[place] = (order, pair)
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Return how many pairs were found and kept, by bin."""
+    def counts(self) -> dict[str, dict[str, Any]]:
+        """Return how many pairs were found and kept, and kept from each file, by bin."""
         names = [self.bins.short_name, *self.bins.names]
         return {
-            name: {"found": found, "kept": len(kept)}
+            name: {
+                "found": found,
+                "kept": len(kept),
+                "files": dict(Counter(pair.file for _, pair in kept)),
+            }
             for name, found, kept in zip(names, self.found.values(), self.kept.values())
         }
 
@@ -104,7 +123,7 @@ class SplitReport:
         tokens_of: whose tokens were counted.
         kept: pairs, and the longest source and target in tokens, of train and of valid.
         left_out: pairs by file and reason.
-        held_out: pairs found and kept, by bin.
+        held_out: pairs found, kept, and kept from each file, by bin.
         overlap: shares 0..1 of the test lines, by side, test set and kind.
         longest: source tokens, file and line of the longest source of all.
     """
@@ -115,7 +134,7 @@ class SplitReport:
     tokens_of: str
     kept: dict[str, dict[str, int]] = field(default_factory=dict)
     left_out: dict[str, Counter[str]] = field(default_factory=dict)
-    held_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    held_out: dict[str, dict[str, Any]] = field(default_factory=dict)
     overlap: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     longest: tuple[int, str, int] = (0, "", 0)
 
@@ -199,7 +218,8 @@ class SplitReport:
         for name, counts in self.held_out.items():
             part = SHORT_TEST if name == self.bins.short_name else TEST
             if counts["found"]:
-                rows.append((part, name, f"{counts['kept']:,}", f"{counts['found']:,}"))
+                origin = shares(counts["files"])
+                rows.append((part, name, f"{counts['kept']:,}, {origin}", f"{counts['found']:,}"))
         lines = [
             f"Length is counted in source tokens without the end symbol; tokens of {self.tokens_of}.",
             "",

@@ -42,6 +42,7 @@ class EvaluationSet:
         sources, references: N raw lines each.
         source_tokens: [N] lengths.
         bins: the names of the groups that the N pairs are in.
+        files: the files of a split that the N pairs come from; empty for a whole test set.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class EvaluationSet:
     references: list[str]
     source_tokens: Array
     bins: list[str]
+    files: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
@@ -66,22 +68,22 @@ class EvaluationSet:
         table = folder / f"{name}.tsv"
         rows = csv.DictReader(TextFile(table).lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         try:
-            found = [(row["bin"], int(row["source_tokens"])) for row in rows]
-            source_tokens = np.array([length for _, length in found], dtype=np.int64)
+            origins = [(row["bin"], row["file"], int(row["source_tokens"])) for row in rows]
+            source_tokens = np.array([length for *_, length in origins], dtype=np.int64)
         except (csv.Error, KeyError, TypeError, ValueError, OverflowError):
             raise S2LError(f"{table} is no table of `floater s2l split`.") from None
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
-            if len(lines) != len(found):
+            if len(lines) != len(origins):
                 raise S2LError(
-                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(found)} rows."
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(origins)} rows."
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
         sources, references = sides
-        bins = [bin for bin, _ in found]
-        return cls(folder / name, sources, references, source_tokens, bins)
+        bins, files = ([origin[column] for origin in origins] for column in (0, 1))
+        return cls(folder / name, sources, references, source_tokens, bins, files)
 
     @classmethod
     def whole(cls, data: Path, name: str, langs: Sequence[str], subwords: str) -> EvaluationSet:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import ReportError
+from fairseq_floater.evaluation.s2l.split_report import shares
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.records import read_json
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
@@ -31,11 +32,12 @@ class ScoredSystem:
 
 
 class Group(NamedTuple):
-    """A group of test sentences: its name, its size, and the mean length of a source, where known."""
+    """A group of test sentences; the mean length of a source and the shares of files, where known."""
 
     name: str
     sentences: int
     mean_length: float | None = None
+    files: str = ""
 
     @property
     def mean(self) -> str:
@@ -118,7 +120,7 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
         }
         systems.append(system)
     groups = [
-        Group(name, found["sentences"], found["mean_source_tokens"])
+        Group(name, found["sentences"], found["mean_source_tokens"], shares(found.get("files", {})))
         for name, found in report["bins"].items()
     ]
     known = {"signature", "length", "resamples", "seed", "length_limit", "version", "split"}
