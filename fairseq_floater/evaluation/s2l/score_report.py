@@ -119,8 +119,8 @@ class S2LScores:
     """Scores of all systems by group of sentences.
 
     Groups are the bins of a split, the trained lengths first (where given) and :data:`ALL` last, or whole
-    test sets. ``split`` is the folder of their text, ``runs`` are the folders of translations by system. ``files``
-    counts the sentences of a group by the file of the text that they come from.
+    test sets. ``split`` is the folder of their text, ``runs`` are the folders of translations by system,
+    ``files`` counts a group's sentences by the file of the text that they come from.
     """
 
     split: str
