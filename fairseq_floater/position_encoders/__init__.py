@@ -170,7 +170,7 @@ def has_base(args: Any, side: str | None = None) -> bool:
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:
-    """Return what tells apart distances that training does not have; None where nothing does.
+    """Return the option that sets apart distances beyond those seen in training, if any.
 
     Args:
         args: complete options of the model.
@@ -179,10 +179,12 @@ def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:
     Returns:
         The option, its value, and the largest value that training reaches.
     """
-    encoder = encoder_class(args.position_encoder, args.position_target)
-    limit = encoder.distance_limit(encoder_options(args))
+    option = encoder_class(args.position_encoder, args.position_target).limit_option
+    if option is None:
+        return None
+    value = encoder_options(args)[option.lstrip("-").replace("-", "_")]
     furthest = (WarpLaw.read(args) or WarpLaw()).furthest(longest)
-    return None if limit is None or limit[1] <= furthest else (*limit, furthest)
+    return (option, value, furthest) if value > furthest else None
 
 
 def distance_warning(args: Any, longest: int) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -53,10 +51,6 @@ class AlibiPositions(DistanceBias):
             ("fixed", LEARNED),
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"direction {options['bias_direction']}, slopes {options['alibi_slopes']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -76,9 +76,9 @@ class EncoderSpec:
 
 
 class BlockPositions(nn.Module):
-    """Hold one block's part of an encoder: here nothing but the block's own index."""
+    """Hold one block's part of an encoder: here nothing but the number of the block."""
 
-    def __init__(self, block_index: int):
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__()
         self.block_index = block_index
 
@@ -115,6 +115,10 @@ class PositionEncoder(KeptTable):
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
+    #: The option beyond whose value distances look alike, which with 0 never do.
+    limit_option: ClassVar[str | None] = None
+    #: What a block owns of the encoder and keeps when layers are pruned.
+    part: ClassVar[type[nn.Module]] = BlockPositions
     #: fairseq's scalar quantisation noise finds its weights, which it looks for by their names.
     takes_scalar_noise: ClassVar[bool] = True
     #: Variants that a comparison of all encoders runs: the words after protocol.sh's `--encoder NAME`.
@@ -130,17 +134,17 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        """Return one phrase for the log at start."""
-        return ""
+        """Name the options and their values in one phrase, for the log at start."""
+        values = [(o.name.lstrip("-"), options[o.dest]) for o in cls.options]
+        return ", ".join(
+            name if value is True else f"{name} {value}"
+            for name, value in values
+            if value is not None and value is not False
+        )
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
         """Return a warning for the log at start, None where nothing is to be said."""
-        return None
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
-        """Return the option beyond whose value distances look alike, and that value; None without one."""
         return None
 
     @classmethod
@@ -169,8 +173,7 @@ class PositionEncoder(KeptTable):
         return self.spec.every_block or block_index == 0
 
     def build_block(self, block_index: int) -> nn.Module:
-        """Build the part that block ``block_index`` owns and keeps when layers are pruned."""
-        return BlockPositions(block_index)
+        return self.part(block_index, self.spec)
 
     def adopt_donor(
         self,

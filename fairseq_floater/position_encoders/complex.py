@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -51,10 +49,6 @@ class ComplexOrderEmbedding(InputStage):
             OMEGAS,
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"omega {options['complex_omega']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

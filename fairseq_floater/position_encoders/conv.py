@@ -22,7 +22,7 @@ class ConvolutionPart(StatefulPart):
     """Hold the kernels of one block, one a channel, and while decoding the last K - 1 inputs."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
-        super().__init__(block_index)
+        super().__init__(block_index, spec)
         kernel = spec.options["conv_kernel"]
         self.convolution = nn.Conv1d(spec.dim, spec.dim, kernel, groups=spec.dim)
         if spec.base_at_input:
@@ -53,6 +53,7 @@ class ConvolutionPositions(InputStage):
     title = "convolution"
     formula = "x_i + sum over r of c_r x_(i+r), zeros outside"
     source = "Islam et al. 2020; Chu et al. 2021"
+    part = ConvolutionPart
     data_driven = True
     parameter_efficient = True
     options = (Option("--conv-kernel", 3, "tokens that a kernel sees, an odd number", int),)
@@ -65,13 +66,6 @@ class ConvolutionPositions(InputStage):
                 "`--conv-kernel` must be an odd number of at least 3, as many tokens on either side, "
                 f"but is {kernel} instead."
             )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"kernel {options['conv_kernel']}"
-
-    def build_block(self, block_index: int) -> ConvolutionPart:
-        return ConvolutionPart(block_index, self.spec)
 
     def change(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
         if at.incremental_state is not None:

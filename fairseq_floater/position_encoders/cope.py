@@ -73,6 +73,8 @@ class CopePositions(WithoutTable):
     title = "CoPE"
     formula = "logits + q_i e[sum of sigmoid(logits) from j to i]"
     source = "Golovneva et al. 2024; both directions: this project"
+    part = CopePart
+    limit_option = "--cope-positions"
     inductive = True
     data_driven = True
     parameter_efficient = True
@@ -87,17 +89,6 @@ class CopePositions(WithoutTable):
             why=": with one vector no count differs from another.",
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"{options['cope_positions']} contextual positions"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--cope-positions", options["cope_positions"]
-
-    def build_block(self, block_index: int) -> CopePart:
-        return CopePart(block_index, self.spec)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         return [(at.distances[:, None],)] * len(blocks)

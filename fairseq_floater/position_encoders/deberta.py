@@ -119,6 +119,8 @@ class DebertaPositions(AttentionPositions):
     title = "DeBERTa"
     formula = "(q_i k_j + q_i K[i - j] + k_j Q[i - j]) / sqrt(3 D)"
     source = "He et al. 2021"
+    part = DebertaPart
+    limit_option = "--deberta-distance"
     inductive = True
     data_driven = True
     parameter_efficient = False  # projections in each block
@@ -167,17 +169,6 @@ class DebertaPositions(AttentionPositions):
             )
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        buckets, absolute = options["deberta_buckets"], options["deberta_absolute"]
-        kept = f"{buckets} buckets a side" if buckets else "a vector each"
-        own = "shared" if options["deberta_share"] else "own"
-        late = f", sinusoid before the last {absolute} of the encoder" if absolute else ""
-        return (
-            f"{kept} up to distance {options['deberta_distance']}, {own} projections, p2c as in the "
-            f"{options['deberta_p2c']}{late}"
-        )
-
-    @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
         return not options["deberta_absolute"]
 
@@ -188,10 +179,6 @@ class DebertaPositions(AttentionPositions):
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return cls.is_relative(options) and not options["deberta_buckets"]
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--deberta-distance", options["deberta_distance"]
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -218,9 +205,6 @@ class DebertaPositions(AttentionPositions):
                     base_at_input=False,
                 )
             )
-
-    def build_block(self, block_index: int) -> DebertaPart:
-        return DebertaPart(block_index, self.spec)
 
     def sources(self, blocks: Sequence[DebertaPart]) -> list[nn.Parameter]:
         own = super().sources(blocks)

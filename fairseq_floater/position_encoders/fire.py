@@ -35,6 +35,7 @@ class FirePositions(WithoutTable):
     title = "FIRE"
     formula = "logits + f(ln(1 + c |i - j|) / ln(1 + c max(L, i)))_h"
     source = "Li et al. 2024; both directions: this project"
+    limit_option = "--fire-threshold"
     relative = False
     inductive = True
     data_driven = True
@@ -52,14 +53,6 @@ class FirePositions(WithoutTable):
             why="; from it on, distances count as shares of the sentence so far.",
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"shares of the sentence from position {options['fire_threshold']} on"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--fire-threshold", options["fire_threshold"]
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

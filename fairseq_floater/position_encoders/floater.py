@@ -21,7 +21,6 @@ from fairseq_floater.ode import (
     PositionDynamics,
     checked_step_size,
 )
-from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
 from fairseq_floater.ode.kept import keep
 from fairseq_floater.position_encoders.base import EncoderSpec
@@ -32,7 +31,6 @@ from fairseq_floater.position_encoders.floater_options import (
     check_relative_option,
 )
 from fairseq_floater.position_encoders.floater_training import (
-    ALL,
     TRAINING_OPTIONS,
     check_training,
     scope,
@@ -61,6 +59,29 @@ class InitialValues(StartValues):
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         self.values = nn.Parameter(values / self.lr_scale)
+        self.requires_grad_(trains_start(spec.options))
+
+
+def step_in_force(options: dict[str, Any]) -> float | str:
+    """Return the solver's step, or how it chooses one.
+
+    Raises:
+        ValueError: solver, step and gradient do not go together.
+    """
+    solver, step = options["floater_solver"], options["floater_step_size"]
+    gradient = options["floater_gradient"]
+    if solver != AUTO:
+        return checked_step_size(solver, step, gradient) or "adaptive"
+    if gradient == "adjoint":
+        raise ValueError(
+            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
+            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
+        )
+    if step is None:
+        return "by measured error"
+    for device in ("cpu", "cuda"):  # each has other engines
+        checked_step_size(*engine_for(options, device), gradient)
+    return float(step)
 
 
 class FloaterPositions(FlowPositions, PositionSignal):
@@ -75,6 +96,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
+    part = InitialValues
     targets = ("qkv", "hidden", "relative")  # the last is another class, `relative_flow.py`
     acts_on = "q, k, v"
     inductive = True
@@ -128,14 +150,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
             )
         check_training(options, target)
         check_relative_option(options, target)
-        solver, gradient = options["floater_solver"], options["floater_gradient"]
-        if solver == AUTO and gradient == "adjoint":
-            raise ValueError(
-                "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-                f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
-            )
-        for device in ("cpu", "cuda"):
-            checked_step_size(*engine_for(options, device), gradient)
+        step_in_force(options)
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
@@ -144,18 +159,8 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        solver, step = options["floater_solver"], options["floater_step_size"]
-        gradient = options["floater_gradient"]
-        if solver != AUTO:
-            step = checked_step_size(solver, step, gradient)
-        if step is None:
-            step = "by measured error" if solver == AUTO else "adaptive"
-        bent = "" if options["floater_time"] == LINEAR else f"time {Clock.read(options)}, "
-        return (
-            f"delta {options['floater_delta']}, {bent}solver {solver}, step {step}, gradient {gradient}, "
-            f"update interval {options['floater_update_interval']}"
-            + (f", trained: {scope(options)}" if scope(options) != ALL else "")
-        )
+        in_force = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
+        return super().describe({**options, **in_force}, target)
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
@@ -177,10 +182,6 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self.update_interval: int = options["floater_update_interval"]
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))
-
-    def build_block(self, block_index: int) -> nn.Module:
-        block = InitialValues(block_index, self.spec)
-        return block.requires_grad_(trains_start(self.spec.options))
 
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]

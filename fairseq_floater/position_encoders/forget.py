@@ -74,17 +74,11 @@ class ForgetPositions(WithoutTable):
     title = "Forgetting Transformer"
     formula = "logits + sum of ln sigmoid(w_h x_l + b_h) from j + 1 to i"
     source = "Lin et al. 2025; both directions: x-transformers"
+    part = ForgetPart
     inductive = True
     data_driven = True
     parameter_efficient = True
     silent_at_zero = ("gate.weight",)
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return "a gate a token and head"
-
-    def build_block(self, block_index: int) -> ForgetPart:
-        return ForgetPart(block_index, self.spec)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         # Padding in front has the first token's number, padding after a token that token's.

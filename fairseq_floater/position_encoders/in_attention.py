@@ -63,7 +63,7 @@ class AttentionPart(BlockPositions, AttentionHooks):
     """Hold one block's part, and answer its attention."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
-        super().__init__(block_index)
+        super().__init__(block_index, spec)
         self.spec = spec
 
     def lend(self, attention: Any) -> None:
@@ -75,13 +75,11 @@ class AttentionPositions(PositionEncoder):
 
     targets = (ATTENTION,)
     acts_on = "logits"
+    part = AttentionPart
     keeps_base = False
     # Where padding stands at the ends, slots serve as positions.
     relative = True
     needs_logits = True
-
-    def build_block(self, block_index: int) -> AttentionPart:
-        return AttentionPart(block_index, self.spec)
 
     def adopt_donor(
         self,
@@ -106,7 +104,7 @@ class AttentionPositions(PositionEncoder):
 
     def costs(self) -> tuple[str, ...]:
         """Read them off the hooks that encoder and part override."""
-        part = self.build_block(0)
+        part: Any = self.build_block(0)
 
         def changed(*hooks: str) -> bool:
             return any(getattr(type(part), h) is not getattr(AttentionHooks, h) for h in hooks)

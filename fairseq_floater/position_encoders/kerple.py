@@ -60,10 +60,6 @@ class KerplePositions(DistanceBias):
         ),
     )
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"kernel {options['kerple_kernel']}"
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         drawn = torch.rand(2, 1 if spec.causal else 2, spec.heads)

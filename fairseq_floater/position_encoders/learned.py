@@ -23,7 +23,7 @@ class LearnedRows(BlockPositions):
     """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
-        super().__init__(block_index)
+        super().__init__(block_index, spec)
         weight = torch.empty(num_trained(spec), len(spec.streams), spec.dim)
         std = PRODUCT_STD if spec.combine == MULTIPLY else spec.dim**-0.5
         self.weight = nn.Parameter(nn.init.normal_(weight, mean=spec.neutral, std=std))
@@ -71,6 +71,7 @@ class LearnedPositions(PositionSignal):
     title = "learned embedding"
     formula = "a free vector for each i"
     source = "Gehring et al. 2017; paper, section 4.1; hierarchy: Su 2020"
+    part = LearnedRows
     keeps_base = False
     inductive = False
     data_driven = True
@@ -103,16 +104,6 @@ class LearnedPositions(PositionSignal):
                 "`--learned-hierarchy-alpha` must be between 0 and 1 and not 0.5, where positions "
                 f"a n + b and b n + a are one, but is {alpha} instead."
             )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        count = options["learned_hierarchy"]
-        if not count:
-            return ""
-        return f"{count**2} rows from {count}, alpha {options['learned_hierarchy_alpha']:g}"
-
-    def build_block(self, block_index: int) -> nn.Module:
-        return LearnedRows(block_index, self.spec)
 
     @property
     def max_positions(self) -> int:

@@ -33,6 +33,8 @@ class NezhaPositions(AttentionPositions):
     title = "NEZHA"
     formula = "k_j + R[clip(j - i)]; v_j + R[clip(j - i)]; R a sinusoid"
     source = "Wei et al. 2019"
+    part = DistanceVectors
+    limit_option = "--nezha-clip"
     acts_on = "logits, values"
     inductive = True
     data_driven = False
@@ -50,22 +52,10 @@ class NezhaPositions(AttentionPositions):
         ),
     )
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        clip = options["nezha_clip"]
-        return f"sinusoid of the distance, up to {clip}" if clip else "sinusoid of any distance"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
-        return ("--nezha-clip", options["nezha_clip"]) if options["nezha_clip"] else None
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         check_pairs(self.name, spec)
         self.gate = Gate(spec)
-
-    def build_block(self, block_index: int) -> DistanceVectors:
-        return DistanceVectors(block_index, self.spec)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         from_query = -self.signed_distances(num_rows, rows_per_token)  # j - i

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
-from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.floater import HIDDEN_INITIAL_VALUE_STD, FloaterPositions
-from fairseq_floater.position_encoders.floater_training import trains_dynamics, trains_start
+from fairseq_floater.position_encoders.floater import (
+    HIDDEN_INITIAL_VALUE_STD,
+    FloaterPositions,
+    step_in_force,
+)
+from fairseq_floater.position_encoders.floater_training import scope, trains_dynamics, trains_start
 from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
@@ -24,6 +27,8 @@ from fairseq_floater.position_encoders.transforms import At, gather_rows
 
 # tau = ln(1 + |d|).
 LOG_DISTANCE = Clock(delta=1.0, bend=1.0)
+# Options of a flow over tokens.
+_OF_TOKENS = ("floater_delta", "floater_time", "floater_update_interval")
 
 
 class FlowStart(StartValues):
@@ -94,12 +99,8 @@ class DistanceFlow(AttentionPositions):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        what = {
-            "keys": "vectors on keys",
-            "values": "vectors on keys and values",
-            "bias": "a bias for each head",
-        }[relative_form(options)]
-        return f"{what}, time ln(1 + distance)"
+        form = {"floater_relative": relative_form(options)}
+        return f"time ln(1 + distance), {super().describe({**options, **form}, target)}"
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
@@ -151,7 +152,7 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
     def check_options(cls, options: dict[str, Any], target: str) -> None:
         FloaterPositions.check_options(options, target)
         usual = {option.dest: option for option in cls.options}
-        for dest in ("floater_delta", "floater_time", "floater_update_interval"):
+        for dest in _OF_TOKENS:
             option = usual[dest]
             if options[dest] != option.default:
                 raise ValueError(
@@ -161,8 +162,9 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        solver = FloaterPositions.describe({**options, "floater_time": LINEAR}, target)
-        return f"{super().describe(options, target)}, {solver.partition(', ')[2]}"
+        in_force = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
+        unused = dict.fromkeys(_OF_TOKENS)
+        return super().describe({**options, **in_force, **unused}, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -41,11 +41,6 @@ class RelativeRotationPositions(DistanceFlow):
     def check_options(cls, options: dict[str, Any], target: str) -> None:
         RotationFlowPositions.check_options(options, target)
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        largest = largest_frequency(options, target)
-        return f"{super().describe(options, target)}, frequencies up to {largest} at the start"
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         width = row_width(spec)

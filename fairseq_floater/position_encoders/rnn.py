@@ -14,9 +14,13 @@ from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoi
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
 INPUTS = ("scalar", "vector")
-# p_0 where it is the only source of positions; in the qkv form it is zero.
-HIDDEN_INITIAL_STATE_STD = 0.1
 QKV_WEIGHT_STD = 0.01
+
+
+class InitialState(StartingPoints):
+    """Hold p_0 of one block."""
+
+    std = 0.1
 
 
 class RecurrentPositions(PositionSignal):
@@ -45,6 +49,7 @@ class RecurrentPositions(PositionSignal):
     title = "RNN"
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
+    part = InitialState
     targets = ("qkv", "hidden")
     acts_on = "q, k, v"
     inductive = True
@@ -54,10 +59,6 @@ class RecurrentPositions(PositionSignal):
         Option("--rnn-layers", "1", "layers of the recurrence", str, ("1", "2")),
         Option("--rnn-input", "scalar", "z_i: the number i, or its sinusoid", str, INPUTS),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"layers {options['rnn_layers']}, input {options['rnn_input']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -81,10 +82,6 @@ class RecurrentPositions(PositionSignal):
                 linear.weight.normal_(0.0, QKV_WEIGHT_STD)
                 linear.weight[:, : self.input_size] = 0.0
                 linear.bias.zero_()
-
-    def build_block(self, block_index: int) -> nn.Module:
-        std = 0.0 if self.spec.target == "qkv" else HIDDEN_INITIAL_STATE_STD
-        return StartingPoints(block_index, self.spec, std)
 
     def compute(self, num_positions: int, blocks: Sequence[StartingPoints]) -> Tensor:
         p = torch.stack([block.values for block in blocks], dim=1)

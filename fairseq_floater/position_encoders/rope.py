@@ -60,6 +60,7 @@ class RopePositions(AttentionPositions):
     title = "RoPE"
     formula = "q_i, k_j turned by i w, j w"
     source = "Su et al. 2021"
+    part = RopePart
     acts_on = "queries, keys"
     inductive = True
     data_driven = False
@@ -85,12 +86,6 @@ class RopePositions(AttentionPositions):
             )
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        turned = "q, k, v" if turns_values(options) else "q, k"
-        learned = ", learned" if options["rope_learned"] else ""
-        return f"{turned} turned, base {options['rope_base']:g}, partial {options['rope_partial']:g}{learned}"
-
-    @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
         return not turns_values(options)
 
@@ -111,9 +106,6 @@ class RopePositions(AttentionPositions):
 
     def _initial_frequencies(self) -> Tensor:
         return pair_frequencies(self.pairs, self.spec.options["rope_base"], self.anchor.device)
-
-    def build_block(self, block_index: int) -> RopePart:
-        return RopePart(block_index, self.spec)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         return self._angles(0, num_rows, rows_per_token)

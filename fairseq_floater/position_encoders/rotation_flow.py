@@ -56,6 +56,12 @@ def rotation(skew: Tensor) -> Tensor:
     return power
 
 
+class StartingRows(StartingPoints):
+    """Hold p(0) of one block, as long as the rows of a sinusoid, sqrt(C / 2)."""
+
+    std = 0.5**0.5
+
+
 class RotationFlowPositions(PositionSignal):
     """Solve FLOATER's equation 8 for a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
 
@@ -72,6 +78,7 @@ class RotationFlowPositions(PositionSignal):
     title = "rotation flow"
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
+    part = StartingRows
     inductive = True
     data_driven = True
     parameter_efficient = True
@@ -101,23 +108,12 @@ class RotationFlowPositions(PositionSignal):
             )
         check_relative_option(options, target)
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return (
-            f"frequencies up to {largest_frequency(options, target)} radians a token at the start"
-        )
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         # For entries of deviation s the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
         largest = largest_frequency(spec.options, spec.target) / DELTA
         std = largest / (2 * (2 * spec.dim) ** 0.5)
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
-
-    def build_block(self, block_index: int) -> nn.Module:
-        # In the hidden form rows are as long as a sinusoid's, sqrt(C / 2).
-        std = 0.0 if self.spec.target == "qkv" else 0.5**0.5
-        return StartingPoints(block_index, self.spec, std)
 
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]

@@ -42,10 +42,6 @@ class SandwichPositions(DistanceBias):
     silent_at_zero = ("gate.weight",)
     options = (BIAS_DIRECTION,)
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"direction {options['bias_direction']}"
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         self.gate = Gate(spec)

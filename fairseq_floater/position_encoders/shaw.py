@@ -88,6 +88,8 @@ class ShawPositions(AttentionPositions):
     title = "Shaw"
     formula = "k_j + A^K[clip(j - i)]; v_j + A^V[clip(j - i)]"
     source = "Shaw et al. 2018"
+    part = ShawPart
+    limit_option = "--shaw-clip"
     acts_on = "logits, values"
     inductive = True
     data_driven = True
@@ -114,25 +116,12 @@ class ShawPositions(AttentionPositions):
     )
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        where = "keys and values" if options["shaw_values"] == "on" else "keys"
-        whose = "of each head" if options["shaw_per_head"] else "shared by heads"
-        return f"{where}, {whose}, up to distance {options['shaw_clip']}"
-
-    @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return True
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--shaw-clip", options["shaw_clip"]
 
     @property
     def table_length(self) -> int:
         return num_rows(self.spec)
-
-    def build_block(self, block_index: int) -> ShawPart:
-        return ShawPart(block_index, self.spec)
 
     def compute(self, num_positions: int, blocks: Sequence[ShawPart]) -> Tensor:
         return torch.stack([block.stacked() for block in blocks], dim=1).float()

@@ -40,10 +40,16 @@ def decoder_streams(target: str, has_cross_attention: bool = True) -> tuple[str,
 
 
 class StartingPoints(BlockPositions):
-    """Hold one free vector for each stream of a block, drawn around the neutral row: ``values`` [S, C]."""
+    """Hold one free vector for each stream of a block: ``values`` [S, C].
 
-    def __init__(self, block_index: int, spec: EncoderSpec, std: float):
-        super().__init__(block_index)
+    They are drawn around the neutral row with deviation ``std``; with target ``qkv`` they are that row.
+    """
+
+    std: ClassVar[float]
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        std = 0.0 if spec.target == QKV else self.std
         self.values = nn.Parameter(spec.neutral + torch.randn(len(spec.streams), spec.dim) * std)
 
 

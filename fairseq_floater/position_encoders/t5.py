@@ -46,6 +46,7 @@ class T5Positions(DistanceBias):
     title = "T5 bias"
     formula = "logits + beta_h[bucket(i - j)]"
     source = "Raffel et al. 2020"
+    limit_option = "--t5-max-distance"
     data_driven = True
     parameter_efficient = True
     silent_at_zero: ClassVar[tuple[str, ...]] = ("weight",)
@@ -67,14 +68,6 @@ class T5Positions(DistanceBias):
                 f"`--t5-max-distance` must be more than {buckets // 2}, half of --t5-buckets, but is "
                 f"{furthest} instead."
             )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"{options['t5_buckets']} buckets up to distance {options['t5_max_distance']}"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--t5-max-distance", options["t5_max_distance"]
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

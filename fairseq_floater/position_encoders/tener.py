@@ -80,6 +80,7 @@ class TenerPositions(AttentionPositions):
     title = "TENER"
     formula = "(q_i + u) k_j + (q_i + v) R_(i - j), not divided"
     source = "Yan et al. 2019"
+    part = TenerPart
     inductive = True
     data_driven = True
     parameter_efficient = True
@@ -101,19 +102,10 @@ class TenerPositions(AttentionPositions):
         ),
     )
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        times = {"none": "not divided", "sqrt": "over sqrt(D)", "2sqrt": "over 2 sqrt(D)"}
-        key_term = ", with key term" if options["tener_key_term"] else ""
-        return f"logits {times[options['tener_scale']]}{key_term}"
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         check_pairs(self.name, spec)
         self.gate = Gate(spec)
-
-    def build_block(self, block_index: int) -> TenerPart:
-        return TenerPart(block_index, self.spec)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)

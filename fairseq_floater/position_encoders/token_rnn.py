@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -34,16 +32,13 @@ class TokenRecurrence(InputStage):
     title = "RNN over tokens"
     formula = "x_i = GRU(x_i, h_{i-1})"
     source = "Neishi and Yoshinaga 2019"
+    part = StatefulPart
     data_driven = True
     takes_scalar_noise = False
     parameter_efficient = True
     options = (
         Option("--token-rnn-residual", False, "add the state to a token, which stays", bool),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return "GRU, " + ("added" if options["token_rnn_residual"] else "in the tokens' place")
 
     def costs(self) -> tuple[str, ...]:
         return ("recurrence",)
@@ -61,9 +56,6 @@ class TokenRecurrence(InputStage):
             for name, parameter in self.recurrence.named_parameters():
                 if name != "weight_hh_l0":
                     parameter[2 * self.spec.dim :] = 0.0  # torch's order: reset, update, new
-
-    def build_block(self, block_index: int) -> StatefulPart:
-        return StatefulPart(block_index)
 
     def change(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
         if at.incremental_state is not None:

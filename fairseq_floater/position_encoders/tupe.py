@@ -46,6 +46,7 @@ class TupePositions(T5Positions):
     title = "TUPE"
     formula = "(q_i k_j + (p_i U_Q) (p_j U_K)) / sqrt(2 D) + beta_h[bucket(i - j)]"
     source = "Ke et al. 2021"
+    part = TupePart
     relative = False
     silent_at_zero = ("weight", "query_projection.weight", "query_projection.bias")
     options = (
@@ -58,10 +59,6 @@ class TupePositions(T5Positions):
         ),
         *T5Positions.options,
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"p {options['tupe_positions']}, {super().describe(options, target)}"
 
     @classmethod
     def takes_stretch(cls, options: dict[str, Any]) -> bool:
@@ -79,9 +76,6 @@ class TupePositions(T5Positions):
     @property
     def max_positions(self) -> int:
         return super().max_positions if self.positions is None else len(self.positions)
-
-    def build_block(self, block_index: int) -> TupePart:
-        return TupePart(block_index, self.spec)
 
     def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
         spec, norm = self.spec, self.norm

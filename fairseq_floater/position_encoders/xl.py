@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,16 +71,13 @@ class XlPositions(AttentionPositions):
     title = "Transformer-XL"
     formula = "(q_i + u) k_j + (q_i + v) W_R R_(i - j)"
     source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
+    part = XlPart
     inductive = True
     data_driven = True
     parameter_efficient = False
     continuous = True
     silent_at_zero = ("u", "projection.weight")
     options = (Option("--xl-learned", False, "learn the frequencies w of R, a flow then", bool),)
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return "learned frequencies" if options["xl_learned"] else ""
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -93,9 +89,6 @@ class XlPositions(AttentionPositions):
         self.frequencies: nn.Parameter | None = None
         if spec.options["xl_learned"]:
             self.frequencies = nn.Parameter(pair_frequencies(spec.dim // 2).float())
-
-    def build_block(self, block_index: int) -> XlPart:
-        return XlPart(block_index, self.spec)
 
     def compute_between(
         self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]

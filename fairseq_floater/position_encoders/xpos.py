@@ -41,6 +41,7 @@ class XposPositions(RopePositions):
     title = "xPos"
     formula = "q_i, k_j turned by i w, j w; decoder: product times z^((i - j) / 512)"
     source = "Sun et al. 2023; encoder: RoPE"
+    part = XposPart
     range_advice = (
         "Raise --xpos-scale-base, or use float32 or bfloat16 for sentences as long as this."
     )
@@ -57,13 +58,6 @@ class XposPositions(RopePositions):
                 "`--xpos-scale-base` must be positive, but is "
                 f"{options['xpos_scale_base']} instead; 512 is the paper's."
             )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"{super().describe(options, target)}, scale base {options['xpos_scale_base']:g}"
-
-    def build_block(self, block_index: int) -> XposPart:
-        return XposPart(block_index, self.spec)
 
     def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
         turns = super()._angles(first, end, rows_per_token)

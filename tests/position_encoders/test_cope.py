@@ -18,7 +18,6 @@ from one_attention import (
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.attention import additive_mask
 
@@ -128,12 +127,6 @@ def test_half_precision_counts_in_float32(side):
     counted = part._counted(open_, open_, None, distances[None, None])
     seen = distances >= (0 if side == "decoder" else -400)
     assert torch.equal(counted[0, 0][seen], distances[seen].abs() + 1.0)  # bfloat16 ends at 256
-
-
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["cope"]
-    assert cls.describe({"cope_positions": 16}, "attention") == "16 contextual positions"
-    assert cls.distance_limit({"cope_positions": 16}) == ("--cope-positions", 16)
 
 
 @pytest.mark.parametrize("count", [1, 0, -4])

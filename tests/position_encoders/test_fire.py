@@ -31,7 +31,6 @@ from one_attention import (
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import At
 
 every_side = pytest.mark.parametrize("side", SIDES)
@@ -168,13 +167,6 @@ def test_parameters_and_their_start():
         assert float(stack.positions.c.detach()) == pytest.approx(0.1)
         assert float(stack.positions.threshold.detach()) == 1
     assert len(position_parameters(model)) == 12
-
-
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["fire"]
-    options = {"fire_threshold": 30}
-    assert cls.describe(options, "attention") == "shares of the sentence from position 30 on"
-    assert cls.distance_limit(options) == ("--fire-threshold", 30)
 
 
 @pytest.mark.parametrize("threshold", [0, -16])

@@ -29,7 +29,6 @@ from one_attention import (
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.attention import additive_mask
 
@@ -172,9 +171,7 @@ def test_shut_gates_stay_within_float16(side):
     assert difference(output.float(), expected.float()) <= 0.02
 
 
-def test_what_is_said_of_it():
-    cls = POSITION_ENCODERS["forget"]
-    assert cls.describe({}, "attention") == "a gate a token and head"
+def test_it_moves_no_positions_and_needs_logits():
     with pytest.raises(ValueError, match="--position-encoder is forget instead"):
         build("forget", target="attention", position_stretch="1:2")
     with pytest.raises(ValueError, match="`--attention-kind` must be softmax"):

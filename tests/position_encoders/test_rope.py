@@ -30,7 +30,6 @@ from one_attention import (
 from oracles import transformers_module
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.rope import turn_pairs
 
 every_side = pytest.mark.parametrize("side", SIDES)
@@ -209,14 +208,6 @@ def test_learned_frequencies_are_one_a_pair_and_stack(partial, count):
     added = added_parameters("floater_transformer", "rope", "all", **options)
     assert added == {f"{side}.positions.frequencies": count for side in SIDES}
     assert not added_parameters("floater_transformer", "rope", "all", rope_partial=partial)
-
-
-def test_what_is_said_of_the_options():
-    options = {"rope_base": 500.0, "rope_partial": 0.5, "rope_values": True, "rope_learned": True}
-    describe = POSITION_ENCODERS["rope"].describe
-    assert describe(options, "attention") == "q, k, v turned, base 500, partial 0.5, learned"
-    options |= {"rope_values": False, "rope_learned": False}
-    assert describe(options, "attention") == "q, k turned, base 500, partial 0.5"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from one_attention import (
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS
 
 DIRECTIONS = ("offset", "mirror", "heads")
@@ -136,10 +135,7 @@ def test_nothing_is_learned_but_a_gate_where_the_base_stays():
     assert [p.tolist() for p in position_parameters(model)] == [[0.0], [0.0]]
 
 
-def test_what_is_said_of_the_options():
-    assert POSITION_ENCODERS["sandwich"].describe({"bias_direction": "heads"}, "attention") == (
-        "direction heads"
-    )
+def test_another_direction_is_refused():
     words = "`--bias-direction` must be one of offset, mirror, heads, but is 'both' instead"
     with pytest.raises(ValueError, match=words):
         build("sandwich", target="attention", bias_direction="both")

@@ -21,7 +21,6 @@ from one_attention import (
 from oracles import transformers_module
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.t5 import log_buckets
 
 every_side = pytest.mark.parametrize("side", SIDES)
@@ -166,13 +165,6 @@ def test_past_the_furthest_distance_the_bias_is_constant():
     at_nine, further = (bias(model.encoder, tokens(60))[0, :, 59, 59 - d] for d in (9, 50))
     assert torch.equal(at_nine, further)
     assert not torch.equal(at_nine, bias(model.encoder, tokens(60))[0, :, 59, 59 - 4])
-
-
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["t5"]
-    options = {"t5_buckets": 8, "t5_max_distance": 30}
-    assert cls.describe(options, "attention") == "8 buckets up to distance 30"
-    assert cls.distance_limit(options) == ("--t5-max-distance", 30)
 
 
 @pytest.mark.parametrize("buckets", [-4, 0, 2, 6, 30])

@@ -27,7 +27,6 @@ from one_attention import (
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.row_range import PositionRangeError
 
 HEAD = 16
@@ -138,12 +137,7 @@ def test_learned_frequencies_are_ropes(partial, count):
     assert not added_parameters("floater_transformer", "xpos", "all")
 
 
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["xpos"]
-    options = {"rope_base": 500.0, "rope_partial": 0.5, "rope_learned": False}
-    said = cls.describe({**options, "xpos_scale_base": 64.0}, "attention")
-    assert said == "q, k turned, base 500, partial 0.5, scale base 64"
-    assert "--rope-values" not in {option.name for option in cls.options}
+def test_values_are_never_turned():
     model = build("xpos", target="attention", rope_values=True)  # of another encoder
     assert model.encoder.positions.relative
 
