@@ -92,7 +92,7 @@ def test_the_example_of_a_new_encoder_runs():
         side="source",
         max_positions=16,
         padding_idx=1,
-        base_at_input=True,
+        base=True,
         options={"line_step": 0.1},
     )
     line = scope["LinePositions"](spec)
@@ -146,7 +146,7 @@ def test_the_example_inside_attention_runs(side):
         side=side,
         max_positions=16,
         padding_idx=1,
-        base_at_input=False,
+        base=False,
         options={"bias_direction": "mirror"},
     )
     bell = scope["BellPositions"](spec)

@@ -21,7 +21,7 @@ from fairseq_floater.position_encoders import (
 )
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
-from fairseq_floater.position_encoders.sides import has_positions
+from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.signal import (
     QKV,
     SOURCE_STREAMS,
@@ -178,7 +178,7 @@ def _attached(
             side=side,
             max_positions=ROBERTA_MAX_POSITIONS if alone else MAX_POSITIONS,
             padding_idx=1,
-            base_at_input=has_base(args, "source" if stack == "encoder" else "target"),
+            base=has_base(args, "source" if stack == "encoder" else "target"),
             combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,

@@ -5,7 +5,7 @@ Letters: N positions, L blocks that receive positions, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ class EncoderSpec:
         side: ``source`` or ``target``: whose tokens are counted.
         max_positions: rows of a table of fixed length (``--max-source/target-positions``).
         padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
-        base_at_input: whether fairseq's own ``embed_positions`` is there underneath.
+        base: whether fairseq's own ``embed_positions`` stands underneath.
         options: the encoder's own options by ``dest``.
         streams: what a signal is added to, see ``signal.py``.
         combine: ``--position-combine``: how a signal enters a block's input.
@@ -44,7 +44,7 @@ class EncoderSpec:
     side: str
     max_positions: int
     padding_idx: int
-    base_at_input: bool
+    base: bool
     options: dict[str, Any] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
     combine: str = ADD
@@ -92,10 +92,9 @@ class PositionEncoder(KeptTable):
     source: ClassVar[str]
     #: Values of ``--position-target`` that the encoder allows; the first is the default.
     targets: ClassVar[tuple[str, ...]]
-    #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
-    keeps_base: ClassVar[bool] = True
-    #: It is that base itself, so that both together would count twice.
-    is_base: ClassVar[bool] = False
+    #: What becomes of fairseq's own ``embed_positions`` underneath, unless an option says so: it is kept,
+    #: or replaced, or the encoder is that base itself.
+    base: ClassVar[str] = "kept"
     #: Rows may enter a block's input by ``--position-combine``.
     combines: ClassVar[bool] = False
     #: Table 1 of the paper.
@@ -129,8 +128,9 @@ class PositionEncoder(KeptTable):
         self.spec = spec
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        """Raise ValueError where options do not go together; ``options`` by ``dest``."""
+    def faults(cls, options: dict[str, Any], target: str) -> Iterable[str]:
+        """Say which ``options``, by ``dest``, do not go together; `rules.py` refuses them."""
+        return ()
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:

@@ -62,7 +62,7 @@ class ComplexOrderEmbedding(InputStage):
         if spec.options["complex_omega"] != "fixed":
             rows = self._initial_omega().repeat(spec.vocabulary if self.by_word else 1, 1)
             # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
-            self.omega = nn.Parameter(torch.zeros_like(rows) if spec.base_at_input else rows)
+            self.omega = nn.Parameter(torch.zeros_like(rows) if spec.base else rows)
 
     def _initial_omega(self) -> Tensor:
         """Return the sinusoid's frequencies: float32 [1, C / 2]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -160,10 +160,10 @@ class DebertaPositions(AttentionPositions):
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         furthest, buckets = options["deberta_distance"], options["deberta_buckets"]
         if buckets and (buckets < 4 or buckets % 2 or buckets > furthest):
-            raise ValueError(
+            yield (
                 "`--deberta-buckets` must be an even number from 4 to --deberta-distance, "
                 f"{furthest}, but is {buckets} instead; with 0 each distance has its own vector."
             )
@@ -202,7 +202,7 @@ class DebertaPositions(AttentionPositions):
                     target=HIDDEN,
                     streams=HIDDEN_STREAMS,
                     every_block=False,  # with no block's own term
-                    base_at_input=False,
+                    base=False,
                 )
             )
 

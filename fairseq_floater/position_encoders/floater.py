@@ -7,7 +7,7 @@ equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,31 +15,23 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import (
     ADVICE,
-    TORCHDIFFEQ_SOLVERS,
     BackwardDynamics,
     Clock,
     PositionDynamics,
-    checked_step_size,
 )
-from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.ode.kept import keep
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
+    FLOATER_OPTIONS,
     RELATIVE_FORMS,
-    RELATIVE_OPTION,
-    SOLVER_OPTIONS,
-    check_relative_option,
-)
-from fairseq_floater.position_encoders.floater_training import (
-    TRAINING_OPTIONS,
-    check_training,
-    scope,
+    floater_faults,
+    in_force,
     training_warning,
     trains_dynamics,
     trains_start,
 )
 from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
-from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal
 
 # Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
@@ -60,28 +52,6 @@ class InitialValues(StartValues):
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))
-
-
-def step_in_force(options: dict[str, Any]) -> float | str:
-    """Return the solver's step, or how it chooses one.
-
-    Raises:
-        ValueError: solver, step and gradient do not go together.
-    """
-    solver, step = options["floater_solver"], options["floater_step_size"]
-    gradient = options["floater_gradient"]
-    if solver != AUTO:
-        return checked_step_size(solver, step, gradient) or "adaptive"
-    if gradient == "adjoint":
-        raise ValueError(
-            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
-        )
-    if step is None:
-        return "by measured error"
-    for device in ("cpu", "cuda"):  # each has other engines
-        checked_step_size(*engine_for(options, device), gradient)
-    return float(step)
 
 
 class FloaterPositions(FlowPositions, PositionSignal):
@@ -105,52 +75,15 @@ class FloaterPositions(FlowPositions, PositionSignal):
     parameter_efficient = True
     continuous = True
     range_advice = ADVICE
-    options = (
-        *SOLVER_OPTIONS,
-        Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
-        Option(
-            "--floater-init-scale",
-            None,
-            "std of the initial h and p(0); default 0.01 for qkv (p(0) = 0), Linear's own "
-            "initialisation for hidden (p(0) std 0.1); 0 starts exactly as the model without it",
-            float,
-        ),
-        Option(
-            "--floater-lr-scale",
-            1.0,
-            "learning-rate multiple of h and p(0); with adam, adamax, adagrad or adafactor",
-            float,
-        ),
-        Option(
-            "--floater-update-interval",
-            1,
-            "solve with gradient when num_updates %% K == 0, reuse the table in between",
-            int,
-            at_least=1,
-        ),
-        RELATIVE_OPTION,
-        *TRAINING_OPTIONS,
-    )
+    options = FLOATER_OPTIONS
     forms = (
         *("--target hidden", "--target hidden -- --floater-time log", "--target qkv"),
         *RELATIVE_FORMS,
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        for dest in ("floater_delta", "floater_time_scale", "floater_lr_scale"):
-            if not 0 < options[dest] < float("inf"):
-                flag = "--" + dest.replace("_", "-")
-                raise ValueError(f"`{flag}` must be positive, but is {options[dest]} instead.")
-        Clock.read(options)
-        scale = options["floater_init_scale"]
-        if scale is not None and not 0 <= scale < float("inf"):
-            raise ValueError(
-                f"`--floater-init-scale` must not be negative, but is {scale} instead."
-            )
-        check_training(options, target)
-        check_relative_option(options, target)
-        step_in_force(options)
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        return floater_faults(options, target)
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
@@ -159,8 +92,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        in_force = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
-        return super().describe({**options, **in_force}, target)
+        return super().describe(in_force(options), target)
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:

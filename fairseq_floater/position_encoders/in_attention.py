@@ -44,7 +44,7 @@ class Gate(nn.Module):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1)) if spec.base_at_input else None
+        self.weight = nn.Parameter(torch.zeros(1)) if spec.base else None
 
     def forward(self, x: Tensor) -> Tensor:
         return x if self.weight is None else x * self.weight.to(x.dtype)
@@ -76,7 +76,7 @@ class AttentionPositions(PositionEncoder):
     targets = (ATTENTION,)
     acts_on = "logits"
     part = AttentionPart
-    keeps_base = False
+    base = "replaced"
     # Where padding stands at the ends, slots serve as positions.
     relative = True
     needs_logits = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -72,7 +72,7 @@ class LearnedPositions(PositionSignal):
     formula = "a free vector for each i"
     source = "Gehring et al. 2017; paper, section 4.1; hierarchy: Su 2020"
     part = LearnedRows
-    keeps_base = False
+    base = "replaced"
     inductive = False
     data_driven = True
     parameter_efficient = False
@@ -82,27 +82,26 @@ class LearnedPositions(PositionSignal):
             0,
             "rows n to train, of which n^2 are made; 0: --max-source/target-positions rows",
             int,
+            at_least=2,
+            or_zero=True,
+            why="; with 0 every position has a row of its own.",
         ),
         Option(
             "--learned-hierarchy-alpha",
             0.4,
             "share of i div n in row i, against that of i mod n",
             float,
+            above=0,
+            below=1,
         ),
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        count, alpha = options["learned_hierarchy"], options["learned_hierarchy_alpha"]
-        if count < 0 or count == 1:
-            raise ValueError(
-                f"`--learned-hierarchy` must be at least 2, but is {count} instead; with 0 every "
-                "position has a row of its own."
-            )
-        if not 0 < alpha < 1 or alpha == 0.5:
-            raise ValueError(
-                "`--learned-hierarchy-alpha` must be between 0 and 1 and not 0.5, where positions "
-                f"a n + b and b n + a are one, but is {alpha} instead."
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        if options["learned_hierarchy_alpha"] == 0.5:
+            yield (
+                "`--learned-hierarchy-alpha` must be another number than 0.5, where positions a n + b and "
+                "b n + a are one, but is 0.5 instead."
             )
 
     @property

@@ -13,7 +13,7 @@ class NoPositions(PositionSignal):
     formula = "-"
     source = "control"
     acts_on = None
-    keeps_base = False
+    base = "replaced"
     combines = False
     tabulated = False
     inductive = True

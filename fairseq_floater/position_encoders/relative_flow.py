@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
 from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.floater import (
-    HIDDEN_INITIAL_VALUE_STD,
-    FloaterPositions,
-    step_in_force,
+from fairseq_floater.position_encoders.floater import HIDDEN_INITIAL_VALUE_STD, FloaterPositions
+from fairseq_floater.position_encoders.floater_options import (
+    FLOATER_OPTIONS,
+    floater_faults,
+    in_force,
+    trains_dynamics,
+    trains_start,
 )
-from fairseq_floater.position_encoders.floater_training import scope, trains_dynamics, trains_start
 from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
@@ -146,25 +148,23 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
     source = "this project, after ICML 2020, equation 8"
     range_advice = ADVICE
     silent_at_zero = ("start.values", "dynamics.weight2", "dynamics.bias2")
-    options = FloaterPositions.options
+    options = FLOATER_OPTIONS
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        FloaterPositions.check_options(options, target)
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        yield from floater_faults(options, target)
         usual = {option.dest: option for option in cls.options}
         for dest in _OF_TOKENS:
             option = usual[dest]
             if options[dest] != option.default:
-                raise ValueError(
+                yield (
                     f"`{option.name}` must be {option.default} with --position-target relative, but is "
                     f"{options[dest]} instead: time is ln(1 + |d|), and solved at every update."
                 )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        in_force = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
-        unused = dict.fromkeys(_OF_TOKENS)
-        return super().describe({**options, **in_force, **unused}, target)
+        return super().describe({**in_force(options), **dict.fromkeys(_OF_TOKENS)}, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

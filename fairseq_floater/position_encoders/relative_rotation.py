@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -36,10 +34,6 @@ class RelativeRotationPositions(DistanceFlow):
     source = "this project"
     silent_at_zero = ("start.values",)
     options = RotationFlowPositions.options
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        RotationFlowPositions.check_options(options, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

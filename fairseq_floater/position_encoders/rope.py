@@ -68,22 +68,18 @@ class RopePositions(AttentionPositions):
     continuous = True
     needs_logits = False
     options: ClassVar[tuple[Option, ...]] = (
-        Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float),
-        Option("--rope-partial", 1.0, "share of each head's channels that is turned", float),
+        Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float, above=1),
+        Option(
+            "--rope-partial",
+            1.0,
+            "share of each head's channels that is turned",
+            float,
+            above=0,
+            at_most=1,
+        ),
         VALUES,
         Option("--rope-learned", False, "learn the frequencies w", bool),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        if not 1 < options["rope_base"] < float("inf"):
-            raise ValueError(
-                f"`--rope-base` must be more than 1, but is {options['rope_base']} instead."
-            )
-        if not 0 < options["rope_partial"] <= 1:
-            raise ValueError(
-                f"`--rope-partial` must be in (0, 1], but is {options['rope_partial']} instead."
-            )
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:

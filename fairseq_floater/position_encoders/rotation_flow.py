@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
     RELATIVE_FORMS,
     RELATIVE_OPTION,
-    check_relative_option,
+    relative_faults,
 )
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
@@ -94,19 +94,15 @@ class RotationFlowPositions(PositionSignal):
             f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative "
             f"{RELATIVE_FREQUENCY:g} radians a unit of ln(1 + distance)",
             float,
+            above=0,
         ),
         RELATIVE_OPTION,
     )
     forms = ("", *RELATIVE_FORMS)
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        frequency = options["rotation_frequency"]
-        if frequency is not None and not 0 < frequency < float("inf"):
-            raise ValueError(
-                f"`--rotation-frequency` must be positive, but is {frequency} instead."
-            )
-        check_relative_option(options, target)
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        return relative_faults(options, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -97,7 +97,7 @@ class SinusoidalPositions(PositionSignal):
     inductive = True
     data_driven = False
     parameter_efficient = True
-    is_base = True
+    base = "itself"
     forms = ("--blocks input", "")  # fairseq's Transformer, and the control of the other signals
     continuous = True
 
@@ -111,7 +111,7 @@ class SinusoidalPositions(PositionSignal):
     def _base_does(self) -> bool:
         """Return whether fairseq's own base adds the first block's sinusoid."""
         spec = self.spec
-        return spec.target == "hidden" and spec.combine == ADD and spec.base_at_input
+        return spec.target == "hidden" and spec.combine == ADD and spec.base
 
     def compute(self, num_positions: int, blocks: Sequence[BlockPositions]) -> Tensor:
         spec = self.spec

@@ -78,7 +78,7 @@ class InputStage(PositionEncoder):
     """
 
     targets = (STAGE,)
-    keeps_base = False
+    base = "replaced"
     tabulated = False
     inductive = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -56,15 +57,15 @@ class T5Positions(DistanceBias):
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         buckets, furthest = options["t5_buckets"], options["t5_max_distance"]
         if buckets < 4 or buckets % 4:
-            raise ValueError(
+            yield (
                 f"`--t5-buckets` must be a multiple of 4, but is {buckets} instead: half of each "
                 "side's are for single distances."
             )
         if furthest <= buckets // 2:
-            raise ValueError(
+            yield (
                 f"`--t5-max-distance` must be more than {buckets // 2}, half of --t5-buckets, but is "
                 f"{furthest} instead."
             )

@@ -47,7 +47,7 @@ class TokenRecurrence(InputStage):
         super().__init__(spec)
         self.recurrence = nn.GRU(spec.dim, spec.dim)
         self.is_residual: bool = spec.options["token_rnn_residual"]
-        if spec.base_at_input and self.is_residual:
+        if spec.base and self.is_residual:
             self._start_at_zero()
 
     def _start_at_zero(self) -> None:

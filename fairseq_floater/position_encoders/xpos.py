@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -46,18 +44,16 @@ class XposPositions(RopePositions):
         "Raise --xpos-scale-base, or use float32 or bfloat16 for sentences as long as this."
     )
     options = (
-        Option("--xpos-scale-base", 512.0, "distance S at which pair c has faded to z_c", float),
+        Option(
+            "--xpos-scale-base",
+            512.0,
+            "distance S at which pair c has faded to z_c",
+            float,
+            above=0,
+            why="; 512 is the paper's.",
+        ),
         *(option for option in RopePositions.options if option is not VALUES),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        super().check_options(options, target)
-        if not 0 < options["xpos_scale_base"] < float("inf"):
-            raise ValueError(
-                "`--xpos-scale-base` must be positive, but is "
-                f"{options['xpos_scale_base']} instead; 512 is the paper's."
-            )
 
     def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
         turns = super()._angles(first, end, rows_per_token)

@@ -40,7 +40,7 @@ def test_parameter_counts():
 
 @pytest.mark.parametrize("kernel", [1, 2, 4, 0, -3])
 def test_a_kernel_without_a_middle_or_neighbours_is_refused(kernel):
-    words = f"`--conv-kernel` must be an odd number of at least 3, .* but is {kernel} instead"
+    words = f"`--conv-kernel` must be an odd number of at least 3, but is {kernel} instead"
     with pytest.raises(ValueError, match=words):
         build("conv", target="stage", conv_kernel=kernel)
 

@@ -197,7 +197,7 @@ def test_every_option_changes_the_scores():
         ({"t5_max_distance": 16}, "`--t5-max-distance` must be more than 16"),
         (
             {"tupe_positions": "learned", "position_stretch": "0.5:2"},
-            r"`--position-stretch` needs positions between two tokens .*tupe \(p learned, 32 buckets",
+            r"`--position-stretch` needs positions between two tokens .*tupe \(tupe-positions learned",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from fairseq.optim.adam import Adam
 from helpers import source_batch
 
-from fairseq_floater.position_encoders.floater_training import SCOPES
+from fairseq_floater.position_encoders.floater_options import SCOPES
 
 # Of h, of p(0), and of all else: whether they are trained.
 TRAINED = {
