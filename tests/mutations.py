@@ -37,10 +37,9 @@ WITHOUT = [
 SHARED = "t5 or (rope or alibi or learned) and not input"
 
 # Files whose tests, or cases of the contract, go by another name than their own.
-TESTED_WITH = {"relative_rotation": "relative_flow"}
+TESTED_WITH: dict[str, str] = {}
 CASES_OF = {
-    "relative_flow": "relative and floater",
-    "relative_rotation": "relative and rotation_flow",
+    "relative_flow": "relative",
     "clock": "floater-all-hidden",
 }
 

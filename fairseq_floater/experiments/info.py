@@ -104,7 +104,8 @@ def collect(arch: str = "floater_transformer") -> Info:
     rows = []
     for name, encoder in POSITION_ENCODERS.items():
         counts = {blocks: added_parameters(arch, name, blocks) for blocks in BLOCKS}
-        reference = "relative" if encoder.relative else "absolute"
+        usual = {option.dest: option.default for option in encoder.options}
+        reference = "relative" if encoder.is_relative(usual) else "absolute"
         rows.append(
             {
                 "name": name,

@@ -39,7 +39,6 @@ class AlibiPositions(DistanceBias):
     formula = "logits - m_h |i - j|"
     source = "Press et al. 2022; both directions: this project"
     data_driven = False
-    parameter_efficient = True
     silent_at_zero = ("slopes",)
     options = (
         BIAS_DIRECTION,

@@ -98,17 +98,17 @@ class PositionEncoder(KeptTable):
     #: Rows may enter a block's input by ``--position-combine``.
     combines: ClassVar[bool] = False
     #: Table 1 of the paper.
-    inductive: ClassVar[bool]
-    data_driven: ClassVar[bool]
-    parameter_efficient: ClassVar[bool]
-    #: Only the distance of two tokens counts, not where they stand.
-    relative: bool = False
+    inductive: ClassVar[bool] = True
+    data_driven: ClassVar[bool] = True
+    parameter_efficient: ClassVar[bool] = True
     #: Where it acts by default, in words; None: nowhere.
     acts_on: ClassVar[str | None] = "input of blocks"
     #: A table of rows is computed, and kept in evaluation.
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which training needs to move them (`warp_law.py`).
     continuous: ClassVar[bool] = False
+    #: Its table has rows before position 0.
+    before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
     silent_at_zero: ClassVar[tuple[str, ...]] = ()
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
@@ -154,14 +154,13 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
-        """Return whether distances alone count with ``options``, in every stack."""
-        return cls.relative
+        """Return whether the distance of two tokens alone counts with ``options``, not where they stand."""
+        return False
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        """Return whether training may put tokens before position 0, as :meth:`compute_before` lets it."""
-        no_rows_there = cls.compute_before is KeptTable.compute_before
-        return cls.is_relative(options) or not (cls.tabulated and no_rows_there)
+        """Return whether training may put tokens before position 0."""
+        return cls.before_start or not cls.tabulated or cls.is_relative(options)
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:

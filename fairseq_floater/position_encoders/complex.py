@@ -36,7 +36,6 @@ class ComplexOrderEmbedding(InputStage):
     title = "complex order"
     formula = "x_i turned by i w, w of its word"
     source = "Wang et al. 2020"
-    data_driven = True
     parameter_efficient = False
     continuous = True
     options = (

@@ -52,8 +52,6 @@ class ConvolutionPositions(InputStage):
     formula = "x_i + sum over r of c_r x_(i+r), zeros outside"
     source = "Islam et al. 2020; Chu et al. 2021"
     part = ConvolutionPart
-    data_driven = True
-    parameter_efficient = True
     options = (
         Option(
             "--conv-kernel",

@@ -75,9 +75,6 @@ class CopePositions(WithoutTable):
     source = "Golovneva et al. 2024; both directions: this project"
     part = CopePart
     limit_option = "--cope-positions"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     silent_at_zero = ("vectors",)
     options: ClassVar[tuple[Option, ...]] = (
         Option(

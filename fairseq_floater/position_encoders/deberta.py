@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart, Attent
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 # The paper and its code draw P, and project it, with this standard deviation.
 STD = 0.02
@@ -121,8 +121,6 @@ class DebertaPositions(AttentionPositions):
     source = "He et al. 2021"
     part = DebertaPart
     limit_option = "--deberta-distance"
-    inductive = True
-    data_driven = True
     parameter_efficient = False  # projections in each block
     continuous = True
     silent_at_zero = ("vectors",)
@@ -195,7 +193,6 @@ class DebertaPositions(AttentionPositions):
             )
         self.sinusoid: SinusoidalPositions | None = None
         if self.late:
-            self.relative = False
             self.sinusoid = SinusoidalPositions(
                 replace(
                     spec,
@@ -216,7 +213,7 @@ class DebertaPositions(AttentionPositions):
     def table_length(self) -> int:
         return len(self.vectors)
 
-    def compute(self, num_positions: int, blocks: Sequence[DebertaPart]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[DebertaPart]) -> Tensor:
         vectors = self.vectors.float()
         if self.norm is not None:
             weight, bias = self.norm.weight.float(), self.norm.bias.float()
@@ -229,7 +226,7 @@ class DebertaPositions(AttentionPositions):
         scaled = torch.stack(rows, dim=1) * blocks[0].scaling(self.spec.head_dim)
         return scaled.unflatten(1, (-1, 2)).transpose(1, 2)
 
-    def rows(self, distances: Tensor) -> Tensor:
+    def row_numbers(self, distances: Tensor) -> Tensor:
         """Return delta, the row of each signed real distance, of any shape: int64."""
         options = self.spec.options
         if options["deberta_buckets"]:
@@ -260,10 +257,10 @@ class DebertaPositions(AttentionPositions):
             The rows left, [L, H, D, R'], and which of them each of ``distances`` [B or 1, T, S] has,
             [B or 1, 1, T, S]. Short sentences need but a few.
         """
-        first, last = self.rows(reach).tolist()
+        first, last = self.row_numbers(reach).tolist()
         rows = table[first : last + 1].permute(1, 2, 3, 0)
         # The two devices' logarithms may differ by a rounding at the edge of a bucket.
-        return rows, (self.rows(distances) - first).clamp(0, last - first)[:, None]
+        return rows, (self.row_numbers(distances) - first).clamp(0, last - first)[:, None]
 
     def input_rows(
         self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype

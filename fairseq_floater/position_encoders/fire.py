@@ -36,10 +36,6 @@ class FirePositions(WithoutTable):
     formula = "logits + f(ln(1 + c |i - j|) / ln(1 + c max(L, i)))_h"
     source = "Li et al. 2024; both directions: this project"
     limit_option = "--fire-threshold"
-    relative = False
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
     silent_at_zero = ("outer.weight", "outer.bias")
     options: ClassVar[tuple[Option, ...]] = (
@@ -53,6 +49,10 @@ class FirePositions(WithoutTable):
             why="; from it on, distances count as shares of the sentence so far.",
         ),
     )
+
+    @classmethod
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return False
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -18,10 +18,11 @@ from fairseq_floater.ode import (
     BackwardDynamics,
     Clock,
     PositionDynamics,
+    RescaledModule,
 )
 from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.ode.kept import keep
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
     RELATIVE_FORMS,
@@ -31,13 +32,45 @@ from fairseq_floater.position_encoders.floater_options import (
     trains_dynamics,
     trains_start,
 )
-from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
 from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.transforms import Places
 
 # Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
 # the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
 QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
+
+
+class StartValues(RescaledModule):
+    """Hold where the trajectories of one block start, divided by ``--floater-lr-scale``."""
+
+    values: nn.Parameter
+
+    def initial(self) -> Tensor:
+        """Return the start in at least float32, in the shape of ``values``."""
+        dtype = torch.promote_types(self.values.dtype, torch.float32)
+        return self.scaled(self.values.to(dtype))
+
+
+class FlowPositions(PositionEncoder):
+    """Keep the solver of a flow, which knows the number of updates and forgets with the encoder.
+
+    Subclasses set ``solver`` and compute their rows with it.
+    """
+
+    solver: FlowSolver
+    num_updates = 0
+
+    def statistics(self) -> dict[str, Any]:
+        return self.solver.statistics()
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take the number of updates so far, from fairseq's trainer before each."""
+        self.num_updates = num_updates
+
+    def forget(self) -> None:
+        super().forget()
+        self.solver.forget()
 
 
 class InitialValues(StartValues):
@@ -69,10 +102,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
     part = InitialValues
     targets = ("qkv", "hidden", "relative")  # the last is another class, `relative_flow.py`
     acts_on = "q, k, v"
-    inductive = True
-    data_driven = True
     takes_scalar_noise = False
-    parameter_efficient = True
     continuous = True
     range_advice = ADVICE
     options = FLOATER_OPTIONS
@@ -87,7 +117,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        # Between solves the rows used again have a gradient of zero; `compute_before` would give its own one.
+        # Rows that are used again have a gradient of zero; those before position 0 would not.
         return bool(options["floater_update_interval"] == 1)
 
     @classmethod
@@ -115,25 +145,26 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))
 
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
-    ) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[InitialValues]) -> Tensor:
+        backwards = None
+        if places.before:
+            dynamics = BackwardDynamics(self.dynamics)
+            backwards = self._solved(dynamics, places.before + 1, places.per_token, blocks)
+        count = places.count - places.before
         # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
-        times = self.times(max(num_rows, 2), rows_per_token)
-        if self.training and self.update_interval > 1:
-            return self._solved_at_intervals(times, blocks)[:num_rows]
-        p0 = self._initial_values(blocks)
-        rows = self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))
-        return rows if len(rows) == num_rows else rows[:num_rows]
+        rows = self._solved(self.dynamics, max(count, 2), places.per_token, blocks)
+        rows = rows if len(rows) == count else rows[:count]
+        return rows if backwards is None else torch.cat([backwards[1:].flip(0), rows])
 
-    def compute_before(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
+    def _solved(
+        self, dynamics: Any, num_rows: int, per_token: int, blocks: Sequence[InitialValues]
     ) -> Tensor:
-        times = self.times(num_rows + 1, rows_per_token)
+        """Follow ``dynamics`` from p(0) on: [N, S, L, C]."""
+        times = self.times(num_rows, per_token)
+        if self.training and self.update_interval > 1:
+            return self._solved_at_intervals(times, blocks)
         p0 = self._initial_values(blocks)
-        engine = self._engine(p0, times)
-        rows = self.solver.solve(BackwardDynamics(self.dynamics), p0, times, **engine)
-        return rows[1:].flip(0)
+        return self.solver.solve(dynamics, p0, times, **self._engine(p0, times))
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(self.clock.place(times.numpy()[-1])) + 1

@@ -75,9 +75,6 @@ class ForgetPositions(WithoutTable):
     formula = "logits + sum of ln sigmoid(w_h x_l + b_h) from j + 1 to i"
     source = "Lin et al. 2025; both directions: x-transformers"
     part = ForgetPart
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     silent_at_zero = ("gate.weight",)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 ATTENTION = "attention"
 BIAS_DIRECTION = Option(
@@ -77,9 +77,11 @@ class AttentionPositions(PositionEncoder):
     acts_on = "logits"
     part = AttentionPart
     base = "replaced"
-    # Where padding stands at the ends, slots serve as positions.
-    relative = True
     needs_logits = True
+
+    @classmethod
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return True  # slots serve as positions where padding stands at the ends
 
     def adopt_donor(
         self,
@@ -137,10 +139,9 @@ class AttentionPositions(PositionEncoder):
             return distances.clamp(min=0)  # a key that comes later is masked out
         return 2 * distances.abs() + (distances < 0)
 
-    def signed_distances(self, num_rows: int, rows_per_token: int) -> Tensor:
+    def signed_distances(self, places: Places) -> Tensor:
         """Return the distance that each row of such a table stands for: float64 [N, sides]."""
-        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        distances = places / rows_per_token
+        distances = places.in_tokens(self.anchor.device)
         return torch.stack([distances, -distances][: 1 if self.spec.causal else 2], dim=1)
 
     def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
@@ -160,15 +161,14 @@ class DistanceBias(AttentionPositions):
     Subclasses say which for real-valued distances. The table of distances is kept in evaluation.
     """
 
-    inductive = True
     continuous = True
 
     @abstractmethod
     def biases(self, distances: Tensor) -> Tensor:
         """Return the biases at signed real ``distances`` [N]: float32 [N, H]."""
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        sides = self.signed_distances(num_rows, rows_per_token).float().unbind(1)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        sides = self.signed_distances(places).float().unbind(1)
         return torch.stack([self.biases(side) for side in sides], dim=1)  # [N, sides, H]
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:

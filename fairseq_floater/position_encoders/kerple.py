@@ -48,8 +48,6 @@ class KerplePositions(DistanceBias):
     title = "KERPLE"
     formula = "logits - r1_h ln(1 + r2_h |i - j|)"
     source = "Chi et al. 2022; both directions: this project"
-    data_driven = True
-    parameter_efficient = True
     options: ClassVar[tuple[Option, ...]] = (
         Option(
             "--kerple-kernel",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import MULTIPLY, Option
 from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
+from fairseq_floater.position_encoders.transforms import Places
 
 # Initial standard deviation of rows that multiply the embedding.
 PRODUCT_STD = 0.02
@@ -74,7 +75,6 @@ class LearnedPositions(PositionSignal):
     part = LearnedRows
     base = "replaced"
     inductive = False
-    data_driven = True
     parameter_efficient = False
     options = (
         Option(
@@ -114,10 +114,10 @@ class LearnedPositions(PositionSignal):
         own = self.spec.options["learned_hierarchy"]
         return "--learned-hierarchy" if own else super().length_option
 
-    def compute(self, num_positions: int, blocks: Sequence[LearnedRows]) -> Tensor:
-        rows = torch.stack([block.weight[:num_positions].float() for block in blocks], dim=2)
+    def rows(self, places: Places, blocks: Sequence[LearnedRows]) -> Tensor:
+        rows = torch.stack([block.weight[: places.count].float() for block in blocks], dim=2)
         alpha = self.spec.options["learned_hierarchy_alpha"]
-        return hierarchical_rows(rows, num_positions, alpha)
+        return hierarchical_rows(rows, places.count, alpha)
 
     def adopt_donor(
         self,

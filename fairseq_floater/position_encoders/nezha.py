@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPositions, G
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import At, Places
 
 
 class NezhaPositions(AttentionPositions):
@@ -36,9 +36,7 @@ class NezhaPositions(AttentionPositions):
     part = DistanceVectors
     limit_option = "--nezha-clip"
     acts_on = "logits, values"
-    inductive = True
     data_driven = False
-    parameter_efficient = True
     continuous = True
     silent_at_zero = ("gate.weight",)
     options = (
@@ -57,8 +55,8 @@ class NezhaPositions(AttentionPositions):
         check_pairs(self.name, spec)
         self.gate = Gate(spec)
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        from_query = -self.signed_distances(num_rows, rows_per_token)  # j - i
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        from_query = -self.signed_distances(places)  # j - i
         return interleaved_sinusoid(from_query, self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

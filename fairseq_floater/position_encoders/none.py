@@ -16,9 +16,7 @@ class NoPositions(PositionSignal):
     base = "replaced"
     combines = False
     tabulated = False
-    inductive = True
     data_driven = False
-    parameter_efficient = True
 
     def receives(self, block_index: int) -> bool:
         return False

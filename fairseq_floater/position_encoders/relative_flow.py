@@ -1,4 +1,4 @@
-"""Read vectors or biases of distances off a flow in logarithmic time: FLOATER, made relative."""
+"""Read vectors or biases of distances off FLOATER or a rotation in logarithmic time: flows, made relative."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from torch import Tensor, nn
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
 from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.floater import HIDDEN_INITIAL_VALUE_STD, FloaterPositions
+from fairseq_floater.position_encoders.floater import (
+    HIDDEN_INITIAL_VALUE_STD,
+    FloaterPositions,
+    FlowPositions,
+    StartValues,
+)
 from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
     floater_faults,
@@ -21,11 +26,14 @@ from fairseq_floater.position_encoders.floater_options import (
     trains_dynamics,
     trains_start,
 )
-from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.rotation_flow import (
+    RotationFlowPositions,
+    largest_frequency,
+)
 from fairseq_floater.position_encoders.shaw import DistanceVectors
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 # tau = ln(1 + |d|).
 LOG_DISTANCE = Clock(delta=1.0, bend=1.0)
@@ -94,9 +102,6 @@ class DistanceFlow(AttentionPositions):
 
     targets = ("relative",)
     acts_on = "logits"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
 
     @classmethod
@@ -120,11 +125,11 @@ class DistanceFlow(AttentionPositions):
         part = FlowBias if relative_form(self.spec.options) == "bias" else FlowVectors
         return part(block_index, self.spec, self.start())
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         # One row is r(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
         r0 = torch.stack([block.start.initial() for block in blocks])
-        rows = self.trajectories(r0, max(num_positions, 2))
-        return rows.permute(0, 3, 1, 2, 4)[:num_positions]
+        rows = self.trajectories(r0, max(places.count, 2))
+        return rows.permute(0, 3, 1, 2, 4)[: places.count]
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         distances = (at.distances / at.rows_per_token).round().long()
@@ -192,3 +197,45 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         )
         times = LOG_DISTANCE.of_tokens(num_positions)
         return self.solver.solve(self.dynamics, r0, times, **engine)
+
+
+class RelativeRotationPositions(DistanceFlow):
+    """Turn every r(0) over distances: dr/dtau = w J r, so that r keeps its norm at any distance.
+
+    Channels 2c and 2c + 1 turn at the learned frequency w_c. That is the general skew-symmetric h of
+    ``rotation_flow`` in the basis of its planes: on keys and values another basis would change nothing,
+    as every block learns its projections. Of a ``bias`` two heads share a frequency.
+
+    Parameters: W / 2 a stack and S sides W a block.
+    """
+
+    name = RotationFlowPositions.name
+    title = RotationFlowPositions.title
+    formula = "dr/dtau = w J r, r at tau = ln(1 + |d|)"
+    source = "this project"
+    silent_at_zero = ("start.values",)
+    options = RotationFlowPositions.options
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        width = row_width(spec)
+        if width % 2:
+            raise ValueError(
+                f"--position-encoder rotation_flow turns pairs of channels, but has {width} with "
+                "--position-target relative: an even number of heads (bias) or an even width of a head."
+            )
+        largest = largest_frequency(spec.options, spec.target)
+        planes = torch.arange(1, width // 2 + 1)
+        self.frequencies = nn.Parameter(largest * planes / len(planes))
+
+    def start(self) -> FlowStart:
+        # As long as Shaw's vectors at the start: Xavier's deviation for a few dozen rows.
+        return FlowStart(self.spec, std=0.1)
+
+    def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
+        tau = LOG_DISTANCE.of_tokens(num_positions).to(r0)
+        angles = tau[:, None] * self.frequencies.to(r0.dtype)  # [N, W / 2]
+        cos, sin = (f(angles).view(-1, 1, 1, 1, angles.size(1)) for f in (torch.cos, torch.sin))
+        even, odd = r0[..., 0::2], r0[..., 1::2]
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
+        return turned.flatten(-2)

@@ -12,6 +12,7 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places
 
 INPUTS = ("scalar", "vector")
 QKV_WEIGHT_STD = 0.01
@@ -52,9 +53,6 @@ class RecurrentPositions(PositionSignal):
     part = InitialState
     targets = ("qkv", "hidden")
     acts_on = "q, k, v"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     options = (
         Option("--rnn-layers", "1", "layers of the recurrence", str, ("1", "2")),
         Option("--rnn-input", "scalar", "z_i: the number i, or its sinusoid", str, INPUTS),
@@ -83,13 +81,13 @@ class RecurrentPositions(PositionSignal):
                 linear.weight[:, : self.input_size] = 0.0
                 linear.bias.zero_()
 
-    def compute(self, num_positions: int, blocks: Sequence[StartingPoints]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[StartingPoints]) -> Tensor:
         p = torch.stack([block.values for block in blocks], dim=1)
         p = p.to(torch.promote_types(p.dtype, torch.float32))  # [S, L, C]
         linears: list[Any] = list(self.maps)
         weights = [linear.weight.to(p.dtype) for linear in linears]
         # The inputs' share of each map is known before the first step: [N, C].
-        inputs = self._inputs(num_positions).to(p)
+        inputs = self._inputs(places.count).to(p)
         driven = [
             inputs @ weight[:, : self.input_size].T + linear.bias.to(p.dtype)
             for weight, linear in zip(weights, linears)
@@ -98,11 +96,11 @@ class RecurrentPositions(PositionSignal):
         rows = [p]
         # One step more than the rows need gives every parameter its (zero) gradient for one row
         # as well, as DDP expects.
-        for i in range(max(num_positions - 1, 1)):
+        for i in range(max(places.count - 1, 1)):
             for drive, weight in zip(driven, recurrent):
                 p = torch.tanh(p @ weight + drive[i])
             rows.append(p)
-        return torch.stack(rows)[:num_positions]
+        return torch.stack(rows)[: places.count]
 
     def _inputs(self, num_positions: int) -> Tensor:
         """Return z_i: [N, 1] or [N, C]."""

@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 VALUES = Option("--rope-values", False, "turn values too: the output sees absolute positions", bool)
 
@@ -62,10 +62,9 @@ class RopePositions(AttentionPositions):
     source = "Su et al. 2021"
     part = RopePart
     acts_on = "queries, keys"
-    inductive = True
     data_driven = False
-    parameter_efficient = True
     continuous = True
+    before_start = True
     needs_logits = False
     options: ClassVar[tuple[Option, ...]] = (
         Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float, above=1),
@@ -94,7 +93,6 @@ class RopePositions(AttentionPositions):
                 f"--rope-partial leaves a pair, but a head has {spec.head_dim} and --rope-partial is "
                 f"{spec.options['rope_partial']}."
             )
-        self.relative = self.is_relative(spec.options)
         self.pairs = pairs
         self.frequencies: nn.Parameter | None = None
         if spec.options["rope_learned"]:
@@ -103,19 +101,11 @@ class RopePositions(AttentionPositions):
     def _initial_frequencies(self) -> Tensor:
         return pair_frequencies(self.pairs, self.spec.options["rope_base"], self.anchor.device)
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        return self._angles(0, num_rows, rows_per_token)
-
-    def compute_before(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        return self._angles(-num_rows, 0, rows_per_token)
-
-    def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
-        """Return cosines and sines of the rows numbered ``first`` to ``end`` - 1: [N, 2, R / 2]."""
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         learned = self.frequencies
         # Fixed ones are no buffer, which `.half()` would round.
         frequencies = self._initial_frequencies() if learned is None else learned.double()
-        places = torch.arange(first, end, dtype=torch.float64, device=frequencies.device)
-        angles = places[:, None] / rows_per_token * frequencies
+        angles = places.in_tokens(frequencies.device)[:, None] * frequencies
         return torch.stack([angles.cos(), angles.sin()], dim=1).float()
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

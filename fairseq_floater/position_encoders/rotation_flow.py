@@ -17,6 +17,7 @@ from fairseq_floater.position_encoders.floater_options import (
 )
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
+from fairseq_floater.position_encoders.transforms import Places
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
 DELTA = 0.1
@@ -79,10 +80,8 @@ class RotationFlowPositions(PositionSignal):
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
     part = StartingRows
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
+    before_start = True
     targets = (
         *PositionSignal.targets,
         "relative",
@@ -111,16 +110,11 @@ class RotationFlowPositions(PositionSignal):
         std = largest / (2 * (2 * spec.dim) ** 0.5)
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
 
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
-    ) -> Tensor:
-        return self._rows(num_rows, DELTA / rows_per_token, blocks)
-
-    def compute_before(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
-    ) -> Tensor:
-        backwards = self._rows(num_rows + 1, -DELTA / rows_per_token, blocks)
-        return backwards[1:].flip(0)
+    def rows(self, places: Places, blocks: Sequence[StartingPoints]) -> Tensor:
+        step, before = DELTA / places.per_token, places.before
+        backwards = self._rows(before + 1, -step, blocks)[1:].flip(0) if before else None
+        rows = self._rows(places.count - before, step, blocks)
+        return rows if backwards is None else torch.cat([backwards, rows])
 
     def _rows(self, num_rows: int, step: float, blocks: Sequence[StartingPoints]) -> Tensor:
         """Return the rows at times 0, ``step``, 2 ``step``, ...: [N, S, L, C]."""

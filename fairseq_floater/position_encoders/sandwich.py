@@ -38,7 +38,6 @@ class SandwichPositions(DistanceBias):
     formula = "logits + H / (8 (h + 1)) sum_c cos((i - j) w_c)"
     source = "Chi et al. 2023; both directions: this project"
     data_driven = False
-    parameter_efficient = True
     silent_at_zero = ("gate.weight",)
     options = (BIAS_DIRECTION,)
 

@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import ON_OFF, Option
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import At, Places
 
 
 class DistanceVectors(AttentionPart):
@@ -91,9 +91,6 @@ class ShawPositions(AttentionPositions):
     part = ShawPart
     limit_option = "--shaw-clip"
     acts_on = "logits, values"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
     silent_at_zero = ("key_vectors", "value_vectors")
     options = (
@@ -123,7 +120,7 @@ class ShawPositions(AttentionPositions):
     def table_length(self) -> int:
         return num_rows(self.spec)
 
-    def compute(self, num_positions: int, blocks: Sequence[ShawPart]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[ShawPart]) -> Tensor:
         return torch.stack([block.stacked() for block in blocks], dim=1).float()
 
     def prepare(self, at: At, blocks: Sequence[ShawPart], dtype: torch.dtype) -> list[Tables]:

@@ -80,7 +80,6 @@ class InputStage(PositionEncoder):
     targets = (STAGE,)
     base = "replaced"
     tabulated = False
-    inductive = True
 
     def prepare(self, words: Tensor, tokens: Tokens, dtype: torch.dtype) -> Tables:
         """Compute what is the same before every block, once a forward pass.

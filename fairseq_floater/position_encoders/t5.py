@@ -48,8 +48,6 @@ class T5Positions(DistanceBias):
     formula = "logits + beta_h[bucket(i - j)]"
     source = "Raffel et al. 2020"
     limit_option = "--t5-max-distance"
-    data_driven = True
-    parameter_efficient = True
     silent_at_zero: ClassVar[tuple[str, ...]] = ("weight",)
     options: ClassVar[tuple[Option, ...]] = (
         Option("--t5-buckets", 32, "buckets of distances, of both sides together", int),

@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPositions, G
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 from fairseq_floater.position_encoders.xl import QueryBiases
 
 # c of `--tener-scale`: logits are divided by c sqrt(D); None: not divided.
@@ -81,9 +81,6 @@ class TenerPositions(AttentionPositions):
     formula = "(q_i + u) k_j + (q_i + v) R_(i - j), not divided"
     source = "Yan et al. 2019"
     part = TenerPart
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
     silent_at_zero = ("u", "gate.weight")
     options = (
@@ -107,9 +104,8 @@ class TenerPositions(AttentionPositions):
         check_pairs(self.name, spec)
         self.gate = Gate(spec)
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        return interleaved_sinusoid(places / rows_per_token, self.spec.head_dim)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        return interleaved_sinusoid(places.in_tokens(self.anchor.device), self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)

@@ -33,9 +33,7 @@ class TokenRecurrence(InputStage):
     formula = "x_i = GRU(x_i, h_{i-1})"
     source = "Neishi and Yoshinaga 2019"
     part = StatefulPart
-    data_driven = True
     takes_scalar_noise = False
-    parameter_efficient = True
     options = (
         Option("--token-rnn-residual", False, "add the state to a token, which stays", bool),
     )

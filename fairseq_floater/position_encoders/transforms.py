@@ -32,6 +32,26 @@ def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     return F.embedding(positions, table) if positions.numel() else table.unsqueeze(1)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Say at which positions a table has rows: every 1/r of a token, some of them before position 0.
+
+    Attributes:
+        count: N, of rows.
+        per_token: r; 1 but where training puts tokens between two positions.
+        before: how many of the rows lie before position 0.
+    """
+
+    count: int
+    per_token: int = 1
+    before: int = 0
+
+    def in_tokens(self, device: torch.device | None = None) -> Tensor:
+        """Return the positions, the first token unmoved at 0: float64 [N]."""
+        numbers = torch.arange(self.count, dtype=torch.float64, device=device)
+        return (numbers - self.before) / self.per_token
+
+
 class At(NamedTuple):
     """Say where queries and keys stand, in units of a token divided by ``rows_per_token``.
 

@@ -12,7 +12,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 
 class QueryBiases(AttentionPart):
@@ -72,8 +72,6 @@ class XlPositions(AttentionPositions):
     formula = "(q_i + u) k_j + (q_i + v) W_R R_(i - j)"
     source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
     part = XlPart
-    inductive = True
-    data_driven = True
     parameter_efficient = False
     continuous = True
     silent_at_zero = ("u", "projection.weight")
@@ -90,10 +88,8 @@ class XlPositions(AttentionPositions):
         if spec.options["xl_learned"]:
             self.frequencies = nn.Parameter(pair_frequencies(spec.dim // 2).float())
 
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
-    ) -> Tensor:
-        distances = self.signed_distances(num_rows, rows_per_token)
+    def rows(self, places: Places, blocks: Sequence[XlPart]) -> Tensor:
+        distances = self.signed_distances(places)
         sinusoid = interleaved_sinusoid(distances, self.spec.dim, self.frequencies)
         return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import VALUES, RopePart, RopePositions
+from fairseq_floater.position_encoders.transforms import Places
 
 # The share of a head's channels that keeps the first pair from fading at once.
 GAMMA = 0.4
@@ -55,13 +59,13 @@ class XposPositions(RopePositions):
         *(option for option in RopePositions.options if option is not VALUES),
     )
 
-    def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
-        turns = super()._angles(first, end, rows_per_token)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        turns = super().rows(places, blocks)
         if not self.spec.causal:
             return turns
         width = 2 * self.pairs
         channels = torch.arange(0, width, 2, dtype=torch.float64, device=turns.device)
         fading = ((channels + GAMMA * width) / ((1 + GAMMA) * width)).log()
-        places = torch.arange(first, end, dtype=torch.float64, device=turns.device) / rows_per_token
-        exponents = places[:, None, None] / self.spec.options["xpos_scale_base"] * fading
+        shares = places.in_tokens(turns.device) / self.spec.options["xpos_scale_base"]
+        exponents = shares[:, None, None] * fading
         return torch.cat([turns * exponents.exp(), turns * (-exponents).exp()], dim=1).float()

@@ -209,8 +209,7 @@ def prepare(
         in_stream = words[:, -1:] if tokens.last_only else words
         at_stage = Pass(tokens, encoder.prepare(in_stream, tokens, dtype), incremental_state)
         return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, at_stage)
-    inside = isinstance(encoder, AttentionPositions)
-    at = tokens.at(slots_do=inside and encoder.relative)
+    at = tokens.at(slots_do=encoder.is_relative(encoder.spec.options))
     if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
         at = at._replace(num_rows=int(at.keys.max()) + 1)
     if isinstance(encoder, AttentionPositions):

@@ -21,8 +21,8 @@ from helpers import (
 from warped import training_log_probs
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_at, sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places, Tokens
 from fairseq_floater.position_encoders.warp import DrawnWarp, drawn_factors
 from fairseq_floater.position_encoders.warp_law import ROWS_PER_TOKEN, Stretching, WarpLaw
 
@@ -55,8 +55,8 @@ def test_rows_between_tokens_meet_the_rows_of_tokens(encoder, target):
     model = visible(encoder, "all", target, **ALONE)
     for stack, name, signal in signals(model):
         with torch.no_grad():
-            rows = signal.compute(12, parts(stack, name))
-            fine = signal.compute_between(45, 4, parts(stack, name))
+            rows = signal.rows(Places(12), parts(stack, name))
+            fine = signal.rows(Places(45, 4), parts(stack, name))
         scale = rows.abs().max()
         assert difference(fine[::4], rows) <= 1e-5 * scale
         # Between two rows the flow is on its way from one to the other; a bucket ends at once.
@@ -159,7 +159,7 @@ def test_the_table_is_long_enough_for_any_draw():
 
 def test_the_sinusoid_between_tokens_is_fairseqs_at_tokens():
     for dim in (64, 63):
-        rows = sinusoid_rows_between(61, 4, dim, PAD)
+        rows = sinusoid_at(torch.arange(61) / 4, dim, PAD)
         assert difference(rows[::4], sinusoid_rows(16, dim, PAD)) < 1e-6
 
 
@@ -196,7 +196,7 @@ def rotation(rows, **options):
     model = build("rotation_flow", target="hidden", **options).eval()
     stack, name, signal = signals(model)[0]
     with torch.no_grad():
-        return signal, parts(stack, name), signal.compute(rows, parts(stack, name))
+        return signal, parts(stack, name), signal.rows(Places(rows), parts(stack, name))
 
 
 def test_a_rotation_keeps_every_norm():
