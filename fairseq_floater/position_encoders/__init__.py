@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    """Add every encoder's options to fairseq's model options."""
     for option in all_options():
         option.add_to(parser)
 
@@ -36,7 +35,7 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
 
     Args:
         args: the model's options.
-        stacks: of the model that is built, see `rules.py`; None: fairseq's own options may follow.
+        stacks: of the model that is built, see `rules.py`; None: fairseq's options may follow.
 
     Returns:
         The class of the encoder that ``args`` names.

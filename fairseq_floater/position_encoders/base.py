@@ -26,8 +26,8 @@ class EncoderSpec:
         side: ``source`` or ``target``: whose tokens are counted.
         max_positions: rows of a table of fixed length (``--max-source/target-positions``).
         padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
-        base: whether fairseq's own ``embed_positions`` stands underneath.
-        options: the encoder's own options by ``dest``.
+        base: whether fairseq's ``embed_positions`` stands underneath.
+        options: the encoder's, by ``dest``.
         streams: what a signal is added to, see ``signal.py``.
         combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
@@ -56,7 +56,6 @@ class EncoderSpec:
 
     @property
     def head_dim(self) -> int:
-        """Return D = C / H."""
         return self.dim // self.heads
 
     @property
@@ -73,6 +72,15 @@ class EncoderSpec:
     def neutral(self) -> float:
         """Return the entry of a row that leaves a block's input as it is."""
         return 1.0 if self.combine == MULTIPLY else 0.0
+
+
+def check_pairs(name: str, channels: int, whose: str, spec: EncoderSpec) -> None:
+    """Raise ValueError unless the ``channels`` of ``whose`` form pairs, as a sine and a cosine do."""
+    if channels % 2:
+        raise ValueError(
+            f"--position-encoder {name} needs an even number of channels, but {whose} has {channels}; "
+            f"change the heads or the width of the {spec.side} side."
+        )
 
 
 class BlockPositions(nn.Module):
@@ -92,7 +100,7 @@ class PositionEncoder(KeptTable):
     source: ClassVar[str]
     #: Values of ``--position-target`` that the encoder allows; the first is the default.
     targets: ClassVar[tuple[str, ...]]
-    #: What becomes of fairseq's own ``embed_positions`` underneath, unless an option says so: it is kept,
+    #: What becomes of fairseq's ``embed_positions`` underneath, unless an option says so: it is kept,
     #: or replaced, or the encoder is that base itself.
     base: ClassVar[str] = "kept"
     #: Rows may enter a block's input by ``--position-combine``.
@@ -183,7 +191,7 @@ class PositionEncoder(KeptTable):
     ) -> str:
         """Start a warm start as near to the donor's function as the encoder can.
 
-        Here what :attr:`silent_at_zero` names becomes zero where the donor's own positions stay;
+        Here what :attr:`silent_at_zero` names becomes zero where the donor's positions stay;
         kinds of encoders do more.
 
         Args:
@@ -191,7 +199,7 @@ class PositionEncoder(KeptTable):
             attentions: the self-attention of those blocks, the donor's parameters in place.
             rows: gives the donor's positions up to the trained length, or as many as it is asked for
                 where that is fewer: float32 [n, C].
-            stays: the donor's own positions stand underneath (``--position-base keep``), or it has none:
+            stays: the donor's positions stand underneath (``--position-base keep``), or it has none:
                 the donor's function is that without the encoder.
 
         Returns:

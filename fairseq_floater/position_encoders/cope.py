@@ -64,7 +64,7 @@ class CopePositions(WithoutTable):
     A query counts only the tokens it cares for: words of a kind, ends of sentences. e[pi] lies between
     the vectors of the two whole numbers next to pi; from n - 1 on, n = ``--cope-positions``, all counts
     look alike. In an encoder keys behind the query are counted to the right, l = i .. j, and have
-    vectors of their own. Logits are formed twice, once to count, and attention stays fused.
+    other vectors. Logits are formed twice, once to count, and attention stays fused.
 
     Parameters: n D a block, shared by its heads; in an encoder 2 n D.
     """

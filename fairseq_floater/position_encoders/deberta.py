@@ -23,10 +23,10 @@ STD = 0.02
 
 
 def signed_log_buckets(distances: Tensor, count: int, furthest: int) -> Tensor:
-    """Return the bucket of each signed distance: its own up to count / 2, then ever wider ones.
+    """Return the bucket of each signed distance: one each up to count / 2, then ever wider ones.
 
     From count / 2 on, the bucket grows with the logarithm, and reaches count - 1 at ``furthest`` - 1;
-    it goes on growing there. A distance between two whole ones goes to the nearer.
+    it goes on growing. A distance between two whole ones goes to the nearer.
 
     Shapes: ``distances`` real, any shape -> int64.
 
@@ -102,7 +102,7 @@ class DebertaPositions(AttentionPositions):
     to LayerNorm(P) (version 2). The authors' code takes the third product at delta(i,j), their paper
     at delta(j,i): ``--deberta-p2c``. From ``--deberta-distance`` k on, distances look alike; rows that
     no training sentence reaches stay as drawn, so for short-to-long work k must lie below the
-    trained length. With ``--deberta-buckets`` n, distances up to n / 2 have rows of their own and
+    trained length. With ``--deberta-buckets`` n, distances up to n / 2 have a row each and
     further ones share them ever more widely up to k, as in version 2; P has 2n rows then. A
     stretched distance (``--position-stretch``) goes to the nearest whole one.
 
@@ -123,6 +123,7 @@ class DebertaPositions(AttentionPositions):
     limit_option = "--deberta-distance"
     parameter_efficient = False  # projections in each block
     continuous = True
+    before_start = True  # the sinusoid has
     silent_at_zero = ("vectors",)
     options = (
         Option(
@@ -171,10 +172,6 @@ class DebertaPositions(AttentionPositions):
         return not options["deberta_absolute"]
 
     @classmethod
-    def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        return True  # the sinusoid does
-
-    @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return cls.is_relative(options) and not options["deberta_buckets"]
 
@@ -198,16 +195,18 @@ class DebertaPositions(AttentionPositions):
                     spec,
                     target=HIDDEN,
                     streams=HIDDEN_STREAMS,
-                    every_block=False,  # with no block's own term
+                    every_block=False,  # without a term of the block
                     base=False,
                 )
             )
 
     def sources(self, blocks: Sequence[DebertaPart]) -> list[nn.Parameter]:
-        own = super().sources(blocks)
+        parameters = super().sources(blocks)
         if not self.spec.options["deberta_share"]:
-            return own
-        return own + [p for block in blocks for m in block.projections for p in m.parameters()]
+            return parameters
+        return parameters + [
+            p for block in blocks for m in block.projections for p in m.parameters()
+        ]
 
     @property
     def table_length(self) -> int:

@@ -47,7 +47,6 @@ class StartValues(RescaledModule):
     values: nn.Parameter
 
     def initial(self) -> Tensor:
-        """Return the start in at least float32, in the shape of ``values``."""
         dtype = torch.promote_types(self.values.dtype, torch.float32)
         return self.scaled(self.values.to(dtype))
 
@@ -65,7 +64,6 @@ class FlowPositions(PositionEncoder):
         return self.solver.statistics()
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Take the number of updates so far, from fairseq's trainer before each."""
         self.num_updates = num_updates
 
     def forget(self) -> None:
@@ -229,7 +227,7 @@ class _LastSolve:
 class _Joined(torch.autograd.Function):
     """Stack the p(0) [S, C] of L blocks: [S, L, C].
 
-    Each block's gradient comes back in one piece; torch's own stack hands out strided ones, which are
+    Each block's gradient comes back in one piece; torch's stack hands out strided ones, which are
     copied block by block.
     """
 

@@ -50,15 +50,6 @@ class Gate(nn.Module):
         return x if self.weight is None else x * self.weight.to(x.dtype)
 
 
-def check_pairs(name: str, spec: EncoderSpec) -> None:
-    """Raise ValueError unless the channels of a head form pairs, of a sine and a cosine each."""
-    if spec.head_dim % 2:
-        raise ValueError(
-            f"--position-encoder {name} needs an even number of channels a head, but a head has "
-            f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
-        )
-
-
 class AttentionPart(BlockPositions, AttentionHooks):
     """Hold one block's part, and answer its attention."""
 
@@ -112,12 +103,12 @@ class AttentionPositions(PositionEncoder):
             return any(getattr(type(part), h) is not getattr(AttentionHooks, h) for h in hooks)
 
         shared = type(self).logit_bias is not AttentionPositions.logit_bias
-        found = {
+        is_paid = {
             "elementwise": changed("project", "turn"),
             "mask": shared or changed("bias", "between"),
             "weights": part.needs_weights,
         }
-        return tuple(name for name, is_paid in found.items() if is_paid)
+        return tuple(name for name, paid in is_paid.items() if paid)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         """Return the tensors of each block, as its part's hooks expect them; none unless overridden.
@@ -191,9 +182,9 @@ def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderS
     behind = distances < 0
     if direction == "offset":
         return bias(distances.abs() - 0.5 * behind)
-    found = bias(distances.abs())
+    biases = bias(distances.abs())
     if direction == "heads":
-        odd = torch.arange(found.size(1), device=found.device) % 2 == 1
+        odd = torch.arange(biases.size(1), device=biases.device) % 2 == 1
         hidden = torch.where(odd, (distances > 0)[:, None], behind[:, None])
-        found = found.masked_fill(hidden, HIDING_BIAS)
-    return found
+        biases = biases.masked_fill(hidden, HIDING_BIAS)
+    return biases

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.position_encoders.transforms import Places
 
-# `max_positions()` of an encoder without a limit of its own.
+# `max_positions()` of an encoder without a limit.
 UNLIMITED_POSITIONS = 1_000_000
 # A kept table has at least this many rows, and grows by doubling.
 SMALLEST_KEPT_TABLE = 64
@@ -32,7 +32,7 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
     """Refuse a table [N, S, L, C] with a row that a model of ``dtype`` cannot use.
 
     LayerNorm sums a row's squares in float32, or in float64 for float64: where the sum overflows it
-    returns zeros, and a little further on NaN. float16 squares nothing that way; there an entry
+    returns zeros, and a little further on NaN. float16 squares nothing that way; an entry
     overflows, when it is cast or, in a model of float32 under autocast, when it enters a product.
 
     Args:
@@ -51,12 +51,12 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
     products = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype
     if products == torch.float16:
         order, limit = math.inf, torch.finfo(products).max
-        found, rule = "reaches", "the largest float16"
+        verb, rule = "reaches", "the largest float16"
         advice = f"Use float32 or bfloat16. {advice}"
     else:
         squares = torch.promote_types(products, torch.float32)
         order, limit = 2, torch.finfo(squares).max ** 0.5 / HEADROOM
-        found, rule = "has norm", f"near which LayerNorm's squares leave {squares}"
+        verb, rule = "has norm", f"near which LayerNorm's squares leave {squares}"
     # As a rule the table as a whole is below what one row may be: one reduction and one transfer.
     size = float(torch.linalg.vector_norm(table, order))
     if size <= limit:
@@ -67,7 +67,7 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
         return size
     row = int(beyond[0])
     raise PositionRangeError(
-        f"Position {row} of {name} {found} {float(norms[row]):.4g}, beyond {limit:.4g}, {rule}. {advice}"
+        f"Position {row} of {name} {verb} {float(norms[row]):.4g}, beyond {limit:.4g}, {rule}. {advice}"
     )
 
 
@@ -101,7 +101,7 @@ class KeptTable(nn.Module, ABC):
         self.size = 0.0
 
     def check_length(self, num_positions: int) -> None:
-        """Raise ValueError for more positions than there are."""
+        """Raise ValueError for more positions than the table can have."""
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         """Compute the table from the parts of the blocks: float32 [N, ...].
@@ -162,12 +162,14 @@ class KeptTable(nn.Module, ABC):
         return kept[:num_positions]
 
     def drop_kept_table(self) -> None:
-        """Compute the table anew at the next call."""
         self._kept.clear()
         self._kept_for = []
 
     def begin_batch(self, blocks: Sequence[Any]) -> None:
-        """Forget what is kept if parameters changed unnoticed: compares each of them once."""
+        """Forget what is kept if parameters changed unnoticed.
+
+        An edit of ``p.data`` runs no hook and changes no version: only a comparison notices it.
+        """
         if self._kept_for:
             pairs = zip(self._kept_for, self.sources(blocks))
             changed = torch.stack([(kept != now).any() for kept, now in pairs])
@@ -183,7 +185,6 @@ class KeptTable(nn.Module, ABC):
         return [p for module in (self, *blocks) for p in module.parameters()]
 
     def _is_frozen(self, blocks: Sequence[Any]) -> bool:
-        """Return whether none of the parameters that the table comes from is trained."""
         return not any(parameter.requires_grad for parameter in self.sources(blocks))
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
@@ -205,7 +206,7 @@ class KeptTable(nn.Module, ABC):
 
     def train(self, mode: bool = True) -> Self:
         # fairseq calls train() before every update, so only a change counts. After validation a flow is
-        # solved, and its error measured, at once, as in a run resumed from the checkpoint saved there.
+        # solved, and its error measured, at once, as in a run resumed from the checkpoint then saved.
         if mode != self.training:
             self.forget()
         return super().train(mode)

@@ -19,7 +19,7 @@ class ClampKeepingGradient(torch.autograd.Function):
     """Clamp to [low, high]; a number outside still gets a gradient that leads it back in.
 
     The authors' code resets the parameters themselves before each use, which a pass of evaluation
-    should not do. With clamp's own gradient a number once outside would stay there.
+    should not do. With the gradient of clamp a number once outside would stay there.
     """
 
     @staticmethod

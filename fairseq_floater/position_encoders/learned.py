@@ -20,7 +20,7 @@ PRODUCT_STD = 0.02
 class LearnedRows(BlockPositions):
     """Hold the rows of one block: ``weight`` [R, S, C].
 
-    They start as fairseq initialises its own; rows that multiply start close to one.
+    They start as fairseq initialises its table; rows that multiply start close to one.
     """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
@@ -59,7 +59,7 @@ class LearnedPositions(PositionSignal):
     """Learn one free vector a position, one table a block (N L_max d parameters for "all blocks").
 
     It replaces fairseq's sinusoid instead of standing on it. Rows past the longest training
-    sentence are never trained. Token i uses row i; there are --max-source/target-positions rows.
+    sentence are never trained. Token i uses row i of --max-source/target-positions rows.
 
     ``--learned-hierarchy`` n trains n rows and makes n^2 of them, reading i as a number of two digits
     to the base n (:func:`hierarchical_rows`). n must be no more than the longest training sentence
@@ -84,7 +84,7 @@ class LearnedPositions(PositionSignal):
             int,
             at_least=2,
             or_zero=True,
-            why="; with 0 every position has a row of its own.",
+            why="; with 0 each position has a row.",
         ),
         Option(
             "--learned-hierarchy-alpha",
@@ -111,8 +111,8 @@ class LearnedPositions(PositionSignal):
 
     @property
     def length_option(self) -> str:
-        own = self.spec.options["learned_hierarchy"]
-        return "--learned-hierarchy" if own else super().length_option
+        hierarchy = self.spec.options["learned_hierarchy"]
+        return "--learned-hierarchy" if hierarchy else super().length_option
 
     def rows(self, places: Places, blocks: Sequence[LearnedRows]) -> Tensor:
         rows = torch.stack([block.weight[: places.count].float() for block in blocks], dim=2)

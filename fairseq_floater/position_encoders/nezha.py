@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate, check_pairs
+from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
@@ -52,7 +52,7 @@ class NezhaPositions(AttentionPositions):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        check_pairs(self.name, spec)
+        check_pairs(self.name, spec.head_dim, "a head", spec)
         self.gate = Gate(spec)
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:

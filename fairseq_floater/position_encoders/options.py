@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +49,7 @@ class Option:
         return self.name.lstrip("-").replace("-", "_")
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        # Defaults stay with the architecture functions, as for fairseq's own model options.
+        # Defaults stay with the architecture functions, as for fairseq's model options.
         kwargs: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self.help}
         if self.type is bool:
             kwargs["action"] = "store_true"
@@ -85,27 +87,25 @@ class Option:
             )
         return value
 
+    def _limits(self) -> list[tuple[str, Callable[[float, float], bool], float]]:
+        limits = (
+            ("more than", operator.gt, self.above),
+            ("less than", operator.lt, self.below),
+            ("at least", operator.ge, self.at_least),
+            ("at most", operator.le, self.at_most),
+        )
+        return [(words, holds, limit) for words, holds, limit in limits if limit is not None]
+
     def _is_in_range(self, value: float) -> bool:
         if self.or_zero and value == 0:
             return True
+        fits_parity = self.even is None or (value % 2 == 0) == self.even
         return (
-            math.isfinite(value)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.even is None or (value % 2 == 0) == self.even)
+            math.isfinite(value) and fits_parity and all(h(value, x) for _, h, x in self._limits())
         )
 
     def _range(self) -> str:
-        """Say in words what :meth:`_is_in_range` takes."""
-        limits = (
-            ("more than", self.above),
-            ("less than", self.below),
-            ("at least", self.at_least),
-            ("at most", self.at_most),
-        )
-        bounds = " and ".join(f"{words} {limit:g}" for words, limit in limits if limit is not None)
+        bounds = " and ".join(f"{words} {limit:g}" for words, _, limit in self._limits())
         if self.even is not None:
             return f"an {'even' if self.even else 'odd'} number of {bounds}"
         return "positive" if bounds == "more than 0" else bounds or "finite"

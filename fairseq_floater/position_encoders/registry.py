@@ -1,6 +1,6 @@
 """List the position encoders, one line each.
 
-This file needs no torch: an encoder's own file is imported when its class is asked for.
+This file needs no torch: the file of an encoder is imported when its class is needed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
 from fairseq_floater.ode.flow_solver import FlowSolver
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.floater import (
     HIDDEN_INITIAL_VALUE_STD,
     FloaterPositions,
@@ -44,14 +44,18 @@ _OF_TOKENS = ("floater_delta", "floater_time", "floater_update_interval")
 class FlowStart(StartValues):
     """Hold r(0) of one block, for each stream and side: ``values`` [S, sides, W]."""
 
-    def __init__(self, spec: EncoderSpec, std: float, lr_scale: float = 1.0):
-        super().__init__(lr_scale)
+    def __init__(self, spec: EncoderSpec):
+        options = spec.options  # those of FLOATER, or of a rotation
+        super().__init__(options.get("floater_lr_scale", 1.0))
+        scale = options.get("floater_init_scale")
+        # By default as long as Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1, too.
+        std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
         shape = (_streams(spec), 1 if spec.causal else 2, row_width(spec))
         self.values = nn.Parameter(std * torch.randn(shape) / self.lr_scale)
+        self.requires_grad_("floater_train" not in options or trains_start(options))
 
 
 def relative_form(options: dict[str, Any]) -> str:
-    """Return what ``--floater-relative`` says: keys, values or bias."""
     return options["floater_relative"] or "keys"
 
 
@@ -67,10 +71,10 @@ def row_width(spec: EncoderSpec) -> int:
 class FlowVectors(DistanceVectors):
     """Hold where one block's vectors of distances start; its hooks are Shaw's."""
 
-    def __init__(self, block_index: int, spec: EncoderSpec, start: FlowStart):
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         self.needs_weights = _streams(spec) == 2
-        self.start = start
+        self.start = FlowStart(spec)
 
 
 class FlowBias(AttentionPart):
@@ -79,9 +83,9 @@ class FlowBias(AttentionPart):
     Tables: the row of each pair of tokens, [B or 1, T, S], and the biases, [R, H].
     """
 
-    def __init__(self, block_index: int, spec: EncoderSpec, start: FlowStart):
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
-        self.start = start
+        self.start = FlowStart(spec)
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         rows, biases = tables
@@ -114,16 +118,12 @@ class DistanceFlow(AttentionPositions):
         return True
 
     @abstractmethod
-    def start(self) -> FlowStart:
-        """Draw the r(0) of one block."""
-
-    @abstractmethod
     def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
         """Return r at distances 0 to N - 1 from ``r0`` [L, S, sides, W]: [N, L, S, sides, W]."""
 
     def build_block(self, block_index: int) -> AttentionPart:
         part = FlowBias if relative_form(self.spec.options) == "bias" else FlowVectors
-        return part(block_index, self.spec, self.start())
+        return part(block_index, self.spec)
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         # One row is r(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
@@ -182,15 +182,6 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         label = f"distances ({spec.side} side)"
         self.solver = FlowSolver(options, label, spec.usual_length, LOG_DISTANCE)
 
-    def start(self) -> FlowStart:
-        options = self.spec.options
-        scale = options["floater_init_scale"]
-        std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
-        return FlowStart(self.spec, std, options["floater_lr_scale"])
-
-    def build_block(self, block_index: int) -> AttentionPart:
-        return super().build_block(block_index).requires_grad_(trains_start(self.spec.options))
-
     def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
         engine = self.solver.engine(
             self.dynamics, r0, self.training, self.num_updates, num_positions
@@ -219,18 +210,11 @@ class RelativeRotationPositions(DistanceFlow):
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         width = row_width(spec)
-        if width % 2:
-            raise ValueError(
-                f"--position-encoder rotation_flow turns pairs of channels, but has {width} with "
-                "--position-target relative: an even number of heads (bias) or an even width of a head."
-            )
+        whose = "a row of biases" if relative_form(spec.options) == "bias" else "a head"
+        check_pairs(self.name, width, whose, spec)
         largest = largest_frequency(spec.options, spec.target)
         planes = torch.arange(1, width // 2 + 1)
         self.frequencies = nn.Parameter(largest * planes / len(planes))
-
-    def start(self) -> FlowStart:
-        # As long as Shaw's vectors at the start: Xavier's deviation for a few dozen rows.
-        return FlowStart(self.spec, std=0.1)
 
     def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
         tau = LOG_DISTANCE.of_tokens(num_positions).to(r0)

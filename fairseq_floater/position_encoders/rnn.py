@@ -103,7 +103,6 @@ class RecurrentPositions(PositionSignal):
         return torch.stack(rows)[: places.count]
 
     def _inputs(self, num_positions: int) -> Tensor:
-        """Return z_i: [N, 1] or [N, C]."""
         if self.is_vector:
             return sinusoid_rows(num_positions, self.spec.dim, self.spec.padding_idx)
         return torch.arange(num_positions, dtype=torch.float32).unsqueeze(1)

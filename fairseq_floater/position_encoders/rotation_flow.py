@@ -43,7 +43,7 @@ def rotation(skew: Tensor) -> Tensor:
     """
     square = skew @ skew
     # A skew-symmetric matrix is normal, so the norm of its square bounds that of itself closely:
-    # a quarter of its own largest column sum, for a random one of 512 channels.
+    # a quarter of its largest column sum, for a random one of 512 channels.
     norm = float(square.detach().abs().sum(dim=0).amax().sqrt())
     largest = 0.5 if skew.dtype == torch.float32 else 0.03  # the remainder is below rounding
     squarings = max(0, math.frexp(norm / largest)[1]) if math.isfinite(norm) else 0
@@ -68,7 +68,7 @@ class RotationFlowPositions(PositionSignal):
 
     The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
     phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the
-    trajectory of FLOATER's own h grows past the trained length; the inner product of two rows of a
+    trajectory of FLOATER's h grows past the trained length; the inner product of two rows of a
     stream depends on their distance alone; and the flow has a closed form, so the table is a handful
     of matrix products instead of a solve.
 

@@ -1,6 +1,6 @@
 """Say which options do not go together: no other file refuses a combination of them.
 
-Each generator yields the messages of one subject; an encoder's ``faults`` yields those of its own options.
+Each generator yields the messages of one subject; an encoder's ``faults`` yields those of its options.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refuse(
         encoder: the class that they name.
         options: the encoder's, by ``dest``.
         law: by which training moves positions.
-        stacks: of the model; None: without the rules of fairseq's own options.
+        stacks: of the model; None: without the rules of fairseq's options.
     """
     messages = chain(
         _of_positions(args, encoder),
@@ -103,7 +103,6 @@ def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
 
 
 def _able(attribute: str, value: bool = True) -> str:
-    """Name the encoders whose ``attribute`` is ``value``."""
     classes = POSITION_ENCODERS.items()
     return ", ".join(name for name, cls in classes if getattr(cls, attribute) == value)
 

@@ -26,7 +26,6 @@ BASES = ("auto", "keep", "drop")
 
 
 def joined(names: Iterable[str]) -> str:
-    """Join names as English does: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -125,7 +124,7 @@ def has_positions(args: Any, side: str) -> bool:
 
 
 def has_base(args: Any, side: str | None = None) -> bool:
-    """Return whether fairseq's own ``embed_positions`` stands underneath, by complete options.
+    """Return whether fairseq's ``embed_positions`` stands underneath, by complete options.
 
     Args:
         args: the model's options, complete.

@@ -19,11 +19,11 @@ from fairseq_floater.position_encoders.transforms import At, Places
 class DistanceVectors(AttentionPart):
     """Add to key j, as query i sees it, a vector of their distance, and another to its value.
 
-    The products of a query with all R vectors are formed first, and each key picks its own; the
+    The products of a query with all R vectors are formed first, and each key picks one; the
     weights of the keys at one distance are summed before they meet its vector. So no [T, S, D] exists.
 
     Tables: the row of each pair of tokens, [B or 1, 1, T, S]; vectors of keys and, where
-    ``needs_weights``, of values, each [R, D], or [R, H, D] where heads have their own.
+    ``needs_weights``, of values, each [R, D], or [R, H, D] where each head has vectors.
     """
 
     needs_weights = True
@@ -74,7 +74,7 @@ def num_rows(spec: EncoderSpec) -> int:
 class ShawPositions(AttentionPositions):
     """Score q_i (k_j + A^K_r) / sqrt(D), and read sum_j a_ij (v_j + A^V_r), r = clip(j - i, +-k) + k.
 
-    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has its own
+    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has an
     A^K and A^V, shared by its heads unless ``--shaw-per-head``. ``--shaw-values off`` leaves out A^V,
     which the paper found to matter little, and with it the need to form the weights. Beyond k all
     distances look alike, and all rows are trained wherever sentences are longer than k. A stretched
@@ -109,7 +109,7 @@ class ShawPositions(AttentionPositions):
             str,
             ON_OFF,
         ),
-        Option("--shaw-per-head", False, "a head has its own vectors", bool),
+        Option("--shaw-per-head", False, "each head has vectors", bool),
     )
 
     @classmethod

@@ -28,12 +28,10 @@ SOURCE_STREAMS = ("cross_k", "cross_v")
 
 
 def encoder_streams(target: str) -> tuple[str, ...]:
-    """Name what rows enter in the encoder's blocks with ``--position-target target``."""
     return HIDDEN_STREAMS if target == HIDDEN else SELF_STREAMS
 
 
 def decoder_streams(target: str, has_cross_attention: bool = True) -> tuple[str, ...]:
-    """Name what rows of target positions enter in the decoder's blocks."""
     if target == HIDDEN or not has_cross_attention:
         return encoder_streams(target)
     return SELF_STREAMS + CROSS_QUERY_STREAMS

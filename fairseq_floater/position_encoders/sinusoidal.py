@@ -71,9 +71,8 @@ def block_term(block_number: int, dim: int) -> Tensor:
 class SinusoidalPositions(PositionSignal):
     """Compute equation 7: block n adds sinusoid(i) + sinusoid(n).
 
-    At ``input`` with target ``hidden`` it adds nothing where fairseq's own ``embed_positions`` is
-    there: that is the sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
-    sinusoid(i) is that same base where it is there, so that each block receives its term once. Another
+    Where fairseq's ``embed_positions`` stands underneath, that is the sinusoid: with target ``hidden`` the
+    first block gets no second one, and at ``input`` the model is fairseq's Transformer exactly. Another
     ``--position-combine`` than ``add`` takes the base's place.
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
@@ -92,12 +91,11 @@ class SinusoidalPositions(PositionSignal):
     def receives(self, block_index: int) -> bool:
         spec = self.spec
         if self._base_does and not spec.every_block:
-            return False  # fairseq's own base is all there is
+            return False  # fairseq's base does it
         return super().receives(block_index)
 
     @property
     def _base_does(self) -> bool:
-        """Return whether fairseq's own base adds the first block's sinusoid."""
         spec = self.spec
         return spec.target == "hidden" and spec.combine == ADD and spec.base
 
@@ -109,10 +107,10 @@ class SinusoidalPositions(PositionSignal):
             sinusoid = sinusoid_at(places.in_tokens(), spec.dim, spec.padding_idx)
         per_block = []
         for block in blocks:
-            is_there = self._base_does and block.block_index == 0
-            own = torch.zeros_like(sinusoid) if is_there else sinusoid
+            from_base = self._base_does and block.block_index == 0
+            rows = torch.zeros_like(sinusoid) if from_base else sinusoid
             if spec.every_block:
-                own = own + block_term(block.block_index + 1, spec.dim)
-            per_block.append(own)
+                rows = rows + block_term(block.block_index + 1, spec.dim)
+            per_block.append(rows)
         table = torch.stack(per_block, dim=1).unsqueeze(1).to(self.anchor.device)  # [N, 1, L, C]
         return table.expand(-1, len(spec.streams), -1, -1)

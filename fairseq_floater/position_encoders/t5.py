@@ -17,7 +17,7 @@ from fairseq_floater.position_encoders.options import Option
 def log_buckets(distances: Tensor, count: int, furthest: float) -> Tensor:
     """Return the bucket 0 .. count - 1 of each absolute distance: int64, of any shape.
 
-    Below count / 2 each distance has its own; from there on buckets widen with the logarithm up to
+    Below count / 2 each distance has a bucket; further on buckets widen with the logarithm up to
     ``furthest``, and the last holds all that is further. A distance between two whole ones
     (``--position-stretch``) goes to the nearer.
 

@@ -20,7 +20,7 @@ class TokenRecurrence(InputStage):
 
     x_i = GRU(x_i, h_(i-1)) = h_i, h_(-1) = 0, from the first token to the last on both sides; padding
     is skipped. ``--token-rnn-residual``: x_i + h_i. One GRU serves all blocks of a stack, each from
-    its own zero state, as one recurrence does for ``rnn``. Any length; a state forgets, so that what
+    a zero state, as one recurrence does for ``rnn``. Any length; a state forgets, so that what
     is far past the trained length looks like what is near it. With ``--position-base keep`` and
     ``--token-rnn-residual`` the states start at zero: the model is fairseq's exactly.
 
@@ -65,7 +65,6 @@ class TokenRecurrence(InputStage):
         return x + states if self.is_residual else states.to(x.dtype)
 
     def _states(self, x: Tensor) -> Tensor:
-        """Run the recurrence over ``x`` [T, B, C] from zero: [T, B, C]."""
         states: Tensor = self.recurrence(x)[0]
         return states
 

@@ -18,7 +18,7 @@ def token_positions(is_padding: Tensor) -> Tensor:
     """Count the real tokens from 0, wherever the padding stands.
 
     Shapes: ``is_padding`` [B, T] bool -> [B, T] int64. A padded slot takes the position of the
-    token before it (0 if there is none): attention masks it out, it only has to be a valid row.
+    token before it (0 without one): attention masks it out, it only has to be a valid row.
     """
     return ((~is_padding).cumsum(1) - 1).clamp_(min=0)
 
@@ -60,7 +60,7 @@ class At(NamedTuple):
         keys: [B or 1, S], int64; while decoding they include all tokens before the query.
         num_rows: N, more than any position.
         rows_per_token: 1, but where training puts tokens between two positions.
-        rows_before: of the N rows, those before position 0, where training puts tokens there;
+        rows_before: of the N rows, those before position 0, where training may put tokens;
             counting begins with the first of them.
     """
 

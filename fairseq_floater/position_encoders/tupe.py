@@ -1,4 +1,4 @@
-"""Score positions by projections of their own, apart from the content's (TUPE)."""
+"""Score positions by other projections than the content (TUPE)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STD = 0.02
 
 
 class TupePart(AttentionPart):
-    """Divide a block's products of content by sqrt(2 D), for there are two of them."""
+    """Divide a block's products of content by sqrt(2 D), as they are two."""
 
     def scaling(self, head_dim: int) -> float:
         return float((2 * head_dim) ** -0.5)

@@ -116,7 +116,6 @@ class Shifting:
 
     @property
     def highest(self) -> float:
-        """Return the largest shift that is drawn."""
         return self.high - 1 if self.whole else self.high
 
 
@@ -139,7 +138,7 @@ class WarpLaw:
     Attributes:
         stretch: of lambda, which a sentence and its translation share; None: 1.
         shift: of Delta; None: 0.
-        jitter: E of eps_i ~ U(-E, E), each token's own.
+        jitter: E of eps_i ~ U(-E, E), drawn for each token.
         random: L; a sentence's n positions are n of 0 .. L - 1 in order. Excludes the others.
     """
 

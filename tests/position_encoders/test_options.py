@@ -62,13 +62,13 @@ REFUSED = [
     ("rope", {"rope_partial": 0.01}, "leaves a pair, but a head has 32 and --rope-partial is 0.01"),
     ("rope", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "even number.* but a head has 15"),
     ("xpos", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "xpos needs an even number"),
-    ("tener", ODD, "tener needs an even number of channels .* a head has 9"),
-    ("xl", ODD, "xl needs an even number of channels .* side has 27"),
+    ("tener", ODD, "tener needs an even number of channels.* a head has 9"),
+    ("xl", ODD, "xl needs an even number of channels.* side has 27"),
     ("complex", {**ODD, "encoder_embed_dim": 63}, "complex needs an even number.* has 63"),
     (
         "nezha",
         {"decoder_embed_dim": 60, "decoder_output_dim": 60, "decoder_attention_heads": 4},
-        "even number of channels a head, but a head has 15; .* target side",
+        "even number of channels, but a head has 15; .* target side",
     ),
     ("deberta", {"deberta_absolute": 2, "blocks": "input"}, "must be at most .* 1, but is 2"),
     (

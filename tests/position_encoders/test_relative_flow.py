@@ -114,7 +114,9 @@ def test_a_rotation_is_the_exponential_of_a_skew_matrix(side, form):
 
 
 def test_a_rotation_needs_an_even_number_of_biases():
-    with pytest.raises(ValueError, match="turns pairs of channels, but has 3"):
+    with pytest.raises(
+        ValueError, match="needs an even number of channels, but a row of biases has 3"
+    ):
         build(
             "rotation_flow",
             target="relative",
