@@ -68,8 +68,7 @@ def test_other_settings_or_text_are_refused(raw: Path, tmp_path: Path) -> None:
 def test_a_language_may_have_a_script(raw: Path, tmp_path: Path) -> None:
     for path in raw.glob("*.en"):
         path.rename(path.with_suffix(".zh-Hans"))
-    words = ["all", str(raw), str(tmp_path / "out"), "--src", "zh-Hans", *VOCAB[2:]]
-    assert main(words) == 0
+    floater("prepare", raw, tmp_path / "out", "--src", "zh-Hans", *VOCAB[2:])
     assert (tmp_path / "out" / "bin" / "train.zh-Hans-de.zh-Hans.bin").is_file()
 
 
