@@ -135,6 +135,12 @@ class PositionEncoder(KeptTable):
         super().__init__()
         self.spec = spec
 
+    def __prepare_scriptable__(self) -> None:
+        """Refuse ``torch.jit.script``, which asks this of each module of a model."""
+        raise NotImplementedError(
+            "torch.jit.script does not take a model with positions; use torch.compile instead."
+        )
+
     @classmethod
     def faults(cls, options: dict[str, Any], target: str) -> Iterable[str]:
         """Say which ``options``, by ``dest``, do not go together; `rules.py` refuses them."""
