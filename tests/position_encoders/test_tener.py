@@ -5,12 +5,12 @@ from distance_terms import (
     HEADS,
     LENGTH,
     WIDTH,
-    heads_of,
     logits,
     sinusoid,
     slots,
     stack_of,
 )
+from one_attention import heads_of
 
 
 @torch.no_grad()
