@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.prepare import cores
+from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding import masked_lm
 from fairseq_floater.data.understanding.binarise import Vocabulary
-from fairseq_floater.data.understanding.folder import PreparedFolder
 from fairseq_floater.data.understanding.subwords import KINDS
 from fairseq_floater.verbs import add_parts, add_verb, positive
 

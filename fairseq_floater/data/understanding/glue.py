@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
     binarise,
     binarise_inputs,
     write_lines,
 )
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.glue_files import Example, read_examples, split_files
 from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
 from fairseq_floater.data.understanding.subwords import Subwords

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.binarise import Vocabulary, binarise_inputs
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.files import write_text
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, check_dictionary
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.squad_files import (
     Answer,
     Passage,
