@@ -216,7 +216,7 @@ def test_files_can_be_named(tmp_path, words):
     write(tmp_path / "b.json", ONE)
     options = {"train": train, "valid": "b.json"}
     preparation.prepare(tmp_path, tmp_path / "out", words, **options)
-    with pytest.raises(UserError, match=r"c\.json is missing\."):
+    with pytest.raises(UserError, match=r"c\.json is missing, a file of SQuAD\."):
         preparation.prepare(tmp_path, tmp_path / "o", words, train=train, valid=tmp_path / "c.json")
 
 

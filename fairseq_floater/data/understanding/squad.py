@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.products import PreparedFolder, make_folder
+from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, check_dictionary
 from fairseq_floater.data.understanding.squad_files import (
     Answer,
@@ -23,7 +23,8 @@ from fairseq_floater.data.understanding.squad_files import (
     SquadError,
     read_squad,
 )
-from fairseq_floater.data.understanding.subwords import FOLDER, Subwords
+from fairseq_floater.data.understanding.subwords import FOLDER
+from fairseq_floater.data.understanding.task_data import TaskData
 from fairseq_floater.errors import shown
 
 # Questions as published; other numbers are fine for other data, so they are only warned of.
@@ -60,129 +61,111 @@ def prepare(
         UserError: a file that is missing or cannot be used, or other data are in the way.
     """
     files = _files(raw, version, {"train": train, "valid": valid})
-
-    def build(work: Path) -> dict[str, Any]:
-        data = {split: read_squad(path) for split, path in files.items()}
-        common = _common_version(data, files, version)
-        writers = {s: _Split(files[s], PUBLISHED[common][s], vocabulary) for s in data}
-        for split, squad in data.items():
-            writers[split].write(squad, work / f"{split}.jsonl")
-        shutil.copyfile(files["valid"], work / "references.valid.json")
-        shutil.copyfile(vocabulary.dictionary, work / "dict.txt")
-        vocabulary.subwords.store(work / FOLDER)
-        return {
-            "version": common,
-            "splits": {split: writer.counts for split, writer in writers.items()},
-            "warnings": [text for writer in writers.values() for text in writer.warnings()],
-        }
-
-    names = {split: path.name for split, path in files.items()}
+    names = {split: path.name for split, (path,) in files.items()}
     parameters = {"task": "squad", "version": version, **names}
-    inputs = [*files.values(), *vocabulary.files]
-    return make_folder(out, parameters, inputs, build, force=force)
+    return _SquadData("SQuAD", files, vocabulary, version).prepare(out, parameters, force)
 
 
-def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dict[str, Path]:
-    """Return the files of train and valid."""
+def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dict[str, list[Path]]:
     if version is None and None in given.values():
         missing = [split for split, path in given.items() if path is None]
         names = {v: [f"{_NAMES[split]}-v{v}.json" for split in missing] for v in PUBLISHED}
-        there = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
-        if len(there) != 1:
-            found = "both" if there else "neither"
+        held = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
+        if len(held) != 1:
+            number = "both" if held else "neither"
             wanted = " or ".join(" and ".join(names[v]) for v in PUBLISHED)
-            remedy = "choose by --data-version" if there else "name files by --train and --valid"
-            raise SquadError(f"{raw} must hold {wanted}, but holds {found}; {remedy}.")
-        version = there[0]
-    files = {}
-    for split, path in given.items():
-        files[split] = raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)
-        if not files[split].is_file():
-            raise SquadError(f"{files[split]} is missing.")
-    return files
+            remedy = "choose by --data-version" if held else "name files by --train and --valid"
+            raise SquadError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
+        version = held[0]
+    return {
+        split: [raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)]
+        for split, path in given.items()
+    }
 
 
-def _common_version(data: dict[str, Squad], files: dict[str, Path], wanted: str | None) -> str:
-    """Return the version of all files; refuse files of different ones."""
-    version = wanted or data["train"].version
-    for split, squad in data.items():
-        if squad.version != version:
-            rule = f"{files[split]} must be SQuAD {version}"
-            raise SquadError(f"{rule}, but is {squad.version} instead.")
-    return version
+@dataclass
+class _SquadData(TaskData):
+    version: str | None
 
-
-class _Split:
-    """Write a split, and count what is in it.
-
-    Args:
-        source: the official file, for messages.
-        published: how many questions it should have.
-        vocabulary: cuts and knows the subwords.
-    """
-
-    def __init__(self, source: Path, published: int, vocabulary: Vocabulary) -> None:
-        self.source, self.published, self.vocabulary = source, published, vocabulary
-        self.subwords: Subwords = vocabulary.subwords
-        lines = vocabulary.dictionary.read_text(encoding="utf-8").split("\n")
+    def __post_init__(self) -> None:
+        lines = self.vocabulary.dictionary.read_text(encoding="utf-8").split("\n")
         self.known = {line.rpartition(" ")[0] for line in lines}
+
+    def read(self, split: str) -> Squad:
+        return read_squad(self.files[split][0])
+
+    def facts(self, examples: dict[str, Squad]) -> dict[str, Any]:
+        """Return the version of all files; refuse files of different ones."""
+        version = self.version or examples["train"].version
+        for split, squad in examples.items():
+            if squad.version != version:
+                rule = f"{self.files[split][0]} must be SQuAD {version}"
+                raise SquadError(f"{rule}, but is {squad.version} instead.")
+        return {"version": version}
+
+    def write(self, work: Path, split: str, examples: Squad) -> tuple[dict[str, int], list[str]]:
+        source, dictionary = self.files[split][0], self.vocabulary.dictionary
         names = ("passages", "questions", "unanswerable", "answers", "subwords", "unknown")
-        self.counts = dict.fromkeys(names, 0)
-        self.moved: list[str] = []  # ids of questions
-
-    def write(self, squad: Squad, path: Path) -> None:
-        """Write a line a passage; raises SquadError where an answer is not in its passage."""
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            for passage in squad.passages:
-                file.write(json.dumps(self._entry(passage), ensure_ascii=False) + "\n")
-        counts = Binarised(len(squad.passages), self.counts["subwords"], self.counts["unknown"])
-        check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
-
-    def warnings(self) -> Iterator[str]:
-        """Yield a sentence for each oddity."""
-        if self.counts["questions"] != self.published:
-            yield (
-                f"{self.source} has {self.counts['questions']:,} questions, not the "
-                f"{self.published:,} of the published file."
+        counts = dict.fromkeys(names, 0)
+        moved: list[str] = []  # ids of questions
+        with (work / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
+            for passage in examples.passages:
+                entry = self._entry(passage, source, moved)
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                self._count(passage, entry, counts)
+        binarised = Binarised(counts["passages"], counts["subwords"], counts["unknown"])
+        check_dictionary(binarised, dictionary, str(source))
+        if split == "valid":
+            shutil.copyfile(source, work / "references.valid.json")
+            shutil.copyfile(dictionary, work / "dict.txt")
+            self.vocabulary.subwords.store(work / FOLDER)
+        warnings = []
+        published = PUBLISHED[examples.version][split]
+        if counts["questions"] != published:
+            warnings.append(
+                f"{source} has {counts['questions']:,} questions, not the {published:,} of the "
+                "published file."
             )
-        if self.moved:
-            yield (
-                f"{self.source} has {len(self.moved):,} answers beside their offsets, at most {_SLIP} "
-                f"characters away; they were moved (the first: question {self.moved[0]})."
+        if moved:
+            warnings.append(
+                f"{source} has {len(moved):,} answers beside their offsets, at most {_SLIP} "
+                f"characters away; they were moved (the first: question {moved[0]})."
             )
+        return counts, warnings
 
-    def _entry(self, passage: Passage) -> dict[str, Any]:
-        words, spans = self.subwords.encode_with_offsets(passage.text)
+    def _entry(self, passage: Passage, source: Path, moved: list[str]) -> dict[str, Any]:
+        """Return what is written of a passage; adds the questions whose answers are moved."""
+        subwords, spans = self.vocabulary.subwords.encode_with_offsets(passage.text)
         questions = []
         for question in passage.questions:
-            place = f"{self.source}: question {question.id}"
+            place = f"{source}: question {question.id}"
             answers = []
             for answer in question.answers:
                 start = _place(passage.text, answer, place)
                 if start != answer.start:
-                    self.moved.append(question.id)
+                    moved.append(question.id)
                 answers.append(_covering(spans, start, answer.text, place))
             # Annotators often agree; each different answer is kept once, the first one first.
             kept = list(dict.fromkeys(answers))
-            asked = self.subwords.encode(question.text.strip())
-            questions.append({"id": question.id, "subwords": " ".join(asked), "answers": kept})
-        self._count(passage, words)
+            text = self.vocabulary.subwords.encode(question.text.strip())
+            questions.append({"id": question.id, "subwords": " ".join(text), "answers": kept})
         return {
             "passage": passage.text,
-            "subwords": " ".join(words),
+            "subwords": " ".join(subwords),
             "starts": [start for start, _ in spans],
             "ends": [end for _, end in spans],
             "questions": questions,
         }
 
-    def _count(self, passage: Passage, words: list[str]) -> None:
-        self.counts["passages"] += 1
-        self.counts["subwords"] += len(words)
-        self.counts["unknown"] += sum(word not in self.known for word in words)
+    def _count(self, passage: Passage, entry: dict[str, Any], counts: dict[str, int]) -> None:
+        counts["passages"] += 1
+        counts["subwords"] += len(entry["starts"])
+        subwords = entry["subwords"].split(" ")
+        counts["unknown"] += sum(subword not in self.known for subword in subwords)
         for question in passage.questions:
-            self.counts["questions"] += 1
-            self.counts["unanswerable"] += not question.answers
-            self.counts["answers"] += len(question.answers)
+            counts["questions"] += 1
+            counts["unanswerable"] += not question.answers
+            counts["answers"] += len(question.answers)
 
 
 def _place(passage: str, answer: Answer, place: str) -> int:
@@ -191,9 +174,9 @@ def _place(passage: str, answer: Answer, place: str) -> int:
         start = answer.start + slip
         if start >= 0 and passage.startswith(answer.text, start):
             return start
-    there = shown(passage[max(answer.start, 0) :][: len(answer.text)])
+    text = shown(passage[max(answer.start, 0) :][: len(answer.text)])
     rule = f"must have its answer {shown(answer.text)} at character {answer.start} of the passage"
-    raise SquadError(f"{place} {rule}, but {there} is there instead.")
+    raise SquadError(f"{place} {rule}, but {text} is there instead.")
 
 
 def _covering(spans: list[tuple[int, int]], start: int, answer: str, place: str) -> tuple[int, int]:
