@@ -53,16 +53,9 @@ def add_subword_options(parser: argparse.ArgumentParser) -> None:
 def with_vocabulary(prepare: Callable[..., PreparedFolder]) -> Callable[..., PreparedFolder]:
     """Return ``prepare`` for a verb: it takes the options of the subwords instead of a ``vocabulary``."""
 
-    def run(
-        *,
-        like: Path | None,
-        bpe: str | None,
-        bpe_dir: Path | None,
-        dictionary: Path | None,
-        **options: Any,
-    ) -> PreparedFolder:
-        vocabulary = Vocabulary.chosen(like, bpe, bpe_dir, dictionary)
-        return prepare(vocabulary=vocabulary, **options)
+    def run(**options: Any) -> PreparedFolder:
+        chosen = {name: options.pop(name) for name in ("like", "bpe", "bpe_dir", "dictionary")}
+        return prepare(vocabulary=Vocabulary.chosen(**chosen), **options)
 
     return run
 

@@ -38,8 +38,8 @@ _SLIP = 2
 
 
 def prepare(
-    raw: Path,
-    out: Path,
+    raw_dir: Path,
+    out_dir: Path,
     vocabulary: Vocabulary,
     *,
     version: str | None = None,
@@ -47,23 +47,23 @@ def prepare(
     valid: Path | None = None,
     force: bool = False,
 ) -> PreparedFolder:
-    """Write ``out`` whole or not at all; what the same files made is kept.
+    """Write ``out_dir`` whole or not at all; what the same files made is kept.
 
     Args:
-        raw: the folder of the official files.
-        out: where the prepared data go.
+        raw_dir: the folder of the official files.
+        out_dir: where the prepared data go.
         vocabulary: subwords and dictionary of the model to be trained.
-        version: 1.1 or 2.0; None: the one that ``raw`` holds.
-        train, valid: files of ``raw``, or paths, instead of the official names.
+        version: 1.1 or 2.0; None: the one that ``raw_dir`` holds.
+        train, valid: files of ``raw_dir``, or paths, instead of the official names.
         force: replace data that other files made.
 
     Raises:
         UserError: a file that is missing or cannot be used, or other data are in the way.
     """
-    files = _files(raw, version, {"train": train, "valid": valid})
+    files = _files(raw_dir, version, {"train": train, "valid": valid})
     names = {split: path.name for split, (path,) in files.items()}
     parameters = {"task": "squad", "version": version, **names}
-    return _SquadData("SQuAD", files, vocabulary, version).prepare(out, parameters, force)
+    return _SquadData("SQuAD", files, vocabulary, version).prepare(out_dir, parameters, force)
 
 
 def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dict[str, list[Path]]:
