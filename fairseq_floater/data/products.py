@@ -123,7 +123,7 @@ def make_folder(
         force: replace data of other input.
 
     Raises:
-        TextDataError: other data are in the way.
+        TextDataError: an input is missing, or other data are in the way.
     """
     new = Origin(parameters, _checksums(inputs))
     old = Origin.read(out_dir / SUMMARY)
@@ -144,7 +144,11 @@ def make_folder(
 
 def _checksums(paths: Iterable[Path]) -> dict[str, str]:
     """Return the checksum of each file, or one of all where they are many."""
-    sums = {str(path): file_hash(path) for path in paths}
+    sums = {}
+    for path in paths:
+        if not path.is_file():
+            raise TextDataError(f"{path} is missing.")
+        sums[str(path)] = file_hash(path)
     if len(sums) <= _MOST_INPUTS:
         return sums
     return {f"{len(sums):,} files": hashlib.sha256("".join(sums.values()).encode()).hexdigest()}

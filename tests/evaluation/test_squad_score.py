@@ -32,7 +32,8 @@ def official(golds, second=True):
         for id_, texts in golds.items()
     ]
     paragraphs = [{"context": "Text.", "qas": questions}]
-    return {"version": "v2.0", "data": [{"title": "T", "paragraphs": paragraphs}]}
+    version = "v2.0" if second else "1.1"
+    return {"version": version, "data": [{"title": "T", "paragraphs": paragraphs}]}
 
 
 @pytest.fixture

@@ -105,9 +105,6 @@ def prepare(
     options.check()
     parameters = {"bpe": options.bpe, "vocab": options.vocab, "splits": list(texts)}
     inputs = [*texts.values(), *options.files()]
-    for path in inputs:
-        if not path.is_file():
-            raise TextDataError(f"{path} is missing.")
     build = partial(_build, texts=texts, options=options, workers=workers)
     return make_folder(out_dir, parameters, inputs, build, force=force)
 

@@ -61,7 +61,7 @@ def prepare(
 
     Raises:
         UsageError: the lengths leave no room for a passage.
-        TextDataError: a file cannot be used, or other data are in the way.
+        TextDataError: a file cannot be used, a split has no question, or other data are in the way.
     """
     if max_option_length is None:
         max_option_length = min(_OPTION_LENGTH, max_positions // 2)
@@ -132,7 +132,11 @@ class _RaceData(TaskData):
     max_option_length: int
 
     def read(self, split: str) -> list[RaceQuestion]:
-        return [question for path in self.files[split] for question in read_questions(path)]
+        paths = self.files[split]
+        questions = [question for path in paths for question in read_questions(path)]
+        if not questions:
+            raise TextDataError(f"{paths[0].parent.parent} must hold questions, but holds none.")
+        return questions
 
     def write(
         self, work: Path, split: str, examples: list[RaceQuestion]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, c
 from fairseq_floater.data.understanding.squad_files import (
     Answer,
     Passage,
+    Question,
     Squad,
     SquadError,
     read_squad,
 )
-from fairseq_floater.data.understanding.subwords import FOLDER
+from fairseq_floater.data.understanding.subwords import FOLDER, Subwords
 from fairseq_floater.data.understanding.task_data import TaskData
-from fairseq_floater.errors import shown
 
 # Questions as published; other numbers are fine for other data, so they are only warned of.
 PUBLISHED = {
@@ -87,68 +88,101 @@ def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dic
 class _SquadData(TaskData):
     version: str | None
 
-    def __post_init__(self) -> None:
-        lines = self.vocabulary.dictionary.read_text(encoding="utf-8").split("\n")
-        self.known = {line.rpartition(" ")[0] for line in lines}
-
     def read(self, split: str) -> Squad:
         return read_squad(self.files[split][0])
 
     def facts(self, examples: dict[str, Squad]) -> dict[str, Any]:
         """Return the version of all files; refuse files of different ones."""
-        version = self.version or examples["train"].version
+        self.version = self.version or examples["train"].version
         for split, squad in examples.items():
-            if squad.version != version:
-                rule = f"{self.files[split][0]} must be SQuAD {version}"
+            if squad.version != self.version:
+                rule = f"{self.files[split][0]} must be SQuAD {self.version}"
                 raise SquadError(f"{rule}, but is {squad.version} instead.")
-        return {"version": version}
+        return {"version": self.version}
 
     def write(self, work: Path, split: str, examples: Squad) -> tuple[dict[str, int], list[str]]:
-        source, dictionary = self.files[split][0], self.vocabulary.dictionary
-        names = ("passages", "questions", "unanswerable", "answers", "subwords", "unknown")
-        counts = dict.fromkeys(names, 0)
-        moved: list[str] = []  # ids of questions
-        with (work / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-            for passage in examples.passages:
-                entry = self._entry(passage, source, moved)
-                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-                self._count(passage, entry, counts)
-        binarised = Binarised(counts["passages"], counts["subwords"], counts["unknown"])
-        check_dictionary(binarised, dictionary, str(source))
+        source = self.files[split][0]
+        writer = _Split(split, source, PUBLISHED[examples.version][split], self.vocabulary)
+        writer.write(examples, work / f"{split}.jsonl")
         if split == "valid":
             shutil.copyfile(source, work / "references.valid.json")
-            shutil.copyfile(dictionary, work / "dict.txt")
+            shutil.copyfile(self.vocabulary.dictionary, work / "dict.txt")
             self.vocabulary.subwords.store(work / FOLDER)
-        warnings = []
-        published = PUBLISHED[examples.version][split]
-        if counts["questions"] != published:
-            warnings.append(
-                f"{source} has {counts['questions']:,} questions, not the {published:,} of the "
+        return writer.counts, list(writer.warnings())
+
+
+class _Split:
+    """Write a split, and count what is in it.
+
+    Args:
+        name: train or valid.
+        source: the official file, for messages.
+        published: how many questions it should have.
+        vocabulary: cuts and knows the subwords.
+    """
+
+    def __init__(self, name: str, source: Path, published: int, vocabulary: Vocabulary) -> None:
+        self.name, self.source, self.vocabulary = name, source, vocabulary
+        self.read, self.published = 0, published  # questions
+        self.subwords: Subwords = vocabulary.subwords
+        lines = vocabulary.dictionary.read_text(encoding="utf-8").split("\n")
+        self.known = {line.rpartition(" ")[0] for line in lines}
+        names = ("passages", "questions", "unanswerable", "answers", "skipped")
+        self.counts = dict.fromkeys((*names, "subwords", "unknown"), 0)
+        self.moved: list[str] = []  # ids of questions
+        self.skipped: list[str] = []
+
+    def write(self, squad: Squad, path: Path) -> None:
+        """Write a line a passage; raises SquadError where no answer is in its place."""
+        self.read = len(squad.questions)
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for passage in squad.passages:
+                file.write(json.dumps(self._entry(passage), ensure_ascii=False) + "\n")
+        if self.skipped and not self.counts["answers"]:
+            rule = f"{self.source} must have its answers at their offsets in the passages"
+            raise SquadError(f"{rule}, but none of {len(self.skipped):,} is there.")
+        counts = Binarised(len(squad.passages), self.counts["subwords"], self.counts["unknown"])
+        check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for each oddity."""
+        if self.read != self.published:
+            yield (
+                f"{self.source} has {self.read:,} questions, not the {self.published:,} of the "
                 "published file."
             )
-        if moved:
-            warnings.append(
-                f"{source} has {len(moved):,} answers beside their offsets, at most {_SLIP} "
-                f"characters away; they were moved (the first: question {moved[0]})."
+        if self.moved:
+            yield (
+                f"{self.source} has {len(self.moved):,} answers beside their offsets, at most {_SLIP} "
+                f"characters away; they were moved (the first: question {self.moved[0]})."
             )
-        return counts, warnings
+        if self.skipped:
+            yield (
+                f"{self.source} has {len(self.skipped):,} answers that are not within {_SLIP} characters "
+                f"of their offsets; they were skipped (the first: question {self.skipped[0]}), and with "
+                "them training questions that have no other answer."
+            )
 
-    def _entry(self, passage: Passage, source: Path, moved: list[str]) -> dict[str, Any]:
-        """Return what is written of a passage; adds the questions whose answers are moved."""
-        subwords, spans = self.vocabulary.subwords.encode_with_offsets(passage.text)
+    def _entry(self, passage: Passage) -> dict[str, Any]:
+        subwords, spans = self.subwords.encode_with_offsets(passage.text)
         questions = []
         for question in passage.questions:
-            place = f"{source}: question {question.id}"
-            answers = []
-            for answer in question.answers:
-                start = _place(passage.text, answer, place)
-                if start != answer.start:
-                    moved.append(question.id)
-                answers.append(_covering(spans, start, answer.text, place))
+            places = (self._covering(spans, passage, question, a) for a in question.answers)
+            answers = [place for place in places if place is not None]
+            # It would teach that the passage does not answer it. The scorer wants all of valid.
+            if self.name == "train" and question.answers and not answers:
+                continue
+            self.counts["questions"] += 1
+            self.counts["unanswerable"] += not question.answers
+            self.counts["answers"] += len(answers)
             # Annotators often agree; each different answer is kept once, the first one first.
             kept = list(dict.fromkeys(answers))
-            text = self.vocabulary.subwords.encode(question.text.strip())
-            questions.append({"id": question.id, "subwords": " ".join(text), "answers": kept})
+            text = " ".join(self.subwords.encode(question.text.strip()))
+            questions.append({"id": question.id, "subwords": text, "answers": kept})
+        self.counts["passages"] += 1
+        self.counts["skipped"] = len(self.skipped)
+        self.counts["subwords"] += len(subwords)
+        self.counts["unknown"] += sum(subword not in self.known for subword in subwords)
         return {
             "passage": passage.text,
             "subwords": " ".join(subwords),
@@ -157,33 +191,25 @@ class _SquadData(TaskData):
             "questions": questions,
         }
 
-    def _count(self, passage: Passage, entry: dict[str, Any], counts: dict[str, int]) -> None:
-        counts["passages"] += 1
-        counts["subwords"] += len(entry["starts"])
-        subwords = entry["subwords"].split(" ")
-        counts["unknown"] += sum(subword not in self.known for subword in subwords)
-        for question in passage.questions:
-            counts["questions"] += 1
-            counts["unanswerable"] += not question.answers
-            counts["answers"] += len(question.answers)
+    def _covering(
+        self, spans: list[tuple[int, int]], passage: Passage, question: Question, answer: Answer
+    ) -> tuple[int, int] | None:
+        """Return the first and the last subword that hold a character of the answer, if it is there."""
+        start = _place(passage.text, answer)
+        end = start + len(answer.text)
+        inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]
+        if start < 0 or not inside:
+            self.skipped.append(question.id)
+            return None
+        if start != answer.start:
+            self.moved.append(question.id)
+        return inside[0], inside[-1]
 
 
-def _place(passage: str, answer: Answer, place: str) -> int:
-    """Return where the answer begins: at its offset, or the nearest place at most two characters away."""
+def _place(passage: str, answer: Answer) -> int:
+    """Return where the answer begins: at its offset or at most two characters away, else -1."""
     for slip in sorted(range(-_SLIP, _SLIP + 1), key=abs):
         start = answer.start + slip
         if start >= 0 and passage.startswith(answer.text, start):
             return start
-    text = shown(passage[max(answer.start, 0) :][: len(answer.text)])
-    rule = f"must have its answer {shown(answer.text)} at character {answer.start} of the passage"
-    raise SquadError(f"{place} {rule}, but {text} is there instead.")
-
-
-def _covering(spans: list[tuple[int, int]], start: int, answer: str, place: str) -> tuple[int, int]:
-    """Return the first and the last subword that hold a character of the answer."""
-    end = start + len(answer)
-    inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]
-    if not inside:
-        rule = f"must have its answer {shown(answer)} in the subwords of the passage"
-        raise SquadError(f"{place} {rule}, but they hold no character of it.")
-    return inside[0], inside[-1]
+    return -1

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
@@ -40,15 +39,8 @@ class TaskData(ABC):
         return {}
 
     def prepare(self, out_dir: Path, parameters: dict[str, Any], force: bool) -> PreparedFolder:
-        """Write all splits, unless the same files and ``parameters`` made them before.
-
-        Raises:
-            TextDataError: a file is missing, or other data are in the way.
-        """
+        """Write all splits, unless the same files and ``parameters`` made them before."""
         inputs = [path for paths in self.files.values() for path in paths]
-        for path in inputs:
-            if not path.is_file():
-                raise TextDataError(f"{path} is missing, a file of {self.name}.")
         inputs += self.vocabulary.files
         return make_folder(out_dir, parameters, inputs, self._build, force=force)
 
