@@ -124,6 +124,12 @@ class PositionEncoder(KeptTable):
         super().__init__()
         self.spec = spec
 
+    def __prepare_scriptable__(self) -> None:
+        """Refuse ``torch.jit.script``, which asks this of each module of a model."""
+        raise NotImplementedError(
+            "torch.jit.script does not take a model with positions; use torch.compile instead."
+        )
+
     @classmethod
     def check_options(cls, options: dict[str, Any], target: str) -> None:
         """Raise ValueError where options do not go together; ``options`` by ``dest``."""

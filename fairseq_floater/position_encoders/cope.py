@@ -36,7 +36,7 @@ class CopePart(AttentionPart):
         behind = distances < 0
         counted = self._counted(q, k, hidden, distances).clamp(max=self.count - 1)
         below = counted.floor()
-        rows = below.long()
+        rows = below.nan_to_num().long()  # NaN is no index; ``share`` hands it on
         above = (rows + 1).clamp(max=self.count - 1)
         if not self.spec.causal:
             first = self.count * behind.long()

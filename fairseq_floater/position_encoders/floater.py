@@ -203,7 +203,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return rows[1:].flip(0)
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
-        num_tokens = round(self.clock.place(times.numpy()[-1])) + 1
+        num_tokens = round(self.clock.place(times[-1].item())) + 1
         return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
 
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:

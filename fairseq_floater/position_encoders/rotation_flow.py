@@ -38,15 +38,18 @@ def rotation(skew: Tensor) -> Tensor:
 
     Taylor's series of degree 8 after scaling, then squarings. ``torch.matrix_exp`` takes 8 times as long
     with its gradient, the exponential of a matrix of twice the width, and is off by 1e-6 in float32: too
-    much for a rotation that is squared until it turns by hundreds of positions.
+    much for a rotation that is squared until it turns by hundreds of positions. Of a matrix so large that
+    rounding hides the angle nothing but NaN is returned, which the check of the table's range reports.
     """
     square = skew @ skew
     # A skew-symmetric matrix is normal, so the norm of its square bounds that of itself closely:
     # a quarter of its own largest column sum, for a random one of 512 channels.
     norm = float(square.detach().abs().sum(dim=0).amax().sqrt())
     largest = 0.5 if skew.dtype == torch.float32 else 0.03  # the remainder is below rounding
-    squarings = max(0, math.frexp(norm / largest)[1]) if math.isfinite(norm) else 0
-    x, x2 = skew / 2**squarings, square / 4**squarings
+    if not norm * torch.finfo(skew.dtype).eps < 1:
+        return skew * math.nan
+    squarings = max(0, math.frexp(norm / largest)[1])
+    x, x2 = skew / 2.0**squarings, square / 4.0**squarings
     x3, x4 = x @ x2, x2 @ x2
     one = torch.eye(len(x), dtype=x.dtype, device=x.device)
     power = one + x + x2 / 2 + x3 / 6

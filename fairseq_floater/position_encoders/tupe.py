@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows_between
 from fairseq_floater.position_encoders.t5 import T5Positions
@@ -78,7 +79,7 @@ class TupePositions(T5Positions):
 
     @property
     def max_positions(self) -> int:
-        return super().max_positions if self.positions is None else len(self.positions)
+        return UNLIMITED_POSITIONS if self.positions is None else len(self.positions)
 
     def build_block(self, block_index: int) -> TupePart:
         return TupePart(block_index, self.spec)

@@ -70,7 +70,7 @@ def test_padding_is_not_counted(side, padded):
     stack, x = stack_of(side, "cope", cope_positions=5), stream()
     is_padding = torch.zeros(x.size(1), LENGTH, dtype=torch.bool)
     is_padding[1, padded] = True
-    mask = additive_mask(is_padding, x.dtype)
+    mask = additive_mask(is_padding[:, None, None], x.dtype)
     q, k, v = heads_of(stack, x)
     term = oracles_term(stack, q, k, mask)
     expected = written_out(stack, q, k, v, term + mask)[1]
@@ -146,3 +146,13 @@ def test_too_few_positions_are_refused(count):
 def test_stretch_has_nothing_to_stretch():
     with pytest.raises(ValueError, match="--position-encoder is cope instead"):
         build("cope", target="attention", position_stretch="1:2")
+
+
+@every_side
+def test_nan_among_the_logits_is_no_index(side):
+    """It comes out, as elsewhere, so that mixed precision skips the update."""
+    stack, x = stack_of(side, "cope"), stream()
+    x[2, 0, 0] = float("nan")
+    output = attended(stack, x)[0]
+    assert output[-1, 0].isnan().all() and output[:, 1:].isfinite().all()
+    output.sum().backward()

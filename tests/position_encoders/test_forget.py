@@ -81,7 +81,7 @@ def test_padding_forgets_nothing(side, padded):
     alone = attended(stack, x[real, 1:])[0][:, 0]
     expected = written_out(stack, *heads_of(stack, x), oracles_bias(stack, x))[1][:, 0]
     x = x.masked_fill(is_padding.T[..., None], -40.0)
-    merged = {"mask": mask + additive_mask(is_padding, x.dtype)}
+    merged = {"mask": mask + additive_mask(is_padding[:, None, None], x.dtype)}
     for how in (merged, {"mask": mask, "key_padding_mask": is_padding}):
         found = attended(stack, x, of, **how)[0]
         assert difference(found[real, 1], alone) <= 1e-5
