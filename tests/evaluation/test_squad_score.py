@@ -7,8 +7,7 @@ import pytest
 from toy import floater
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.evaluation.understanding.squad.match import best, exact_match, f1, words
-from fairseq_floater.evaluation.understanding.squad.score import score
+from fairseq_floater.evaluation.understanding.squad import best, exact_match, f1, score, words
 
 GOLDS = {"q1": ["the Norman dukes", "Normans"], "q2": [], "q3": ["10th"], "q4": []}
 ANSWERS = {"q3": "10TH!", "q1": "Norman dukes of", "q2": "", "q4": "x"}
