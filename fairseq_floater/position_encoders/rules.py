@@ -56,11 +56,10 @@ def refuse(
     """
     messages = chain(
         _of_positions(args, encoder),
-        () if law is None else _of_moved_positions(args, encoder, options, law),
         _of_attention(args, encoder),
         _of_fairseqs_options(args) if stacks else (),
-        _of_cross_self_attention(args) if stacks == TWO_STACKS else (),
         _of_one_stack(args) if stacks == ONE_STACK else (),
+        () if law is None else _of_moved_positions(args, encoder, options, law),
         encoder.faults(options, args.position_target),
     )
     for message in messages:
@@ -193,9 +192,6 @@ def _of_fairseqs_options(args: Any) -> Iterator[str]:
             "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
             "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
         )
-
-
-def _of_cross_self_attention(args: Any) -> Iterator[str]:
     if not getattr(args, "cross_self_attention", False):
         return
     if args.position_target in ("attention", "relative"):
