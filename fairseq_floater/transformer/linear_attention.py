@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.position_encoders.attention_kind import COSINE, is_linear
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
+from fairseq_floater.position_encoders.shared_options import COSINE, LINEAR
 from fairseq_floater.transformer.attention import (
     IncrementalState,
     PositionBiasedAttention,
@@ -204,6 +204,6 @@ def _masked_products(q: Features, k: Features, v: Tensor, mask: Tensor) -> Tenso
 
 def attention_class(cfg: Any, cross: bool) -> Callable[..., PositionBiasedAttention]:
     """Return what builds self- or ``cross``-attention under the model's options."""
-    if is_linear(cfg) and (cfg.linear_cross or not cross):
+    if cfg.attention_kind == LINEAR and (cfg.linear_cross or not cross):
         return partial(LinearAttention, kernel=cfg.linear_kernel)
     return PositionBiasedAttention

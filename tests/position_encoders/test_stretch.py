@@ -21,9 +21,9 @@ from helpers import (
 from warped import training_log_probs
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.row_range import PositionRangeError
-from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.kept_table import PositionRangeError
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_at, sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places, Tokens
 from fairseq_floater.position_encoders.warp import DrawnWarp, drawn_factors
 from fairseq_floater.position_encoders.warp_law import ROWS_PER_TOKEN, Stretching, WarpLaw
 
@@ -56,8 +56,8 @@ def test_rows_between_tokens_meet_the_rows_of_tokens(encoder, target):
     model = visible(encoder, "all", target, **ALONE)
     for stack, name, signal in signals(model):
         with torch.no_grad():
-            rows = signal.compute(12, parts(stack, name))
-            fine = signal.compute_between(45, 4, parts(stack, name))
+            rows = signal.rows(Places(12), parts(stack, name))
+            fine = signal.rows(Places(45, 4), parts(stack, name))
         scale = rows.abs().max()
         assert difference(fine[::4], rows) <= 1e-5 * scale
         # Between two rows the flow is on its way from one to the other; a bucket ends at once.
@@ -160,7 +160,7 @@ def test_the_table_is_long_enough_for_any_draw():
 
 def test_the_sinusoid_between_tokens_is_fairseqs_at_tokens():
     for dim in (64, 63):
-        rows = sinusoid_rows_between(61, 4, dim, PAD)
+        rows = sinusoid_at(torch.arange(61) / 4, dim, PAD)
         assert difference(rows[::4], sinusoid_rows(16, dim, PAD)) < 1e-6
 
 
@@ -197,7 +197,7 @@ def rotation(rows, **options):
     model = build("rotation_flow", target="hidden", **options).eval()
     stack, name, signal = signals(model)[0]
     with torch.no_grad():
-        return signal, parts(stack, name), signal.compute(rows, parts(stack, name))
+        return signal, parts(stack, name), signal.rows(Places(rows), parts(stack, name))
 
 
 def test_a_rotation_keeps_every_norm():
@@ -247,7 +247,7 @@ def test_rows_far_out_are_exact_up_to_rounding(frequency, dtype, rounding):
     model = build("rotation_flow", target="hidden", rotation_frequency=frequency).to(dtype)
     (stack, name, signal), last = signals(model)[0], 399
     with torch.no_grad():
-        rows = signal.compute(last + 1, parts(stack, name)).double()
+        rows = signal.rows(Places(last + 1), parts(stack, name)).double()
         skew = (0.1 * (signal.generator - signal.generator.T)).double()
         expected = rows[0] @ torch.matrix_exp(last * skew)
     assert difference(rows[last], expected) < rounding * frequency

@@ -38,6 +38,7 @@ from helpers import (
 )
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.transforms import Places
 
 # Models that are fairseq's Transformer: to the letter, and until the flow is trained.
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -133,7 +134,7 @@ def test_positions_enter_where_the_equations_say(encoder, blocks, target):
             continue
         of_source = stack is model.encoder or name == "source_positions"
         length = batch[0 if of_source else 1].size(1)
-        table = signal.compute(length, [getattr(mine, name) for mine, _ in pairs]).detach()
+        table = signal.rows(Places(length), [getattr(mine, name) for mine, _ in pairs]).detach()
         for slot, (_, other) in enumerate(pairs):
             for s, stream in enumerate(signal.spec.streams):
                 rows = table[:, s, slot]

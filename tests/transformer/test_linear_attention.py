@@ -86,7 +86,7 @@ def spec(options):
         side="source",
         max_positions=64,
         padding_idx=1,
-        base_at_input=False,
+        base=False,
         heads=HEADS,
         options=options,
     )
