@@ -70,6 +70,17 @@ class FlowPositions(PositionEncoder):
         super().forget()
         self.solver.forget()
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Beside the tensors: torch keeps such metadata, fairseq too. After a validation nothing is known.
+        if self.training and hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["solver"] = self.solver.state()
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *args: Any) -> None:
+        super()._load_from_state_dict(state, prefix, metadata, *args)
+        if "solver" in metadata:
+            self.solver.restore(metadata["solver"])
+
 
 class InitialValues(StartValues):
     """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
