@@ -46,8 +46,7 @@ class AlibiPositions(DistanceBias):
             "--alibi-slopes",
             "fixed",
             "slopes of the heads: those of the paper, or learned, starting from those",
-            str,
-            ("fixed", LEARNED),
+            choices=("fixed", LEARNED),
         ),
     )
 

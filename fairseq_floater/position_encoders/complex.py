@@ -49,8 +49,7 @@ class ComplexOrderEmbedding(InputStage):
             "word",
             "frequencies: learned for each word (word), one row learned for all (shared), or the "
             "sinusoid's (fixed)",
-            str,
-            OMEGAS,
+            choices=OMEGAS,
         ),
     )
 

@@ -145,8 +145,7 @@ class DebertaPositions(AttentionPositions):
             "--deberta-p2c",
             "code",
             "the distance whose query meets a key: i - j (code) or j - i (paper)",
-            str,
-            ("code", "paper"),
+            choices=("code", "paper"),
         ),
         Option(
             "--deberta-absolute",

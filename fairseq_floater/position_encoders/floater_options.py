@@ -18,8 +18,7 @@ RELATIVE_OPTION = Option(
     None,
     "with --position-target relative: the flow over distances is added to keys (keys, default), to "
     "keys and values (values), or to the logits (bias)",
-    str,
-    ("keys", "values", "bias"),
+    choices=("keys", "values", "bias"),
 )
 # Variants of a flow over distances that a comparison of all encoders runs.
 RELATIVE_FORMS = (
@@ -34,7 +33,6 @@ FLOATER_OPTIONS = (
         LINEAR,
         "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
         f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it",
-        str,
     ),
     Option(
         "--floater-solver",
@@ -44,8 +42,7 @@ FLOATER_OPTIONS = (
             f"{e.name}: {e.summary}" + (f", step {e.default_step}" if e.default_step else "")
             for e in ENGINES.values()
         ),
-        str,
-        (AUTO, *ENGINES),
+        choices=(AUTO, *ENGINES),
     ),
     Option("--floater-step-size", None, "solver step in units of time", float),
     Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
@@ -80,8 +77,7 @@ FLOATER_OPTIONS = (
         None,
         "what is trained: all; flow: h and p(0) alone; dynamics: h alone; transformer: neither; rest: "
         "all but h; default: all. Heads that a task adds are trained always",
-        str,
-        SCOPES,
+        choices=SCOPES,
     ),
     Option("--floater-freeze", False, "the same as --floater-train transformer", bool),
     Option(
@@ -89,8 +85,7 @@ FLOATER_OPTIONS = (
         ZERO,
         "p(0) of target qkv after a warm start: zero, or the donor's biases of q, k, v, which leave "
         "zeros behind (bias)",
-        str,
-        (ZERO, BIAS),
+        choices=(ZERO, BIAS),
     ),
 )
 

@@ -28,8 +28,7 @@ BIAS_DIRECTION = Option(
     "offset",
     "what tells a key behind the query from one before it, in an encoder: half a token less of "
     "distance (offset); nothing (mirror); every other head sees one side only (heads)",
-    str,
-    ("offset", "mirror", "heads"),
+    choices=("offset", "mirror", "heads"),
 )
 # Hides a key and still leaves a number to the rows of padding, which may see no other; fits float16.
 HIDING_BIAS = -3e4

@@ -53,8 +53,7 @@ class KerplePositions(DistanceBias):
             "--kerple-kernel",
             "log",
             "how logits fall with the distance: r1 ln(1 + r2 |d|) (log) or r2 |d|^r1 (power)",
-            str,
-            ("log", "power"),
+            choices=("log", "power"),
         ),
     )
 

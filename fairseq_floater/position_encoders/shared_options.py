@@ -39,8 +39,7 @@ POSITION_SIDES = Option(
     BOTH,
     "whose tokens have positions; the other side has none, fairseq's sinusoid included (source: a "
     "decoder that knows order by its causal mask alone)",
-    str,
-    (BOTH, "source", "target"),
+    choices=(BOTH, "source", "target"),
 )
 ATTENTION_OPTIONS = (
     Option(
@@ -48,16 +47,14 @@ ATTENTION_OPTIONS = (
         "softmax",
         "self-attention: softmax, or linear, with a state of fixed size in place of cached keys "
         "(for position encoders that need no logits)",
-        str,
-        ("softmax", LINEAR),
+        choices=("softmax", LINEAR),
     ),
     Option(
         "--linear-kernel",
         "elu",
         "weight of a key in linear attention: phi(q) phi(k) with phi = elu + 1, or 1 + the cosine of "
         "q and k",
-        str,
-        ("elu", COSINE),
+        choices=("elu", COSINE),
     ),
     Option(
         "--linear-cross",
@@ -71,8 +68,7 @@ SHARED_OPTIONS = (
         "--position-encoder",
         "floater",
         "where positions come from: " + ", ".join(ENCODERS),
-        str,
-        tuple(ENCODERS),
+        choices=tuple(ENCODERS),
     ),
     Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
     POSITION_SIDES,
@@ -83,23 +79,20 @@ SHARED_OPTIONS = (
         "distance inside attention (relative); "
         f"default: qkv for {joined(_QKV)}, hidden for the other signals; {joined(_INSIDE)} act inside "
         f"attention and {joined(_STAGES)} on the stream before a block, and take no target",
-        str,
-        TARGETS,
+        choices=TARGETS,
     ),
     Option(
         "--position-combine",
         ADD,
         "how a signal of target hidden meets a block's input x: x + p, x times p by channel "
         "(multiply), or both through one linear map that starts as the sum (concat)",
-        str,
-        COMBINATIONS,
+        choices=COMBINATIONS,
     ),
     Option(
         "--position-base",
         "auto",
         "fairseq's own sinusoid underneath: keep, drop, or as the encoder's paper has it (auto)",
-        str,
-        BASES,
+        choices=BASES,
     ),
     *WARP_OPTIONS,
     *ATTENTION_OPTIONS,

@@ -106,8 +106,7 @@ class ShawPositions(AttentionPositions):
             "--shaw-values",
             "on",
             "vectors for values too, not for keys alone (off: faster)",
-            str,
-            ON_OFF,
+            choices=ON_OFF,
         ),
         Option("--shaw-per-head", False, "each head has vectors", bool),
     )

@@ -88,8 +88,7 @@ class TenerPositions(AttentionPositions):
             "--tener-scale",
             "none",
             "what logits are divided by: nothing, as in the paper (none), sqrt(D) or 2 sqrt(D)",
-            str,
-            tuple(SCALES),
+            choices=tuple(SCALES),
         ),
         Option(
             "--tener-key-term",

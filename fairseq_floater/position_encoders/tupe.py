@@ -54,8 +54,7 @@ class TupePositions(T5Positions):
             "--tupe-positions",
             "sinusoid",
             "the vectors p of positions: fixed, or learned as in the paper, and then of limited number",
-            str,
-            ("sinusoid", "learned"),
+            choices=("sinusoid", "learned"),
         ),
         *T5Positions.options,
     )

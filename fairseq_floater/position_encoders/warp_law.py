@@ -23,7 +23,6 @@ WARP_OPTIONS = (
         "LOW:HIGH; in training, a sentence's positions are i times a factor drawn from this range "
         "(0.5:2.5, say), so that positions past the trained length are met; LOW:HIGH:log draws its "
         "logarithm (1/1.03:1.03:log is CAPE's global scaling)",
-        str,
     ),
     Option(
         "--position-shift",
@@ -31,7 +30,6 @@ WARP_OPTIONS = (
         "in training, a sentence's positions begin at a whole number below K (500: SHAPE), or at a real "
         "one from LOW:HIGH (--position-shift=-5:5: CAPE's global shift); each side draws its own, with "
         ":shared behind it both draw one",
-        str,
     ),
     Option(
         "--position-jitter",
