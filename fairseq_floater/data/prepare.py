@@ -70,12 +70,8 @@ class Preparation:
     """Make everything in ``out_dir`` but ``bin``, and keep what the same text and parameters made.
 
     Args:
-        raw_dir: the text.
-        out_dir: where the products go.
         parameters: the options that shape the data, by their names in Python.
         spm_model: a sentencepiece model to use instead of learning one.
-        force: replace data of other text or parameters.
-        workers: threads or processes.
 
     Raises:
         TextDataError: the text cannot be used, or other data are in the way.

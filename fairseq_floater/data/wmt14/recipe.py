@@ -84,22 +84,22 @@ def report(pair: str, out: Path) -> dict[str, Any]:
     }
 
 
-def report_text(found: dict[str, Any]) -> str:
+def report_text(counts: dict[str, Any]) -> str:
     """Format the result of :func:`report` for a person."""
     lines = [f"{'corpus':<22}{'lines':>14}{'published':>14}"]
-    for name, count in found["lines"].items():
+    for name, count in counts["lines"].items():
         mark = "" if count["found"] == count["published"] else "   differs"
         lines.append(f"{name:<22}{count['found']:>14,}{count['published']:>14,}{mark}")
     lines += ["", f"{'split':<22}{'lines':>14}{'pairs kept':>14}"]
-    for name, count in found["splits"].items():
+    for name, count in counts["splits"].items():
         lines.append(f"{name:<22}{count['lines']:>14,}{count['kept']:>14,}")
-    kept = found["share_kept"]
+    kept = counts["share_kept"]
     lines += [
         "",
         f"kept of train: {kept['found']:.1%} (published: {kept['published']:.1%}, {kept['source']})",
-        f"dictionary: {found['dictionary']:,} entries, shared by both languages",
+        f"dictionary: {counts['dictionary']:,} entries, shared by both languages",
     ]
-    for lang, number in found["repaired"].items():
+    for lang, number in counts["repaired"].items():
         if number:
             lines.append(f"{lang}: {number:,} lines were no valid UTF-8; bad bytes became U+FFFD")
     return "\n".join(lines)
