@@ -41,7 +41,7 @@ def binarise_command(
 
 
 def binarise(out_dir: Path, command: list[str]) -> None:
-    """Run ``command``, unless its result is there, with its output in a log that stays if it fails.
+    """Run ``command``, unless its result exists, with its output in a log that stays if it fails.
 
     Raises:
         TextDataError: it failed.

@@ -95,7 +95,7 @@ def train_codes(
     """Learn a joint byte-pair encoding from every sentence of ``pairs``.
 
     Raises:
-        TextDataError: no word occurs twice, so there is nothing to learn.
+        TextDataError: no word occurs twice, so nothing can be learned.
     """
     from subword_nmt.learn_bpe import learn_bpe
 

@@ -7,7 +7,7 @@ before the tens), and any size and length. The same arguments give the same byte
 that has the same num2words.
 
 Every line belongs to one split by a hash of its numbers, so that splits never share a line, and each
-split draws from its own stream, so that the size of one does not change another.
+split has a stream of draws, so that the size of one does not change another.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def draw_lines(
         span: the fewest and the most numbers on a line.
 
     Raises:
-        CorpusError: there are not so many lines.
+        CorpusError: the numbers give fewer lines.
     """
     rng = stream(f"stream {seed} {split}")
     digits = len(str(max_number))

@@ -35,7 +35,7 @@ def train_subword(
 
     Args:
         vocab_size: subwords of both languages together.
-        character_coverage: the share of characters that become subwords.
+        character_coverage: the share of characters that the subwords cover.
 
     Raises:
         TextDataError: the text does not allow such a vocabulary.

@@ -36,7 +36,7 @@ class Draws:
     """Draw lists of one split, and choices for them, as one stream of pseudo-random numbers.
 
     Args:
-        quiz: a name; each quiz has a stream of its own, so that the size of one changes no other.
+        quiz: a name; each quiz has a stream for itself, so that the size of one changes no other.
     """
 
     def __init__(self, seed: int, quiz: str, split: str) -> None:
@@ -65,7 +65,7 @@ class Draws:
             span: the fewest and the most words of a list; all lengths are equally likely.
 
         Raises:
-            CorpusError: there are not so many sets of words.
+            CorpusError: fewer sets of words exist.
         """
 
         def draw() -> tuple[list[str], str]:

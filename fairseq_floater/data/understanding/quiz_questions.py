@@ -1,6 +1,6 @@
 """Make the quizzes' texts, questions and answers: each right by construction, each a matter of order.
 
-Which words there are says nothing about the label of a GLUE task or RACE's right option: the same words
+Which words come says nothing about the label of a GLUE task or RACE's right option: the same words
 in another order belong to the other label. A Transformer without positions can only guess, and one
 with positions learns each task in a minute.
 """
@@ -22,7 +22,7 @@ class Pairs(NamedTuple):
     """Describe a task of GLUE.
 
     Attributes:
-        labels: in the task's own words; the examples take them in turn.
+        labels: in the task's words; the examples take them in turn.
         span: the fewest and the most words of a list.
         make: list, label and draws -> the sentence or the two sentences.
     """
@@ -37,7 +37,7 @@ class ListQuestion(NamedTuple):
 
     Attributes:
         text: the question; RACE's has a blank (``_``) where an option belongs.
-        answer: the right words; None where there are none.
+        answer: the right words, if any.
         wrong: RACE: three more options; SQuAD without answer: one that looks like an answer.
     """
 

@@ -92,7 +92,7 @@ def write_quizzes(
     Raises:
         UsageError: the scale is no number above 0.
         TextDataError: other files are in the way.
-        CorpusError: there are not so many lists of words.
+        CorpusError: fewer lists of words exist.
     """
     if not (isfinite(scale) and scale > 0):
         raise UsageError(f"`--scale` must be above 0, but is {scale}.")

@@ -183,7 +183,7 @@ class _Split:
     def _covering(
         self, spans: list[tuple[int, int]], passage: Passage, question: Question, answer: Answer
     ) -> tuple[int, int] | None:
-        """Return the first and the last subword that hold a character of the answer, if it is there."""
+        """Return the first and the last subword of the answer; None where it is elsewhere."""
         start = _place(passage.text, answer)
         end = start + len(answer.text)
         inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]

@@ -24,7 +24,9 @@ _SETTINGS = ("pair", "valid", "rehearsal")
 
 def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
     """Return the archives of a language pair, each once."""
-    parts = (*recipe.corpora, recipe.test, *(() if valid == "held-out" else (recipe.valid,)))
+    parts = [*recipe.corpora, recipe.test]
+    if valid != "held-out":
+        parts.append(recipe.valid)
     return list({part.archive.name: part.archive for part in parts}.values())
 
 
