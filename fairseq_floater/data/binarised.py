@@ -27,10 +27,8 @@ def binarise_command(
     """Return the command line of `fairseq-preprocess`.
 
     Args:
-        out_dir: the folder of the encoded text and its dictionary.
         parameters: ``src``, ``tgt`` and ``bpe`` of the data.
         tests: the test splits, in the order in which fairseq is to number them.
-        workers: processes.
     """
     text = out_dir / SEGMENTATIONS[parameters["bpe"]].folder
     command = [sys.executable, "-m", "fairseq_cli.preprocess"]
@@ -43,7 +41,7 @@ def binarise_command(
 
 
 def binarise(out_dir: Path, command: list[str]) -> None:
-    """Run ``command``, unless its result is there, with its output in a log that stays if it fails.
+    """Run ``command``, unless its result exists, with its output in a log that stays if it fails.
 
     Raises:
         TextDataError: it failed.
@@ -103,10 +101,10 @@ def finish(out_dir: Path) -> dict[str, Any]:
 def _check_binary(prefix: Path, lines: int) -> None:
     from fairseq.data.indexed_dataset import MMapIndexedDataset  # slow to import
 
-    found = len(MMapIndexedDataset(str(prefix)))
-    if found != lines:
+    sentences = len(MMapIndexedDataset(str(prefix)))
+    if sentences != lines:
         raise TextDataError(
-            f"fairseq-preprocess wrote {found:,} sentences to {prefix}, but the text has "
+            f"fairseq-preprocess wrote {sentences:,} sentences to {prefix}, but the text has "
             f"{lines:,}; run again with --workers 1."
         )
 

@@ -94,15 +94,8 @@ def train_codes(
 ) -> None:
     """Learn a joint byte-pair encoding from every sentence of ``pairs``.
 
-    Args:
-        pairs: raw sentence pairs.
-        langs: their languages.
-        path: the file of the codes.
-        merges: the number of merge operations.
-        workers: processes.
-
     Raises:
-        TextDataError: no word occurs twice, so there is nothing to learn.
+        TextDataError: no word occurs twice, so nothing can be learned.
     """
     from subword_nmt.learn_bpe import learn_bpe
 
@@ -124,11 +117,6 @@ def train_codes(
 
 class MosesSegmenter:
     """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol).
-
-    Args:
-        codes_path: the file of :func:`train_codes`.
-        langs: the languages of the pairs.
-        workers: processes.
 
     Raises:
         TextDataError: the file holds no codes of subword-nmt.
@@ -154,11 +142,6 @@ class MosesSegmenter:
 
 def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:
     """Write the joint dictionary of encoded texts as fairseq counts it.
-
-    Args:
-        texts: files of the text in subwords.
-        dict_path: the file of the dictionary.
-        workers: processes.
 
     Returns:
         The number of entries.

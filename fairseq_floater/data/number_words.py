@@ -7,7 +7,7 @@ before the tens), and any size and length. The same arguments give the same byte
 that has the same num2words.
 
 Every line belongs to one split by a hash of its numbers, so that splits never share a line, and each
-split draws from its own stream, so that the size of one does not change another.
+split has a stream of draws, so that the size of one does not change another.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import num2words
 
@@ -30,6 +30,7 @@ from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.files import file_hash, write_text, write_whole
 from fairseq_floater.records import read_json
 
+T = TypeVar("T")
 LANGUAGES = ("de", "en", "fr")
 MANIFEST = "numbers.json"
 MAX_NUMBER = 999_999
@@ -41,7 +42,7 @@ SHARES = {
     "test": range(12, 14),
     "test_long": range(14, 16),
 }
-# After so many refused draws in a row a split has run out of lines.
+# After so many refused draws in a row a split has run out.
 MAX_REFUSED_DRAWS = 20_000
 
 
@@ -96,8 +97,8 @@ class Parameters:
     def _check(self, name: str, holds: bool, rule: str) -> None:
         if not holds:
             value = getattr(self, name)
-            found = "{} {}".format(*value) if name.endswith("per_line") else repr(value)
-            raise ParametersError(f"`{name}` must be {rule}, but is {found} instead.")
+            text = "{} {}".format(*value) if name.endswith("per_line") else repr(value)
+            raise ParametersError(f"`{name}` must be {rule}, but is {text} instead.")
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,7 @@ def write_numbers(
     """Write ``<split>.<language>`` for train, valid, test and test_long, and a manifest.
 
     Args:
-        out_dir: made if it is not there; other files in it are left alone.
-        overwrite: replace a corpus of other parameters.
+        out_dir: other files in it are left alone.
         parameters: those of :class:`Parameters` that differ from its defaults.
 
     Raises:
@@ -197,39 +197,57 @@ def draw_lines(
 ) -> Iterator[tuple[int, ...]]:
     """Draw ``size`` distinct lines of numbers that belong to ``split``.
 
-    Only ``Random.random`` is used: Python promises its values from version to version, and not those of
-    its other methods.
-
     Args:
-        split: a key of :data:`SHARES`.
-        size: how many lines; eight bytes of each are kept to know it again.
+        size: how many lines.
         span: the fewest and the most numbers on a line.
-        max_number, seed: as in :class:`Parameters`.
 
     Raises:
-        CorpusError: there are not so many lines.
+        CorpusError: the numbers give fewer lines.
     """
-    rng = random.Random(int.from_bytes(_digest(f"stream {seed} {split}"), "big"))
+    rng = stream(f"stream {seed} {split}")
     digits = len(str(max_number))
+
+    def draw() -> tuple[tuple[int, ...], str]:
+        count = span[0] + int(rng.random() * (span[1] - span[0] + 1))
+        numbers = tuple(_draw_number(rng, digits, max_number) for _ in range(count))
+        return numbers, f"line {seed} {numbers}"
+
+    refusal = (
+        f"`{split}` must be smaller, but is {size}: after {{}} lines of {span[0]} to {span[1]} "
+        f"numbers up to {max_number} no new one was found; raise the largest number or the numbers "
+        "per line."
+    )
+    return each_once(draw, size, SHARES[split], refusal)
+
+
+def each_once(
+    draw: Callable[[], tuple[T, str]], size: int, share: range, refusal: str
+) -> Iterator[T]:
+    """Draw ``size`` things of a split.
+
+    Args:
+        draw: returns a thing, and the text that tells it from others and has the hash.
+        size: how many; eight bytes of each are kept to know it again.
+        share: the sixteenths of all hashes that belong to the split.
+        refusal: the message where too few are left, with a place for the number drawn.
+
+    Raises:
+        CorpusError: with ``refusal``.
+    """
     drawn: set[int] = set()
     refused = 0
     while len(drawn) < size:
-        count = span[0] + int(rng.random() * (span[1] - span[0] + 1))
-        numbers = tuple(_draw_number(rng, digits, max_number) for _ in range(count))
-        digest = _digest(f"line {seed} {numbers}")
+        thing, text = draw()
+        digest = _digest(text)
         key = int.from_bytes(digest[1:], "big")
-        if digest[0] % 16 in SHARES[split] and key not in drawn:
+        if digest[0] % 16 in share and key not in drawn:
             drawn.add(key)
             refused = 0
-            yield numbers
+            yield thing
             continue
         refused += 1
         if refused == MAX_REFUSED_DRAWS:
-            raise CorpusError(
-                f"`{split}` must be smaller, but is {size}: after {len(drawn)} lines of "
-                f"{span[0]} to {span[1]} numbers up to {max_number} no new one was found; raise "
-                "the largest number or the numbers per line."
-            )
+            raise CorpusError(refusal.format(len(drawn)))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -247,6 +265,15 @@ def _draw_number(rng: random.Random, digits: int, max_number: int) -> int:
     low = 0 if length == 1 else 10 ** (length - 1)
     high = min(10**length - 1, max_number)
     return low + int(rng.random() * (high - low + 1))
+
+
+def stream(name: str) -> random.Random:
+    """Return a stream of pseudo-random numbers by its name.
+
+    Only its ``random`` is used: Python promises those values from version to version, and not those of
+    the other methods.
+    """
+    return random.Random(int.from_bytes(_digest(name), "big"))
 
 
 def _digest(text: str) -> bytes:

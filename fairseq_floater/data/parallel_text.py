@@ -51,11 +51,7 @@ def first_subtag(language: str) -> str:
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
-    """Return train, valid and, sorted, every test split of which at least one side is there.
-
-    Args:
-        raw_dir: the folder of the text.
-        src, tgt: the languages, as file names end.
+    """Return train, valid and, sorted, every test split of which at least one side exists.
 
     Raises:
         TextDataError: there is no such folder.
@@ -76,12 +72,12 @@ def text_file(raw_dir: Path, split: str, lang: str) -> Path:
 def plain_or_zipped(plain: Path) -> Path:
     """Return ``plain`` or the gzipped file beside it; raises TextDataError for none or both."""
     zipped = plain.with_name(f"{plain.name}.gz")
-    found = [path for path in (plain, zipped) if path.is_file()]
-    if len(found) > 1:
+    files = [path for path in (plain, zipped) if path.is_file()]
+    if len(files) > 1:
         raise TextDataError(f"{plain} and {zipped} are both there; remove one of them.")
-    if not found:
+    if not files:
         raise TextDataError(f"{plain} is missing (so is {zipped.name}).")
-    return found[0]
+    return files[0]
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -115,11 +111,6 @@ def read_lines(path: Path) -> Iterator[str]:
 def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:
     """Yield the sentence pairs of a split.
 
-    Args:
-        raw_dir: the folder of the text.
-        split: train, valid or a test split.
-        src, tgt: the languages, as file names end.
-
     Raises:
         TextDataError: a side is empty, or they differ in length.
     """
@@ -142,11 +133,6 @@ def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[
 def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> dict[str, int]:
     """Read every file of the splits to its end.
 
-    Args:
-        raw_dir: the folder of the text.
-        src, tgt: the languages, as file names end.
-        splits: the splits to read.
-
     Returns:
         The number of pairs of each split.
 
@@ -164,14 +150,7 @@ def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> 
 def progress(
     items: Iterable[_Item], label: str, total: int | None = None, unit: str = "pairs"
 ) -> Iterator[_Item]:
-    """Yield ``items`` with a labelled bar on stderr, if that is a terminal and they take a while.
-
-    Args:
-        items: sentence pairs, or others.
-        label: shown beside the bar.
-        total: the number of items, if it is known.
-        unit: what the items are called.
-    """
+    """Yield ``items`` with a labelled bar on stderr, if that is a terminal and they take a while."""
     return iter(tqdm(items, desc=label, total=total, unit=f" {unit}", disable=None, delay=1))
 
 

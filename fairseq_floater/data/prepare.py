@@ -2,7 +2,7 @@
 
 The step `encode` checks the text, learns the subwords, encodes and writes the joint dictionary. Then
 comes `fairseq-preprocess`; the step `finish` (`binarised.py`) checks its output.
-Everything streams, and every output is there whole or not at all.
+Everything streams, and every output is whole or not made at all.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ from fairseq_floater.verbs import positive, share
 
 PRODUCTS = (
     *(name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)),
-    *("raw", "bin", "dict.txt", "tests.json", "summary.json"),
+    "raw",
+    "bin",
+    "dict.txt",
+    "tests.json",
+    "summary.json",
 )
 _PARAMETERS = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_coverage")
 _STEP = (sys.executable, "-m", "fairseq_floater", "prepare")
@@ -70,12 +74,8 @@ class Preparation:
     """Make everything in ``out_dir`` but ``bin``, and keep what the same text and parameters made.
 
     Args:
-        raw_dir: the text.
-        out_dir: where the products go.
         parameters: the options that shape the data, by their names in Python.
         spm_model: a sentencepiece model to use instead of learning one.
-        force: replace data of other text or parameters.
-        workers: threads or processes.
 
     Raises:
         TextDataError: the text cannot be used, or other data are in the way.
@@ -197,7 +197,7 @@ class Preparation:
         # A dictionary that was counted from other text goes with it.
         _remove(self.out_dir / "dict.txt")
         put_folder(folders[1], self.out_dir / "raw")
-        put_folder(folders[0], self.text)  # last: where this folder is, all of it is there
+        put_folder(folders[0], self.text)  # last: it says that all of them are whole
 
 
 def _remove(path: Path) -> None:
@@ -244,7 +244,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-len", type=_limit, default=250, metavar="N", help=text)
     text = "drop train and valid pairs with one side R times the other (0 = keep)"
     add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
-    text = "share of characters that get a subword of their own (1.0)"
+    text = "share of characters that the subwords cover (1.0)"
     add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
     text = "processes (the number of cores, at most 8)"
     add("--workers", type=positive, default=cores(8), metavar="N", help=text)

@@ -52,9 +52,7 @@ def is_made(
     """Tell whether a folder holds the data already.
 
     Args:
-        folder: where the data go.
         old: what the folder says that it is made from; None: it says nothing.
-        new: what the data are to be made from.
         force: other data may be replaced, but never a folder that says nothing.
         option: what the command line calls the folder.
 
@@ -117,10 +115,8 @@ def make_folder(
 
     Args:
         out_dir: kept as it is where the same parameters and inputs made it.
-        parameters: what shapes the data, as JSON has it.
         inputs: the files that shape the data, each in its place; they may have moved since.
         build: fills the folder; returns ``splits`` ({split: {count: number}}), ``warnings`` and more.
-        force: replace data of other input.
 
     Raises:
         TextDataError: an input is missing, or other data are in the way.

@@ -34,11 +34,8 @@ def train_subword(
     The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
 
     Args:
-        pairs: raw sentence pairs, or single sentences.
-        lines: their number.
-        model_path: the file of the model.
         vocab_size: subwords of both languages together.
-        character_coverage: the share of characters that get a subword of their own.
+        character_coverage: the share of characters that the subwords cover.
 
     Raises:
         TextDataError: the text does not allow such a vocabulary.
@@ -96,14 +93,14 @@ class Segmenter:
             self.model.encode(list(side), out_type=str, num_threads=self.threads)
             for side in zip(*batch)
         ]
-        return zip(*([_without_symbols(pieces) for pieces in side] for side in sides))
+        return zip(*([without_symbols(pieces) for pieces in side] for side in sides))
 
 
-def _without_symbols(pieces: list[str]) -> list[str]:
-    """Spell out pieces that fairseq would take for its own symbols."""
-    if FAIRSEQ_SYMBOLS.isdisjoint(pieces):
+def without_symbols(pieces: list[str], symbols: frozenset[str] = FAIRSEQ_SYMBOLS) -> list[str]:
+    """Spell out pieces that fairseq would take for its symbols."""
+    if symbols.isdisjoint(pieces):
         return pieces
-    return [c for piece in pieces for c in (piece if piece in FAIRSEQ_SYMBOLS else [piece])]
+    return [c for piece in pieces for c in (piece if piece in symbols else [piece])]
 
 
 def _subword_fault(reason: str, vocab: int) -> str:

@@ -46,12 +46,7 @@ def encode_split(
     side or with one side more than ``max_ratio`` times as long as the other. Test splits keep every line.
 
     Args:
-        segmenter: cuts the pairs.
-        pairs: raw sentence pairs.
-        split: train, valid or a test split.
-        langs: the languages of the pairs.
         folders: of the text in subwords, and of the raw text, which train has no use for.
-        max_len, max_ratio: 0 is no limit.
 
     Returns:
         The counts of the split.

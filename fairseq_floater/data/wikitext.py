@@ -46,11 +46,12 @@ _SPLITS = ("train", "valid", "test")
 def _archives(args: argparse.Namespace) -> list[Archive]:
     """Return what must be fetched."""
     is_gpt2 = args.bpe == "gpt2"
-    return [
-        *([_WIKITEXT] if args.text is None else []),
-        *(_BPE if is_gpt2 and args.bpe_dir is None else ()),
-        *([_DICTIONARY] if is_gpt2 and args.dict is None else []),
-    ]
+    archives = [] if args.text is not None else [_WIKITEXT]
+    if is_gpt2 and args.bpe_dir is None:
+        archives += _BPE
+    if is_gpt2 and args.dict is None:
+        archives.append(_DICTIONARY)
+    return archives
 
 
 def _folder(args: argparse.Namespace) -> Path:
@@ -85,7 +86,7 @@ def _write_member(file: zipfile.ZipFile, name: str, path: Path) -> None:
         shutil.copyfileobj(source, sink)
 
 
-def _own_text(path: Path) -> Path:
+def _plain_or_packed(path: Path) -> Path:
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.is_file() and not path.is_file() else path
 
@@ -95,8 +96,8 @@ def _print_words(args: argparse.Namespace) -> None:
     if args.text is None:
         texts = {split: _folder(args) / _NAME / f"wiki.{split}.raw" for split in _SPLITS}
     else:
-        found = {split: _own_text(args.text / f"{split}.txt") for split in _SPLITS}
-        texts = {split: path for split, path in found.items() if split == "train" or path.is_file()}
+        files = {split: _plain_or_packed(args.text / f"{split}.txt") for split in _SPLITS}
+        texts = {split: path for split, path in files.items() if split == "train" or path.is_file()}
     words = [args.out, *(word for split in texts for word in (f"--{split}", texts[split]))]
     words += ["--bpe", args.bpe]
     if args.bpe == "gpt2":
@@ -115,11 +116,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "gpt2, which RoBERTa uses, or sentencepiece, learned from the text (--vocab N)"
     add("--bpe", choices=("gpt2", "sentencepiece"), required=True, help=text)
     text = (
-        "your text instead: train.txt, valid.txt and test.txt if there are any (or .gz); a paragraph a "
+        "your text instead: train.txt, valid.txt and test.txt if you have any (or .gz); a paragraph a "
         "line, an empty line between documents"
     )
     add("--text", type=Path, metavar="DIR", help=text)
-    text = "encoder.json and vocab.bpe that are there, instead of fetching them"
+    text = "encoder.json and vocab.bpe that you have, instead of fetching them"
     add("--bpe-dir", type=Path, metavar="DIR", help=text)
     text = "dict.txt of the pretrained model (default with gpt2: fairseq's, fetched)"
     add("--dict", type=Path, metavar="FILE", help=text)

@@ -190,21 +190,6 @@ def test_long_examples_lose_the_end_of_the_longer_sentence_alone(limit, vocabula
     assert tokens[1:middle] == words[: middle - 1]
 
 
-def test_data_are_kept_until_their_input_changes(vocabulary, tmp_path, capsys):
-    write_raw(tmp_path / "raw", "RTE")
-    out = tmp_path / "out"
-    glue.prepare("rte", tmp_path / "raw", out, vocabulary)
-    shutil.move(tmp_path / "raw", tmp_path / "elsewhere")
-    glue.prepare("rte", tmp_path / "elsewhere", out, vocabulary)
-    assert "skipped" in capsys.readouterr().err
-    path = tmp_path / "elsewhere" / "RTE" / "dev.tsv"
-    path.write_text(lines_of("RTE", ["entailment"]))
-    with pytest.raises(TextDataError, match="was made with another .*dev.tsv"):
-        glue.prepare("rte", tmp_path / "elsewhere", out, vocabulary)
-    made = glue.prepare("rte", tmp_path / "elsewhere", out, vocabulary, force=True)
-    assert made.summary["splits"]["valid"]["examples"] == 1
-
-
 RTE_HEAD = "index\tsentence1\tsentence2\tlabel\n"
 
 

@@ -100,38 +100,9 @@ def test_sentencepiece_is_learned_or_given(raw, tmp_path):
     assert (tmp_path / "a/train.bin").read_bytes() == (tmp_path / "b/train.bin").read_bytes()
     assert summary(tmp_path / "a")["splits"]["train"]["unknown"] == 0
     assert (tmp_path / "a/dict.txt").read_text().count("\n") == 57  # without <unk>, <s>, </s>
-
-
-def test_made_data_are_kept_or_replaced_on_demand_alone(raw, tmp_path):
-    out = tmp_path / "out"
-    options = ("--bpe", "sentencepiece", "--vocab")
-    prepare(raw, out, *options, 60)
-    assert "skipped" in prepare(raw, out, *options, 60).stderr
-    before = (out / "train.bin").read_bytes()
-    assert "was made with `vocab` 60, not 61" in prepare(raw, out, *options, 61, code=1).stderr
-    assert (out / "train.bin").read_bytes() == before
-    prepare(raw, out, *options, 61, "--force")
-    assert summary(out)["parameters"]["vocab"] == 61
-    swapped = ("--train", raw / "valid.txt", "--valid", raw / "train.txt")
-    error = prepare(raw, out, *options, 61, *swapped, code=1).stderr
-    assert f"another {raw / 'valid.txt'}" in error
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").touch()
-    assert "was not made here" in prepare(raw, tmp_path / "mine", *options, 60, code=1).stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out"]
-
-
-def test_what_a_killed_run_left_is_replaced(raw, tmp_path):
-    left = tmp_path / ".out.tmp"
-    (left / "text").mkdir(parents=True)
-    (left / "train.bin").write_text("half")
-    prepare(raw, tmp_path / "out", "--bpe", "gpt2", "--bpe-dir", raw / "bpe")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert not (tmp_path / "out" / "text").exists()
-    assert (
-        len(decoded(tmp_path / "out", "train"))
-        == summary(tmp_path / "out")["splits"]["train"]["lines"]
-    )
+    assert "skipped" in prepare(raw, tmp_path / "a", "--bpe", "sentencepiece", "--vocab", 60).stderr
+    prepare(raw, tmp_path / "a", "--bpe", "sentencepiece", "--vocab", 61, "--force")
+    assert summary(tmp_path / "a")["parameters"]["vocab"] == 61
 
 
 def test_several_processes_write_the_same_data(prepared, tmp_path, monkeypatch):

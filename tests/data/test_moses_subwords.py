@@ -14,7 +14,6 @@ from fairseq_floater.data.moses_subwords import (
     train_codes,
     write_counted_dictionary,
 )
-from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_text.sh"
@@ -23,13 +22,6 @@ PAIRS = [
     ("forty-two, seventy-three", "zweiundvierzig, dreiundsiebzig"),
     ("seventy-two | forty-three", "zweiundsiebzig | dreiundvierzig"),
 ]
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("numbers")
-    write_numbers(folder, train=300, valid=20, test=30, test_long=10, max_number=99)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from fairseq_floater.data.number_words import CorpusError
-from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.understanding.quiz_lists import Draws, words
 from fairseq_floater.data.understanding.quizzes import write_quizzes
 from fairseq_floater.errors import UsageError
@@ -320,24 +319,6 @@ def test_lists_are_the_same_on_every_machine() -> None:
         "thirty nineteen seventeen two six zero sixty",
         "six two forty twelve eighty eighteen",
     ]
-
-
-def test_whole_quizzes_are_left_alone_and_others_kept_unless_forced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_quizzes(out, scale=0.01)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    write_quizzes(out, scale=0.01)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(
-        TextDataError, match=r"made with `seed` 1, not 3; choose another OUT or add --force"
-    ):
-        write_quizzes(out, scale=0.01, seed=3)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    write_quizzes(out, scale=0.01, seed=3, force=True)
-    assert json.loads((out / "summary.json").read_text())["parameters"] == {
-        "seed": 3,
-        "scale": 0.01,
-    }
 
 
 def test_a_failure_leaves_nothing_half_written(tmp_path: Path, monkeypatch: Any) -> None:

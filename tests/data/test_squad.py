@@ -238,19 +238,6 @@ def test_files_can_be_named(tmp_path, words):
         preparation.prepare(tmp_path, tmp_path / "o", words, train=train, valid=tmp_path / "c.json")
 
 
-def test_the_same_files_are_prepared_once(prepare, capsys):
-    out = prepare()
-    made = (out / "train.jsonl").stat().st_mtime_ns
-    prepare()
-    assert "is there already" in capsys.readouterr().err
-    assert (out / "train.jsonl").stat().st_mtime_ns == made
-    other = households(2, seed=5)
-    with pytest.raises(UserError, match="choose another OUT or add --force"):
-        prepare(other)
-    prepare(other, force=True)
-    assert len(passages(out / "train.jsonl")) == 2
-
-
 def test_a_dictionary_of_another_bpe_is_refused(prepare, words, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("318 1\n464 1\n", encoding="utf-8")

@@ -64,9 +64,6 @@ def hashes(out):
     }
 
 
-# The recipe.
-
-
 def test_the_recipes_are_whole():
     assert sum(c.lines for c in sources.RECIPES["en-de"].corpora) == 4_520_620
     assert sum(c.lines for c in sources.RECIPES["en-fr"].corpora) == 40_842_333
@@ -199,9 +196,6 @@ def test_no_path_of_an_archive_becomes_a_path_here(archives, tmp_path):
     with pytest.raises(TextDataError, match=r"holds no file commoncrawl\.de-en\.de\.$"):
         list(corpora.member_lines(evil, "commoncrawl.de-en.de"))
     assert not (tmp_path.parent / "escaped").exists()
-
-
-# The script.
 
 
 def test_the_script_makes_data_and_counts(undisturbed, archives):

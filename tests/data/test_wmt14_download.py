@@ -200,9 +200,6 @@ def test_two_scripts_at_once_download_once(download, server):
     assert server.starts == [0]
 
 
-# Checksums
-
-
 @pytest.mark.parametrize("known", ["sha256", "md5"])
 def test_other_content_than_the_published_is_refused(download, server, known):
     wanted = {"sha256": sha256(CONTENT)} if known == "sha256" else {"md5": md5(CONTENT)}
@@ -249,9 +246,6 @@ def test_an_archive_that_was_put_there_by_hand_is_checked_without_a_network(
     told = download.run(code=0 if not known else 1, content=OTHER)
     assert (f"{download.path} must have" in told and "remove it" in told) == bool(known)
     assert download.path.read_bytes() == OTHER and server.starts == []
-
-
-# Mirrors
 
 
 def listed(capsys, *words):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.sentencepiece_subwords import write_dictionary
 from fairseq_floater.data.understanding.subwords import FOLDER, KINDS, Subwords, load_subwords
 from fairseq_floater.errors import UsageError
 
@@ -47,9 +46,6 @@ class Vocabulary(NamedTuple):
         """Return the vocabulary of the options ``--like``, or ``--bpe --bpe-dir --dict``.
 
         Args:
-            like: prepared data with ``bpe/`` and ``dict.txt``.
-            bpe: the kind of subwords.
-            bpe_dir: the folder of its files.
             dictionary: the ``dict.txt`` of the model to be trained; None: that in ``bpe_dir``.
 
         Raises:
@@ -98,8 +94,6 @@ def binarise(text: Path, dictionary: Path, prefix: Path, *, workers: int = 1) ->
     Args:
         text: words separated by spaces, a sentence a line.
         dictionary: fairseq's ``dict.txt``; copied beside ``prefix``.
-        prefix: of the output.
-        workers: processes, for long text.
     """
     from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer  # slow to import
     from fairseq.data import Dictionary
@@ -131,8 +125,3 @@ def check_dictionary(counts: Binarised, dictionary: Path, text: str) -> None:
             f"{dictionary} must be of the same BPE, but lacks {counts.unknown:,} of {counts.words:,} "
             f"subwords of {text}."
         )
-
-
-def write_model_dictionary(subwords: Subwords, path: Path) -> None:
-    """Write the dictionary of a sentencepiece model: all its pieces, in the model's order."""
-    write_dictionary(subwords.files[0], path)

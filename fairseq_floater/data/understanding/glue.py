@@ -39,16 +39,12 @@ def prepare(
     and label of each example of valid in its order; for MNLI valid is matched, valid1 mismatched.
 
     Args:
-        task_name: of the task, in any case.
         raw_dir: holds the folder of the task as GLUE's archives have it.
-        out_dir: there whole or not at all.
-        vocabulary: of the model.
         max_positions: tokens that the model takes; longer examples lose the end of their longer
             sentence, so that every sentence keeps its end symbol.
-        force: replace data of other input.
 
     Raises:
-        UsageError: there is no such task.
+        UsageError: the task is none of GLUE's.
         TextDataError: the files cannot be used, or other data are in the way.
     """
     task = glue_task(task_name)

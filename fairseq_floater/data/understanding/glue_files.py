@@ -45,11 +45,6 @@ def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
 def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[Example], int]:
     """Read a split.
 
-    Args:
-        task: says which columns.
-        split: train, valid or valid1.
-        paths: of :func:`split_files`.
-
     Returns:
         The examples, and the number of lines that were left out because they are broken.
 

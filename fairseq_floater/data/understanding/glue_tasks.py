@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairseq_floater.errors import UsageError
 
@@ -25,7 +25,7 @@ class GlueTask:
     label: str
     labels: tuple[str, ...]
     sizes: dict[str, int]
-    files: dict[str, str]
+    files: dict[str, str] = field(default_factory=lambda: dict(_TRAIN_DEV))
     metric: str = "accuracy"
     columns: tuple[str, ...] = ()
     f1: bool = False
@@ -39,18 +39,16 @@ _ALL = (
         "label",
         _BINARY,
         {"train": 8_551, "valid": 1_043},
-        _TRAIN_DEV,
-        "matthews",
+        metric="matthews",
         columns=("source", "label", "mark", "sentence"),
     ),
-    GlueTask("SST-2", ("sentence",), "label", _BINARY, {"train": 67_349, "valid": 872}, _TRAIN_DEV),
+    GlueTask("SST-2", ("sentence",), "label", _BINARY, {"train": 67_349, "valid": 872}),
     GlueTask(
         "MRPC",
         ("#1 String", "#2 String"),
         "Quality",
         _BINARY,
         {"train": 3_668, "valid": 408},
-        _TRAIN_DEV,
         f1=True,
     ),
     GlueTask(
@@ -59,7 +57,6 @@ _ALL = (
         "is_duplicate",
         _BINARY,
         {"train": 363_846, "valid": 40_430},
-        _TRAIN_DEV,
         f1=True,
         skips_broken_lines=True,  # the published sizes are without them
     ),
@@ -69,8 +66,7 @@ _ALL = (
         "score",
         (),
         {"train": 5_749, "valid": 1_500},
-        _TRAIN_DEV,
-        "pearson",
+        metric="pearson",
     ),
     GlueTask(
         "MNLI",
@@ -86,7 +82,6 @@ _ALL = (
         "label",
         _ENTAILMENT,
         {"train": 104_743, "valid": 5_463},
-        _TRAIN_DEV,
     ),
     GlueTask(
         "RTE",
@@ -94,7 +89,6 @@ _ALL = (
         "label",
         _ENTAILMENT,
         {"train": 2_490, "valid": 277},
-        _TRAIN_DEV,
     ),
 )
 GLUE_TASKS = {task.name.lower(): task for task in _ALL}

@@ -13,19 +13,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.data.moses_subwords import write_counted_dictionary
 from fairseq_floater.data.parallel_text import TextDataError, batched, progress, read_lines
 from fairseq_floater.data.products import PreparedFolder, make_folder
-from fairseq_floater.data.sentencepiece_subwords import train_subword
+from fairseq_floater.data.sentencepiece_subwords import train_subword, write_dictionary
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
     binarise,
     check_dictionary,
     write_lines,
-    write_model_dictionary,
 )
 from fairseq_floater.data.understanding.subwords import (
     FOLDER,
@@ -78,8 +78,8 @@ class BpeOptions(NamedTuple):
         """Return the files that these options name."""
         if self.like is not None:
             return Vocabulary.like(self.like).files
-        found = [self.bpe_dir / name for name in KINDS["gpt2"].names] if self.bpe_dir else []
-        return [*found, *(path for path in (self.dictionary, self.model) if path is not None)]
+        files = [self.bpe_dir / name for name in KINDS["gpt2"].names] if self.bpe_dir else []
+        return [*files, *(path for path in (self.dictionary, self.model) if path is not None)]
 
 
 def prepare(
@@ -93,11 +93,7 @@ def prepare(
     """Write ``dict.txt``, ``bpe/`` and the binary data of each split into ``out_dir``.
 
     Args:
-        out_dir: there whole or not at all.
         texts: {"train": file, "valid": file, ...}, plain or ``.gz``.
-        options: the subwords.
-        workers: processes, for long text.
-        force: replace data of other text or options.
 
     Raises:
         TextDataError: the text or the subwords cannot be used, or other data are in the way.
@@ -117,20 +113,20 @@ def _build(
     encoded = {split: work / "text" / split for split in texts}
     for split, path in texts.items():
         lines = progress(_lines(path), f"encode {split}", counts[split]["lines"], unit="lines")
-        cut = (found for batch in batched(lines, _BATCH) for found in subwords.encode_lines(batch))
-        counts[split] |= write_lines(encoded[split], cut)
+        batches = map(subwords.encode_lines, batched(lines, _BATCH))
+        counts[split] |= write_lines(encoded[split], chain.from_iterable(batches))
     dictionary = work / "dict.txt"
     _write_dictionary(dictionary, subwords, encoded["train"], options, workers)
     for split, text in encoded.items():
-        found = binarise(text, dictionary, work / split, workers=workers)
-        if (found.lines, found.words) != (counts[split]["lines"], counts[split]["subwords"]):
+        written = binarise(text, dictionary, work / split, workers=workers)
+        if (written.lines, written.words) != (counts[split]["lines"], counts[split]["subwords"]):
             raise TextDataError(
-                f"fairseq wrote {found.lines:,} lines of {split}, but the text has "
+                f"fairseq wrote {written.lines:,} lines of {split}, but the text has "
                 f"{counts[split]['lines']:,}; run again with --workers 1."
             )
         if options.dictionary is not None:
-            check_dictionary(found, options.dictionary, str(texts[split]))
-        counts[split]["unknown"] = found.unknown
+            check_dictionary(written, options.dictionary, str(texts[split]))
+        counts[split]["unknown"] = written.unknown
     shutil.rmtree(work / "text")
     entries = dictionary.read_text(encoding="utf-8").count("\n")
     warnings = [w for split, path in texts.items() for w in _warnings(path, split, counts[split])]
@@ -160,10 +156,10 @@ def _warnings(path: Path, split: str, counts: dict[str, int]) -> Iterator[str]:
     name = path.resolve().parent.name
     corpus = next((corpus for corpus in _WIKITEXT if name.startswith(corpus)), None)
     if corpus is not None and path.name.startswith("wiki."):
-        found, published = counts["words"] + counts["lines"], _WIKITEXT[corpus][split]
-        if found != published:
+        words, published = counts["words"] + counts["lines"], _WIKITEXT[corpus][split]
+        if words != published:
             yield (
-                f"{path} has {found:,} words (an end symbol for each line counted), but {published:,} "
+                f"{path} has {words:,} words (an end symbol for each line counted), but {published:,} "
                 f"are published for {corpus}."
             )
     if counts["unknown"]:
@@ -172,7 +168,7 @@ def _warnings(path: Path, split: str, counts: dict[str, int]) -> Iterator[str]:
 
 
 def _subwords(work: Path, train: Path, lines: int, options: BpeOptions) -> Subwords:
-    """Put the subwords into ``work/bpe``, learning them where asked to, and read them from there."""
+    """Put the subwords into ``work/bpe``, or learn them, and read them back."""
     folder = work / FOLDER
     if options.like is not None:
         load_subwords(options.like / FOLDER).store(folder)
@@ -197,6 +193,6 @@ def _write_dictionary(
     if source:
         shutil.copyfile(source, path)
     elif subwords.kind == SentencepieceSubwords.kind:
-        write_model_dictionary(subwords, path)
+        write_dictionary(subwords.files[0], path)
     else:
         write_counted_dictionary([train], path, workers)

@@ -8,21 +8,17 @@ belongs to one split by its hash: no list of another split holds the same words,
 
 from __future__ import annotations
 
-import hashlib
-import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TypeVar
 
-from fairseq_floater.data.number_words import CorpusError, phrase
+from fairseq_floater.data.number_words import each_once, phrase, stream
 
 T = TypeVar("T")
 # One word each, in rising order: whether a list rises is a question of places in this tuple.
 NUMBERS = (*range(21), *range(30, 100, 10))
 # Which sixteenths of all sets of words belong to which split.
 SHARES = {"train": range(12), "dev": range(12, 14), "test": range(14, 16)}
-# After so many refused draws in a row a split has run out of sets.
-MAX_REFUSED_DRAWS = 20_000
 
 
 @cache
@@ -39,21 +35,13 @@ def rank(word: str) -> int:
 class Draws:
     """Draw lists of one split, and choices for them, as one stream of pseudo-random numbers.
 
-    Only ``Random.random`` is used: Python promises its values from version to version, and not those
-    of its other methods.
-
     Args:
-        seed: of all quizzes.
-        quiz: a name; each quiz has a stream of its own, so that the size of one changes no other.
-        split: a key of :data:`SHARES`.
+        quiz: a name; each quiz has a stream for itself, so that the size of one changes no other.
     """
 
     def __init__(self, seed: int, quiz: str, split: str) -> None:
         self.seed, self.quiz, self.split = seed, quiz, split
-        stream = f"stream {seed} {quiz} {split}".encode()
-        self._random = random.Random(
-            int.from_bytes(hashlib.blake2b(stream, digest_size=9).digest(), "big")
-        )
+        self._random = stream(f"stream {seed} {quiz} {split}")
 
     def below(self, count: int) -> int:
         """Return a whole number from 0 to ``count - 1``."""
@@ -74,37 +62,27 @@ class Draws:
         """Draw lists of this split, each in an order at random and no two of the same words.
 
         Args:
-            count: how many.
             span: the fewest and the most words of a list; all lengths are equally likely.
 
         Raises:
-            CorpusError: there are not so many sets of words.
+            CorpusError: fewer sets of words exist.
         """
-        drawn: set[int] = set()
-        refused = 0
-        while len(drawn) < count:
+
+        def draw() -> tuple[list[str], str]:
             length = span[0] + self.below(span[1] - span[0] + 1)
-            found = self.shuffled(words())[:length]
-            digest = hashlib.blake2b(
-                f"{self.seed} {sorted(found)}".encode(), digest_size=9
-            ).digest()
-            key = int.from_bytes(digest[1:], "big")
-            if digest[0] % 16 in SHARES[self.split] and key not in drawn:
-                drawn.add(key)
-                refused = 0
-                yield found
-                continue
-            refused += 1
-            if refused == MAX_REFUSED_DRAWS:
-                raise CorpusError(
-                    f"`--scale` must be smaller: {self.quiz} needs {count} lists of {span[0]} to "
-                    f"{span[1]} words for {self.split}, but {len(drawn)} are all there are."
-                )
+            chosen = self.shuffled(words())[:length]
+            return chosen, f"{self.seed} {sorted(chosen)}"
+
+        refusal = (
+            f"`--scale` must be smaller: {self.quiz} needs {count} lists of {span[0]} to {span[1]} "
+            f"words for {self.split}, but {{}} are all there are."
+        )
+        return each_once(draw, count, SHARES[self.split], refusal)
 
 
-def swapped(found: Sequence[str], places: tuple[int, int]) -> list[str]:
+def swapped(numbers: Sequence[str], places: tuple[int, int]) -> list[str]:
     """Return a list with the words at two places exchanged."""
-    result = list(found)
+    result = list(numbers)
     first, second = places
     result[first], result[second] = result[second], result[first]
     return result

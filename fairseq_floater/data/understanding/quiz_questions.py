@@ -1,6 +1,6 @@
 """Make the quizzes' texts, questions and answers: each right by construction, each a matter of order.
 
-Which words there are says nothing about the label of a GLUE task or RACE's right option: the same words
+Which words come says nothing about the label of a GLUE task or RACE's right option: the same words
 in another order belong to the other label. A Transformer without positions can only guess, and one
 with positions learns each task in a minute.
 """
@@ -22,7 +22,7 @@ class Pairs(NamedTuple):
     """Describe a task of GLUE.
 
     Attributes:
-        labels: in the task's own words; the examples take them in turn.
+        labels: in the task's words; the examples take them in turn.
         span: the fewest and the most words of a list.
         make: list, label and draws -> the sentence or the two sentences.
     """
@@ -37,7 +37,7 @@ class ListQuestion(NamedTuple):
 
     Attributes:
         text: the question; RACE's has a blank (``_``) where an option belongs.
-        answer: the right words; None where there are none.
+        answer: the right words, if any.
         wrong: RACE: three more options; SQuAD without answer: one that looks like an answer.
     """
 
@@ -46,75 +46,74 @@ class ListQuestion(NamedTuple):
     wrong: tuple[str, ...] = ()
 
 
-def _cola(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _cola(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Count upwards with gaps; unacceptable: two words are swapped."""
-    rising = sorted(found, key=rank)
-    return (" ".join(rising if label == "1" else swapped(rising, draws.places(len(found)))),)
+    rising = sorted(numbers, key=rank)
+    return (" ".join(rising if label == "1" else swapped(rising, draws.places(len(numbers)))),)
 
 
-def _sst2(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _sst2(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """End on a larger number than the first (positive) or on a smaller one."""
-    is_right = (rank(found[0]) < rank(found[-1])) == (label == "1")
-    return (" ".join(found if is_right else swapped(found, (0, len(found) - 1))),)
+    is_right = (rank(numbers[0]) < rank(numbers[-1])) == (label == "1")
+    return (" ".join(numbers if is_right else swapped(numbers, (0, len(numbers) - 1))),)
 
 
-def _mrpc(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _mrpc(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Say a list twice; no paraphrase: the second time it is said backwards."""
-    return " ".join(found), " ".join(found if label == "1" else reversed(found))
+    return " ".join(numbers), " ".join(numbers if label == "1" else reversed(numbers))
 
 
-def _qqp(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _qqp(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Ask for a list forwards and backwards; no duplicate: the second one has not been reversed."""
-    other = reversed(found) if label == "1" else found
-    return f"forwards {' '.join(found)} ?", f"backwards {' '.join(other)} ?"
+    other = reversed(numbers) if label == "1" else numbers
+    return f"forwards {' '.join(numbers)} ?", f"backwards {' '.join(other)} ?"
 
 
-def _stsb(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _stsb(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Say a list again in another order; the score is the number of words that keep their places."""
-    moved = sorted(draws.shuffled(range(len(found)))[int(float(label)) :])
-    other = list(found)
+    moved = sorted(draws.shuffled(range(len(numbers)))[int(float(label)) :])
+    other = list(numbers)
     for place, source in zip(moved, moved[1:] + moved[:1]):
-        other[place] = found[source]
-    return " ".join(found), " ".join(other)
+        other[place] = numbers[source]
+    return " ".join(numbers), " ".join(other)
 
 
-def _with_ends(found: Words, ends: tuple[bool, bool], draws: Draws) -> tuple[str, str]:
+def _with_ends(numbers: Words, ends: tuple[bool, bool], draws: Draws) -> tuple[str, str]:
     """Order a list so that its ends lie above or below one of its words; return text and word.
 
     Args:
-        found: with at least ``1 + 2 * max(1, ends of one kind)`` words, so that other orders of the
+        numbers: with at least ``1 + 2 * max(1, ends of one kind)`` words, so that other orders of the
             same words have other ends.
         ends: whether the first and the last word are above the word returned.
-        draws: the stream.
     """
-    rising = sorted(found, key=rank)
+    rising = sorted(numbers, key=rank)
     margin = 2 if ends[0] == ends[1] else 1
-    middle = margin + draws.below(len(found) - 2 * margin)
+    middle = margin + draws.below(len(numbers) - 2 * margin)
     above, below = draws.shuffled(rising[middle + 1 :]), draws.shuffled(rising[:middle])
     first, last = (above.pop() if is_above else below.pop() for is_above in ends)
     inner = draws.shuffled([*above, rising[middle], *below])
     return " ".join([first, *inner, last]), rising[middle]
 
 
-def _rte(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _rte(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Say that a list ends above a word, rightly or not: one of its ends does."""
     is_above = label == "entailment"
-    text, word = _with_ends(found, (not is_above, is_above), draws)
+    text, word = _with_ends(numbers, (not is_above, is_above), draws)
     return text, f"last above {word}"
 
 
-def _mnli(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _mnli(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Say that both ends of a list are above a word: so they are, neither is, or (neutral) one is."""
     first = draws.below(2) == 0 if label == "neutral" else label == "entailment"
     last = not first if label == "neutral" else first
-    text, word = _with_ends(found, (first, last), draws)
+    text, word = _with_ends(numbers, (first, last), draws)
     return text, f"first and last above {word}"
 
 
-def _qnli(found: Words, label: str, draws: Draws) -> tuple[str, ...]:
+def _qnli(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
     """Ask for a beginning above a word, of a list that has one or ends on one."""
     is_above = label == "entailment"
-    text, word = _with_ends(found, (is_above, not is_above), draws)
+    text, word = _with_ends(numbers, (is_above, not is_above), draws)
     return f"what comes first above {word} ?", text
 
 
@@ -132,59 +131,57 @@ GLUE = {
 }
 
 
-def race_questions(found: Words) -> Iterator[ListQuestion]:
+def race_questions(numbers: Words) -> Iterator[ListQuestion]:
     """Ask where the two largest words of a list stand, each against the three smallest of at least five.
 
     Both are the largest of the words that their options point at: were one question for the smallest,
     the two would cancel in a model that has not learned yet to read the question.
     """
-    rising = [ORDINALS[found.index(word)] for word in sorted(found, key=rank)]
+    rising = [ORDINALS[numbers.index(word)] for word in sorted(numbers, key=rank)]
     for name, right in (("largest", rising[-1]), ("next largest", rising[-2])):
         yield ListQuestion(f"the {name} is _", right, tuple(rising[:3]))
 
 
 def squad_questions(
-    found: Words, count: int, has_unanswerable: bool, draws: Draws
+    numbers: Words, count: int, has_unanswerable: bool, draws: Draws
 ) -> Iterator[ListQuestion]:
     """Ask ``count`` times for the words at one place, or from one place to another.
 
     Args:
-        found: at most eight words.
+        numbers: at most eight words.
         count: questions, each of which begins at another place.
         has_unanswerable: every other question asks for a place after the end.
-        draws: the stream.
     """
-    places = draws.shuffled(range(len(found)))
+    places = draws.shuffled(range(len(numbers)))
     for number in range(count):
         if has_unanswerable and number % 2:
-            beyond = len(found) + draws.below(len(ORDINALS) - len(found))
-            yield ListQuestion(f"what comes {ORDINALS[beyond]} ?", None, (found[-1],))
+            beyond = len(numbers) + draws.below(len(ORDINALS) - len(numbers))
+            yield ListQuestion(f"what comes {ORDINALS[beyond]} ?", None, (numbers[-1],))
             continue
         start = places[number]
-        end = min(start + draws.below(3), len(found) - 1)
-        asked = ORDINALS[start] if start == end else f"{ORDINALS[start]} to {ORDINALS[end]}"
-        yield ListQuestion(f"what comes {asked} ?", " ".join(found[start : end + 1]))
+        end = min(start + draws.below(3), len(numbers) - 1)
+        place = ORDINALS[start] if start == end else f"{ORDINALS[start]} to {ORDINALS[end]}"
+        yield ListQuestion(f"what comes {place} ?", " ".join(numbers[start : end + 1]))
 
 
-def paragraphs(found: Words, draws: Draws) -> Iterator[str]:
+def paragraphs(numbers: Words, draws: Draws) -> Iterator[str]:
     """Tell of a list in two paragraphs, both true: the text that a donor learns its trade from.
 
     The first says the list again and again: a masked word stands a few places before and after, so
     that a small model learns within 300 updates to use places.
 
     Args:
-        found: three to eight words.
-        draws: the stream.
+        numbers: three to eight words.
     """
-    yield " ".join([*found] * max(2, REPEATED_WORDS // len(found)))
+    yield " ".join([*numbers] * max(2, REPEATED_WORDS // len(numbers)))
     kind = draws.below(4)
     if kind == 0:
-        yield f"backwards {' '.join(reversed(found))}"
+        yield f"backwards {' '.join(reversed(numbers))}"
     elif kind == 1:
-        yield " ".join(sorted(found, key=rank))
+        yield " ".join(sorted(numbers, key=rank))
     elif kind == 2:
-        question = list(race_questions(found))[draws.below(2)]
+        question = list(race_questions(numbers))[draws.below(2)]
         yield question.text.replace("_", str(question.answer))
     else:
-        question = next(squad_questions(found, 1, False, draws))
+        question = next(squad_questions(numbers, 1, False, draws))
         yield f"{question.text} {question.answer}"

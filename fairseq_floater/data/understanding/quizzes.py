@@ -5,7 +5,7 @@
     OUT/race/{train,dev,test}/{middle,high}/N.txt   as RACE: a JSON object a passage
     OUT/squad/{train,dev}-{v1.1,v2.0}.json          as SQuAD
 
-It needs no download, every answer is right by construction, and most cannot be found without the order
+It needs no download, every answer is right by construction, and most cannot be numbers without the order
 of the words. The same arguments give the same bytes on every machine that has the same num2words.
 """
 
@@ -87,22 +87,19 @@ def write_quizzes(
     """Write all quizzes into ``out_dir``, whole or not at all.
 
     Args:
-        out_dir: kept as it is where the same arguments made it.
-        seed: any integer.
         scale: multiplies the examples of every split; at least one of each is written.
-        force: replace quizzes of other arguments.
 
     Raises:
         UsageError: the scale is no number above 0.
         TextDataError: other files are in the way.
-        CorpusError: there are not so many lists of words.
+        CorpusError: fewer lists of words exist.
     """
     if not (isfinite(scale) and scale > 0):
         raise UsageError(f"`--scale` must be above 0, but is {scale}.")
     parameters = {"seed": seed, "scale": scale}
     build = partial(_build, seed=seed, scale=scale)
-    made = make_folder(out_dir, parameters, (), build, force=force)
-    return QuizSummary(made.folder, made.summary)
+    prepared = make_folder(out_dir, parameters, (), build, force=force)
+    return QuizSummary(prepared.folder, prepared.summary)
 
 
 def _build(work: Path, *, seed: int, scale: float) -> dict[str, Any]:
@@ -152,9 +149,9 @@ def _write_pairs(
     def rows() -> Iterator[str]:
         if head:
             yield "\t".join(head.split("," if "," in head else " ")) + "\n"
-        for n, found in enumerate(draws.lists(count, span or pairs.span)):
+        for n, numbers in enumerate(draws.lists(count, span or pairs.span)):
             label = pairs.labels[n % len(pairs.labels)]
-            sentences = pairs.make(found, label, draws)
+            sentences = pairs.make(numbers, label, draws)
             mark = "*" if label == "0" else ""
             row = (cell.format(*sentences, n=n, label=label, mark=mark) for cell in cells.split())
             yield "\t".join(row) + "\n"
@@ -165,8 +162,8 @@ def _write_pairs(
 
 def _write_race(folder: Path, level: str, draws: Draws, count: int) -> int:
     folder = folder / draws.split / level
-    for number, found in enumerate(draws.lists(count, RACE_SPANS[level])):
-        questions = list(race_questions(found))
+    for number, numbers in enumerate(draws.lists(count, RACE_SPANS[level])):
+        questions = list(race_questions(numbers))
         options, answers = [], []
         for place, question in enumerate(questions):
             right = (number + 2 * place) % 4  # each letter as often as the others
@@ -177,7 +174,7 @@ def _write_race(folder: Path, level: str, draws: Draws, count: int) -> int:
             "answers": answers,
             "options": options,
             "questions": [question.text for question in questions],
-            "article": " ".join(found),
+            "article": " ".join(numbers),
             "id": f"{level}{number}.txt",
         }
         _write(folder / f"{number}.txt", [json.dumps(content)])
@@ -186,8 +183,8 @@ def _write_race(folder: Path, level: str, draws: Draws, count: int) -> int:
 
 def _write_squad(folder: Path, version: str, draws: Draws, count: int) -> int:
     passages = [
-        _passage(found, f"{version}-{draws.split}-{number}", version, draws)
-        for number, found in enumerate(draws.lists(count, SQUAD_SPAN))
+        _passage(numbers, f"{version}-{draws.split}-{number}", version, draws)
+        for number, numbers in enumerate(draws.lists(count, SQUAD_SPAN))
     ]
     starts = range(0, count, PASSAGES_AN_ARTICLE)
     data = [
@@ -199,12 +196,12 @@ def _write_squad(folder: Path, version: str, draws: Draws, count: int) -> int:
     return count * SQUAD_QUESTIONS
 
 
-def _passage(found: Sequence[str], name: str, version: str, draws: Draws) -> dict[str, Any]:
-    text = " ".join(found)
+def _passage(numbers: Sequence[str], name: str, version: str, draws: Draws) -> dict[str, Any]:
+    text = " ".join(numbers)
     has_unanswerable = version == "2.0"
     questions = []
     for number, question in enumerate(
-        squad_questions(found, SQUAD_QUESTIONS, has_unanswerable, draws)
+        squad_questions(numbers, SQUAD_QUESTIONS, has_unanswerable, draws)
     ):
         entry: dict[str, Any] = {"question": question.text, "id": f"{name}-{number}"}
         answers = [_answer(text, answer) for answer in (question.answer, *question.wrong) if answer]

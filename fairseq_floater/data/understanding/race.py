@@ -50,14 +50,11 @@ def prepare(
 
     Args:
         raw_dir: holds ``{train,dev,test}/{middle,high}/*.txt``; test may be missing.
-        out_dir: there whole or not at all.
-        vocabulary: of the model.
         max_positions: tokens that the model takes: an option, a passage and the four symbols around them.
             Passages lose their end, but never their end symbol.
         max_option_length: tokens of an option with its ``<s>`` and ``</s>``; the end is kept in the same
             way, so that fairseq's option of the same name has nothing to cut. None: RoBERTa's 128, or
             half of ``max_positions`` where that is less.
-        force: replace data of other input.
 
     Raises:
         UsageError: the lengths leave no room for a passage.
@@ -100,11 +97,11 @@ def read_questions(path: Path) -> list[RaceQuestion]:
     lists = ("answers", "options", "questions")
     if not isinstance(fields, dict) or not isinstance(fields.get("article"), str):
         raise TextDataError(f"{path} must have the text `article`.")
-    found = [fields.get(name) for name in lists]
-    if not all(isinstance(f, list) for f in found) or len({len(f or ()) for f in found}) != 1:
+    columns = [fields.get(name) for name in lists]
+    if not all(isinstance(f, list) for f in columns) or len({len(f or ()) for f in columns}) != 1:
         raise TextDataError(f"{path} must have as many answers as options and questions.")
     group, questions = path.parent.name, []
-    for number, (answer, options, question) in enumerate(zip(*(f or () for f in found))):
+    for number, (answer, options, question) in enumerate(zip(*(f or () for f in columns))):
         name = f"{group}/{path.stem}/{number}"
         if not isinstance(answer, str) or answer not in LETTERS or len(answer) != 1:
             raise TextDataError(

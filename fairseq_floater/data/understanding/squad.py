@@ -51,12 +51,8 @@ def prepare(
     """Write ``out_dir`` whole or not at all; what the same files made is kept.
 
     Args:
-        raw_dir: the folder of the official files.
-        out_dir: where the prepared data go.
-        vocabulary: subwords and dictionary of the model to be trained.
         version: 1.1 or 2.0; None: the one that ``raw_dir`` holds.
         train, valid: files of ``raw_dir``, or paths, instead of the official names.
-        force: replace data that other files made.
 
     Raises:
         UserError: a file that is missing or cannot be used, or other data are in the way.
@@ -112,14 +108,7 @@ class _SquadData(TaskData):
 
 
 class _Split:
-    """Write a split, and count what is in it.
-
-    Args:
-        name: train or valid.
-        source: the official file, for messages.
-        published: how many questions it should have.
-        vocabulary: cuts and knows the subwords.
-    """
+    """Write a split, and count what is in it."""
 
     def __init__(self, name: str, source: Path, published: int, vocabulary: Vocabulary) -> None:
         self.name, self.source, self.vocabulary = name, source, vocabulary
@@ -194,7 +183,7 @@ class _Split:
     def _covering(
         self, spans: list[tuple[int, int]], passage: Passage, question: Question, answer: Answer
     ) -> tuple[int, int] | None:
-        """Return the first and the last subword that hold a character of the answer, if it is there."""
+        """Return the first and the last subword of the answer; None where it is elsewhere."""
         start = _place(passage.text, answer)
         end = start + len(answer.text)
         inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]

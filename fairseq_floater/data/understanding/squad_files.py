@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Passage:
-    """A paragraph and what is asked about it."""
+    """A paragraph and the questions about it."""
 
     text: str
     questions: tuple[Question, ...]

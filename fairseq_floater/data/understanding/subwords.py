@@ -15,7 +15,7 @@ import sentencepiece
 import tokenizers
 
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS
+from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, without_symbols
 from fairseq_floater.records import read_json
 
 FOLDER = "bpe"
@@ -92,14 +92,13 @@ class Gpt2Subwords(Subwords):
         self._tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
-        """Return the subwords of each line, without an end symbol; uses all cores."""
-        found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
-        return [list(map(str, line.ids)) for line in found]
+        encoded = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [list(map(str, line.ids)) for line in encoded]
 
     def encode_with_offsets(self, text: str) -> Encoded:
-        """Return the subwords of a text and the characters of each one."""
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        return Encoded(list(map(str, found.ids)), [_trimmed(text, *s) for s in found.offsets])
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = [_trimmed(text, *span) for span in encoded.offsets]
+        return Encoded(list(map(str, encoded.ids)), spans)
 
 
 class SentencepieceSubwords(Subwords):
@@ -121,15 +120,13 @@ class SentencepieceSubwords(Subwords):
             raise TextDataError(f"{self.files[0]} is no readable sentencepiece model.") from None
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
-        """Return the subwords of each line, without an end symbol; uses all cores."""
-        found = self._model.encode(list(lines), out_type=str)
-        return [[part for piece in line for part in _without_symbols(piece)] for line in found]
+        pieces = self._model.encode(list(lines), out_type=str)
+        return [without_symbols(line, _SYMBOLS) for line in pieces]
 
     def encode_with_offsets(self, text: str) -> Encoded:
-        """Return the subwords of a text and the characters of each one."""
         subwords, spans = [], []
         for piece, begin, end in self._pieces(text):
-            parts = _without_symbols(piece)
+            parts = without_symbols([piece], _SYMBOLS)
             subwords += parts
             spans += [_trimmed(text, begin, end)] * len(parts)
         return Encoded(subwords, spans)
@@ -139,8 +136,8 @@ class SentencepieceSubwords(Subwords):
         if older is not None:
             return [(piece.piece, piece.begin, piece.end) for piece in older(text).pieces]
         # The name of the same in sentencepiece 0.2.3, which refuses the older one.
-        found: Any = self._model.encode(text, out_type="offset_mapping")
-        return [(piece, *span) for piece, span in zip(found["pieces"], found["offsets"])]
+        encoded: Any = self._model.encode(text, out_type="offset_mapping")
+        return [(piece, *span) for piece, span in zip(encoded["pieces"], encoded["offsets"])]
 
 
 KINDS = {kind.kind: kind for kind in (Gpt2Subwords, SentencepieceSubwords)}
@@ -158,11 +155,6 @@ def load_subwords(folder: Path) -> Subwords:
     raise TextDataError(
         f"{folder} holds no subwords: neither encoder.json nor sentencepiece.model."
     )
-
-
-def _without_symbols(piece: str) -> list[str]:
-    """Spell out a piece that fairseq would take for a symbol of its own."""
-    return list(piece) if piece in _SYMBOLS else [piece]
 
 
 def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:

@@ -70,9 +70,7 @@ def assemble(
     """Write the raw text of a language pair and its counts into ``folder``, whole or not at all.
 
     Args:
-        recipe: the recipe of the language pair.
         archives: the folder of its archives, verified.
-        folder: the folder to write.
         valid: ``held-out`` (every so many lines of the training text) or the name of a test set.
         check: compare with the published counts; False for a rehearsal on other text.
 

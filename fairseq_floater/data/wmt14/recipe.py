@@ -24,7 +24,9 @@ _SETTINGS = ("pair", "valid", "rehearsal")
 
 def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
     """Return the archives of a language pair, each once."""
-    parts = (*recipe.corpora, recipe.test, *(() if valid == "held-out" else (recipe.valid,)))
+    parts = [*recipe.corpora, recipe.test]
+    if valid != "held-out":
+        parts.append(recipe.valid)
     return list({part.archive.name: part.archive for part in parts}.values())
 
 
@@ -84,22 +86,22 @@ def report(pair: str, out: Path) -> dict[str, Any]:
     }
 
 
-def report_text(found: dict[str, Any]) -> str:
+def report_text(counts: dict[str, Any]) -> str:
     """Format the result of :func:`report` for a person."""
     lines = [f"{'corpus':<22}{'lines':>14}{'published':>14}"]
-    for name, count in found["lines"].items():
+    for name, count in counts["lines"].items():
         mark = "" if count["found"] == count["published"] else "   differs"
         lines.append(f"{name:<22}{count['found']:>14,}{count['published']:>14,}{mark}")
     lines += ["", f"{'split':<22}{'lines':>14}{'pairs kept':>14}"]
-    for name, count in found["splits"].items():
+    for name, count in counts["splits"].items():
         lines.append(f"{name:<22}{count['lines']:>14,}{count['kept']:>14,}")
-    kept = found["share_kept"]
+    kept = counts["share_kept"]
     lines += [
         "",
         f"kept of train: {kept['found']:.1%} (published: {kept['published']:.1%}, {kept['source']})",
-        f"dictionary: {found['dictionary']:,} entries, shared by both languages",
+        f"dictionary: {counts['dictionary']:,} entries, shared by both languages",
     ]
-    for lang, number in found["repaired"].items():
+    for lang, number in counts["repaired"].items():
         if number:
             lines.append(f"{lang}: {number:,} lines were no valid UTF-8; bad bytes became U+FFFD")
     return "\n".join(lines)

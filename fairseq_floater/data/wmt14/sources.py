@@ -31,8 +31,6 @@ def listed(archive: Archive, folder: Path, place: str | None, *, check: bool) ->
     """Return an archive's line for the scripts: URL, SHA-256, MD5 and file; a dash where none is checked.
 
     Args:
-        archive: what is fetched.
-        folder: where it goes.
         place: a mirror's URL; None for where it is published.
         check: whether it must be the published one.
     """

@@ -39,8 +39,8 @@ class GlueScore:
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return all fields on one level."""
-        own = {"task": self.task, "metric": self.metric, "score": self.score}
-        return {**own, **self.further, "n": self.n}
+        common = {"task": self.task, "metric": self.metric, "score": self.score}
+        return {**common, **self.further, "n": self.n}
 
 
 def score(
@@ -60,7 +60,7 @@ def score(
         mismatched, mismatched_references: those of MNLI's other dev set.
 
     Raises:
-        UsageError: there is no such task, or one without a mismatched set.
+        UsageError: the task is none of GLUE's, or has no mismatched set.
         ReportError: an index is missing, double or unknown, or a label is unknown.
     """
     task = glue_task(task_name)
@@ -78,10 +78,10 @@ def score(
 
 def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, float]:
     """Return every metric of a task in per cent, and ``n``."""
-    found, right = read_table(predictions, "prediction"), read_table(references, "label")
-    check_ids(found, right, (predictions, references))
+    answers, right = read_table(predictions, "prediction"), read_table(references, "label")
+    check_ids(answers, right, (predictions, references))
     read = _number if not task.labels else task.labels.index
-    given = [_read(read, task, found[index], index, predictions) for index in right]
+    given = [_read(read, task, answers[index], index, predictions) for index in right]
     wanted = [_read(read, task, label, index, references) for index, label in right.items()]
     if not task.labels:
         metrics = {"pearson": pearsonr, "spearman": spearmanr}

@@ -31,8 +31,8 @@ class RaceScore:
         """Return all fields on one level; a group without questions has none."""
         scores = {group: value for group, (value, _) in self.groups.items()}
         sizes = {f"n_{group}": n for group, (_, n) in self.groups.items()}
-        own = {"task": "RACE", "metric": "accuracy", "score": self.score}
-        return {**own, **scores, "n": self.n, **sizes}
+        common = {"task": "RACE", "metric": "accuracy", "score": self.score}
+        return {**common, **scores, "n": self.n, **sizes}
 
 
 def score(predictions: Path, references: Path) -> RaceScore:
@@ -46,23 +46,25 @@ def score(predictions: Path, references: Path) -> RaceScore:
     Raises:
         ReportError: a question is missing, double or unknown, or an answer is no letter A to D.
     """
-    found, right = read_object(predictions), read_object(references)
-    check_ids(found, right, (predictions, references))
-    for name, answer in found.items():
+    answers, right = read_object(predictions), read_object(references)
+    check_ids(answers, right, (predictions, references))
+    for name, answer in answers.items():
         _check_letter(answer, name, predictions)
     for name, reference in right.items():
         if not isinstance(reference, dict) or reference.get("group") not in GROUPS:
             raise ReportError(f"{references}, {shown(name)}: must have a `group`, middle or high.")
         _check_letter(reference.get("answer"), name, references)
-    score, n = _accuracy(found, right, list(right))
+    score, n = _accuracy(answers, right, list(right))
     by_group = {g: [name for name in right if right[name]["group"] == g] for g in GROUPS}
-    groups = {g: _accuracy(found, right, names) for g, names in by_group.items() if names}
+    groups = {g: _accuracy(answers, right, names) for g, names in by_group.items() if names}
     return RaceScore(score, n, groups)
 
 
-def _accuracy(found: dict[str, Any], right: dict[str, Any], names: list[str]) -> tuple[float, int]:
+def _accuracy(
+    answers: dict[str, Any], right: dict[str, Any], names: list[str]
+) -> tuple[float, int]:
     wanted = [right[name]["answer"] for name in names]
-    return 100 * float(accuracy_score(wanted, [found[name] for name in names])), len(names)
+    return 100 * float(accuracy_score(wanted, [answers[name] for name in names])), len(names)
 
 
 def _check_letter(answer: object, name: str, path: Path) -> None:
