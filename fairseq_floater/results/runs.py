@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import ReportError
+from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.score import TEST_SET_LINES
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
+from fairseq_floater.experiments.system import System
 from fairseq_floater.records import read_json
 
 
@@ -28,6 +29,20 @@ class Run:
     scores: dict[str, dict[str, Any]]
     average: dict[str, Any]
     before: dict[str, Any] | None
+
+    @property
+    def label(self) -> str:
+        """Return the system's short label; the run's name where its settings do not tell the system."""
+        names = ("encoder", "blocks", "position_target", "scratch", "base")
+        if not self.settings.keys() >= set(names):
+            return self.name
+        encoder, blocks, target, scratch, base = (self.settings[name] for name in names)
+        options = tuple(self.settings["options"].split())
+        try:
+            known = None if target == "None" else target
+            return System(encoder, blocks, known, scratch == "yes", base == "yes", options).label
+        except UsageError:  # an encoder that is no longer registered
+            return self.name
 
     @property
     def parameters(self) -> int | None:

@@ -130,10 +130,11 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
 
 def _test_sets(folder: Path) -> Work:
     results = collect(folder)
+    labels = results.labels
     systems, sizes, signatures = [], {}, set()
     for run in results.runs:
         seed = run.seed or "1"
-        system = ScoredSystem(run.name, run.name, {seed: run}, {seed: folder / run.name})
+        system = ScoredSystem(run.name, labels[run.name], {seed: run}, {seed: folder / run.name})
         for test, score in run.scores.items():
             system.scores[test] = _as_bin(score)
             sizes[test] = score["sentences"]
