@@ -107,7 +107,7 @@ def _translation(results: str, figure: str | None, paper: bool, test: str | None
     tables = collect_paper_tables(results, test=test)
     if paper:
         return tables
-    is_filled = any(cell.found for cell in tables.cells)
+    is_filled = any(cell.runs for cell in tables.cells.values())
     try:
         scores = collect(results)
     except ReportError:

@@ -21,7 +21,8 @@ from fairseq_floater.records import read_json
 class Run:
     """A run: what was trained, its scores by test set, what its encoder adds, what training cost.
 
-    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there.
+    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there. ``cell``
+    names the cell of Table 2 that the run was started for, if any.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Run:
     scores: dict[str, dict[str, Any]]
     average: dict[str, Any]
     before: dict[str, Any] | None
+    cell: str | None = None
 
     @property
     def label(self) -> str:
@@ -98,6 +100,7 @@ def read_run(folder: Path, name: str) -> Run:
         scores,
         read_json(average) if average.exists() else {},
         read_json(before) if before.exists() else None,
+        RunFolder(folder).read().get("cell"),
     )
 
 
