@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 480, 300
@@ -15,22 +15,30 @@ _MOST_TICKS = 6
 
 
 class Point(NamedTuple):
-    """A value at x, with its interval and the values of single seeds where there are any."""
+    """A value at x, with its interval and the values of single seeds where there are any.
+
+    In a :class:`Chart` all of them are in pixels, and ``text`` shows the value on hovering.
+    """
 
     x: float
     value: float
     low: float | None = None
     high: float | None = None
     seeds: Sequence[float] = ()
+    text: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """The points of a system (its number on the page) in order of x; ``label`` names it on hovering."""
 
     system: int
     label: str
     points: list[Point]
+
+    @property
+    def path(self) -> str:
+        """Return the ``d`` of an SVG path through the points."""
+        return "M" + "L".join(f"{point.x:g},{point.value:g}" for point in self.points)
 
 
 class Tick(NamedTuple):
@@ -43,32 +51,19 @@ class Tick(NamedTuple):
 
 @dataclass
 class Chart:
-    """A chart in pixels.
-
-    Attributes:
-        lines: of each system its number, the ``d`` of its path, and its points.
-    """
+    """A chart in pixels."""
 
     title: str
     unit: str
     x_title: str
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-    lines: list[Drawn] = field(default_factory=list)
+    lines: list[Line]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = _LEFT
     right: int = WIDTH - _RIGHT
     bottom: int = HEIGHT - _BOTTOM
-
-
-class Drawn(NamedTuple):
-    """A line in pixels; ``marks`` are its points (x, y, low, high, seeds, text)."""
-
-    system: int
-    label: str
-    path: str
-    marks: list[tuple[float, float, float | None, float | None, list[float], str]]
 
 
 def line_chart(
@@ -101,28 +96,23 @@ def line_chart(
     def x_of(x: float) -> float:
         return round(_LEFT + (x - span[0]) / (span[1] - span[0]) * (WIDTH - _LEFT - _RIGHT), 1)
 
-    chart = Chart(
-        title,
-        f"{unit}{scale}",
-        x_title,
-        [Tick(x_of(tick.place), *tick[1:]) for tick in x_ticks],
-        y_ticks,
-    )
-    for line in lines:
-        places = [(x_of(point.x), y_of(point.value)) for point in line.points]
-        path = "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
-        marks = [
-            (
-                *place,
-                None if point.low is None else y_of(point.low),
-                None if point.high is None else y_of(point.high),
-                [y_of(value) for value in point.seeds] if len(point.seeds) > 1 else [],
-                f"{line.label}: {point.value:.3g}",
-            )
-            for place, point in zip(places, line.points)
-        ]
-        chart.lines.append(Drawn(line.system, line.label, path, marks))
-    return chart
+    def in_pixels(label: str, point: Point) -> Point:
+        x, value, low, high, seeds, _ = point
+        return Point(
+            x_of(x),
+            y_of(value),
+            None if low is None else y_of(low),
+            None if high is None else y_of(high),
+            [y_of(seed) for seed in seeds] if len(seeds) > 1 else [],
+            f"{label}: {value:.3g}",
+        )
+
+    drawn = [
+        line._replace(points=[in_pixels(line.label, point) for point in line.points])
+        for line in lines
+    ]
+    x_ticks = [Tick(x_of(tick.place), *tick[1:]) for tick in x_ticks]
+    return Chart(title, f"{unit}{scale}", x_title, x_ticks, y_ticks, drawn)
 
 
 def _y_axis(
@@ -142,8 +132,8 @@ def _y_axis(
         share = (change(value) - bottom) / (top - bottom)
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
-    found = [Tick(place(value), f"{value:,g}") for value in ticks]
-    return place, found, ", logarithmic" if is_log else ""
+    texts = [Tick(place(value), f"{value:,g}") for value in ticks]
+    return place, texts, ", logarithmic" if is_log else ""
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairseq_floater.results.page.logs import RunLog
 from fairseq_floater.results.page.work import ScoredSystem, Work
+from fairseq_floater.results.runs import Run
 
 # Keys of a comparison, the strictest first, and what each p-value accounts for.
 P_VALUES = {
@@ -174,43 +175,32 @@ def p_of(gain: dict[str, Any] | None) -> tuple[float | None, str]:
     return next(found, (None, ""))
 
 
-def cost_table(work: Work, logs: Sequence[dict[str, RunLog]]) -> Table:
-    """Return sizes and speeds, means over seeds; columns that no run fills are left out.
+_COSTS: tuple[tuple[Column, Callable[[Run, RunLog], float | None]], ...] = (
+    (Column("parameters", "in all", True), lambda run, _: run.average.get("parameters")),
+    (Column("parameters", "of the encoder", True), lambda run, _: run.parameters),
+    (Column("updates", "of the last stage"), lambda _, log: max(log.losses, default=None)),
+    (Column("training", "seconds", True), lambda run, _: run.average.get("training_seconds")),
+    (Column("training", "target tokens a second"), lambda _, log: log.words_per_second),
+    (Column("translation", "sentences a second"), lambda _, log: log.sentences_per_second),
+    (Column("GPU memory", "GiB left free, at least"), lambda _, log: log.free_memory),
+)
 
-    Args:
-        work: the comparison.
-        logs: of each system, by seed.
-    """
-    heads = {
-        "parameters": Column("parameters", "in all", True),
-        "position_parameters": Column("parameters", "of the encoder", True),
-        "updates": Column("updates", "of the last stage"),
-        "training_seconds": Column("training", "seconds", True),
-        "words": Column("training", "target tokens a second"),
-        "sentences": Column("translation", "sentences a second"),
-        "memory": Column("GPU memory", "GiB left free, at least"),
-    }
-    found = [_costs(system, of_seeds) for system, of_seeds in zip(work.systems, logs)]
-    used = [key for key in heads if any(key in costs for costs in found)]
-    table = Table("Sizes and speeds", "means over seeds", [heads[key] for key in used])
-    for number, costs in enumerate(found):
-        values = [costs.get(key) for key in used]
+
+def cost_table(work: Work) -> Table:
+    """Return sizes and speeds, means over seeds; columns that no run fills are left out."""
+    rows = [[_mean_cost(system, cost) for _, cost in _COSTS] for system in work.systems]
+    used = [i for i in range(len(_COSTS)) if any(row[i] is not None for row in rows)]
+    table = Table("Sizes and speeds", "means over seeds", [_COSTS[i][0] for i in used])
+    for number, row in enumerate(rows):
         cells = [
             TableCell(v, "-" if v is None else f"{v:,.{int(v < 100 and v % 1 > 0)}f}")
-            for v in values
+            for v in (row[i] for i in used)
         ]
         table.rows.append((number, cells))
     return table
 
 
-def _costs(system: ScoredSystem, logs: dict[str, RunLog]) -> dict[str, float]:
-    found: dict[str, list[float | None]] = {
-        key: [run.average.get(key) for run in system.runs.values()]
-        for key in ("parameters", "position_parameters", "training_seconds")
-    }
-    found["updates"] = [max(log.losses, default=None) for log in logs.values()]
-    found["words"] = [log.words_per_second for log in logs.values()]
-    found["sentences"] = [log.sentences_per_second for log in logs.values()]
-    found["memory"] = [log.free_memory for log in logs.values()]
-    known = {key: [v for v in values if v is not None] for key, values in found.items()}
-    return {key: statistics.fmean(values) for key, values in known.items() if values}
+def _mean_cost(system: ScoredSystem, cost: Callable[[Run, RunLog], float | None]) -> float | None:
+    costs = [cost(run, system.logs[seed]) for seed, run in system.runs.items()]
+    known = [value for value in costs if value is not None]
+    return statistics.fmean(known) if known else None
