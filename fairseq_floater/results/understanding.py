@@ -22,7 +22,7 @@ from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.records import markdown_table, read_json
 
 _NUMBERS = {"glue": ("score",), "race": ("score", "middle", "high"), "squad": ("exact", "f1")}
-_BEST = {"exact": "best_exact", "f1": "best_f1"}  # at the best threshold of SQuAD 2.0
+_BEST = {"best_exact": "exact", "best_f1": "f1"}  # at the best threshold of SQuAD 2.0
 _HEADS = {"score": "all", "exact": "EM", "f1": "F1"}
 _TABLES = (
     (3, "glue", "GLUE, dev sets (CoLA: Matthews, STS-B: Pearson, accuracy else)"),
@@ -43,9 +43,8 @@ class Key(NamedTuple):
     def paper(self) -> float | None:
         """Return the paper's number; None where it has none."""
         names = _NUMBERS[TASKS[self.task].family]
-        plain = next((n for n, best in _BEST.items() if best == self.name), self.name)
         row = TABLES_345.get((self.size, self.task), {}).get(self.system)
-        return None if row is None else row[names.index(plain)]
+        return None if row is None else row[names.index(_BEST.get(self.name, self.name))]
 
 
 @dataclass
@@ -197,9 +196,8 @@ def _head(task: str, name: str) -> str:
     title = TASKS[task].title
     if TASKS[task].family == "glue":
         return title
-    plain = next((n for n, best in _BEST.items() if best == name), None)
-    shown = _HEADS.get(plain or name, name)
-    return f"{title} {shown}" + (" (best)" if plain else "")
+    plain = _BEST.get(name, name)
+    return f"{title} {_HEADS.get(plain, plain)}" + (" (best)" if name in _BEST else "")
 
 
 def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables | None:
@@ -230,7 +228,7 @@ def _is_finetuning(settings: dict[str, str]) -> bool:
 
 def _names(task: str) -> tuple[str, ...]:
     names = _NUMBERS[TASKS[task].family]
-    return (*names, *_BEST.values()) if TASKS[task].version == "2.0" else names
+    return (*names, *_BEST) if TASKS[task].version == "2.0" else names
 
 
 def _stages(places: Iterable[Path]) -> Iterator[MaskedLmStage]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from matplotlib.ticker import LogLocator, MaxNLocator
+
 WIDTH, HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 10, 46
 # From this ratio of largest to smallest value on, a linear axis would hide the small ones.
@@ -123,9 +125,13 @@ def _y_axis(
     low, high = min(values), max(values)
     is_log = not linear and low > 0 and high / low > _LOGARITHMIC_FROM
     change: Callable[[float], float] = math.log10 if is_log else float
-    if not is_log:
+    if is_log:
+        powers = math.ceil(change(high)) - math.floor(change(low)) + 1
+        locator = LogLocator(subs=(1, 2, 5) if powers <= _MOST_TICKS else (1,))
+        ticks = [float(tick) for tick in locator.tick_values(low, high) if low <= tick <= high]
+    else:
         low, high = min(low, 0.0), high or 1.0
-    ticks = _log_ticks(low, high) if is_log else _linear_ticks(low, high)
+        ticks = _linear_ticks(low, high)
     bottom, top = change(low), change(max(high, ticks[-1]))
 
     def place(value: float) -> float:
@@ -137,19 +143,5 @@ def _y_axis(
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
-    rough = (high - low) / _MOST_TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
-    first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
-    return [round(n * step, 10) for n in range(first, last + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= _MOST_TICKS else (1,)
-    return [
-        round(n * 10.0**power, 10)
-        for power in powers
-        for n in steps
-        if low <= n * 10.0**power <= high
-    ]
+    locator = MaxNLocator(_MOST_TICKS, steps=[1, 2, 5, 10])
+    return [float(tick) for tick in locator.tick_values(low, high)]

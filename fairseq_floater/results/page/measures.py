@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -93,10 +93,10 @@ class Table:
 
 def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any] | None:
     """Return a measure of a score, as ``{"value": ...}`` at the least; None where it was not taken."""
-    found = (score or {}).get(measure.key)
-    if measure is RANK and found:
-        return {"value": found["place"], "low": found["best"], "high": found["worst"]}
-    return found if found is None or isinstance(found, dict) else {"value": found}
+    value = (score or {}).get(measure.key)
+    if measure is RANK and value:
+        return {"value": value["place"], "low": value["best"], "high": value["worst"]}
+    return value if value is None or isinstance(value, dict) else {"value": value}
 
 
 def measure_table(work: Work, measure: Measure) -> Table | None:
@@ -104,55 +104,47 @@ def measure_table(work: Work, measure: Measure) -> Table | None:
     lower = bool(measure.lower_wins)
     columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in work.groups]
     table = Table(measure.title, measure.unit, columns, main=work.main_group)
-    by_group = [
-        [measure_of(system.scores.get(group.name), measure) for system in work.systems]
-        for group in work.groups
+    scores = [
+        [system.scores.get(group.name, {}) for group in work.groups] for system in work.systems
     ]
-    if not any(found for scores in by_group for found in scores):
+    taken = [[measure_of(score, measure) for score in row] for row in scores]
+    if not any(one for row in taken for one in row):
         return None
+    by_group = [[one["value"] for one in column if one] for column in zip(*taken)]
+    rules: dict[str, None] = {}
     for number, system in enumerate(work.systems):
-        cells = [
-            _cell(measure, scores[number], scores, system, group.name, work.baseline)
-            for group, scores in zip(work.groups, by_group)
-        ]
+        is_baseline = system.name == work.baseline
+        gains = [None if is_baseline else score.get(measure.gain) for score in scores[number]]
+        cells = [_cell(measure, *of_group) for of_group in zip(taken[number], by_group, gains)]
         table.rows.append((number, cells))
-    sign = 1 if lower else -1
-    others = (system for system in work.systems if system.name != work.baseline)
-    gains = (scores.get(measure.gain) for other in others for scores in other.scores.values())
-    if rules := {words: None for gain in gains if (words := p_of(gain)[1])}:
+        rules |= {words: None for gain in gains if (words := p_of(gain)[1])}
+    if rules:
         table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
     main = [group.name for group in work.groups].index(table.main)
-    table.rows.sort(key=lambda row: _order(row[1][main].value, sign))
+    values = {number: cells[main].value for number, cells in table.rows}
+    sign = 1 if lower else -1
+    table.rows.sort(key=lambda row: (values[row[0]] is None, sign * (values[row[0]] or 0.0)))
     return table
-
-
-def _order(value: float | None, sign: int) -> tuple[bool, float]:
-    return (value is None, sign * (value or 0.0))
 
 
 def _cell(
     measure: Measure,
-    found: dict[str, Any] | None,
-    others: Iterable[dict[str, Any] | None],
-    system: ScoredSystem,
-    group: str,
-    baseline: str | None,
+    taken: dict[str, Any] | None,
+    column: Sequence[float],
+    gain: dict[str, Any] | None,
 ) -> TableCell:
-    """Return one system's cell in one group; ``others`` are all systems' there, for the rank."""
-    if found is None:
+    """Return one system's cell in one group; ``column`` are all systems' values, for the rank."""
+    if taken is None:
         return TableCell(None, "-")
-    value, digits = found["value"], measure.digits
-    text = f"{value:.{digits}f}"
-    if found.get("spread") is not None:
-        text += f" ±{found['spread']:.{digits}f}"
-    interval = ""
-    if found.get("low") is not None:
-        interval = f"{found['low']:.{digits}f} to {found['high']:.{digits}f}"
-    rank = None
+    value, digits = taken["value"], measure.digits
+    text, interval, rank = f"{value:.{digits}f}", "", None
+    if taken.get("spread") is not None:
+        text += f" ±{taken['spread']:.{digits}f}"
+    if taken.get("low") is not None:
+        interval = f"{taken['low']:.{digits}f} to {taken['high']:.{digits}f}"
     if measure.lower_wins is not None and measure is not RANK:
         sign = 1 if measure.lower_wins else -1
-        rank = 1 + sum(sign * other["value"] < sign * value for other in others if other)
-    gain = system.scores[group].get(measure.gain) if system.name != baseline else None
+        rank = 1 + sum(sign * other < sign * value for other in column)
     return TableCell(value, text, interval, rank, *_judged(gain, measure))
 
 
@@ -169,10 +161,10 @@ def _judged(gain: dict[str, Any] | None, measure: Measure) -> tuple[str, str]:
 
 def p_of(gain: dict[str, Any] | None) -> tuple[float | None, str]:
     """Return the strictest p-value of a comparison that there is, and what it accounts for."""
-    found = (
+    known = (
         (gain[key], words) for key, words in P_VALUES.items() if gain and gain.get(key) is not None
     )
-    return next(found, (None, ""))
+    return next(known, (None, ""))
 
 
 _COSTS: tuple[tuple[Column, Callable[[Run, RunLog], float | None]], ...] = (
