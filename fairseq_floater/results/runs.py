@@ -109,8 +109,8 @@ def read_settings(folder: Path) -> dict[str, str]:
 
     A key that older runs did not write has its only value of then.
     """
-    found = RunFolder(folder).read()["settings"]
-    return {"scratch": "no", "base": "yes", "options": "", **found} if found else {}
+    settings = RunFolder(folder).read()["settings"]
+    return {"scratch": "no", "base": "yes", "options": "", **settings} if settings else {}
 
 
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.evaluation.s2l.score_report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
@@ -27,14 +31,16 @@ from fairseq_floater.results.page.measures import (
     measure_of,
     measure_table,
 )
-from fairseq_floater.results.page.pictures import position_picture
-from fairseq_floater.results.page.work import Work, read_work
+from fairseq_floater.results.page.work import ScoredSystem, Work, read_work
+from fairseq_floater.results.position_figure import plot_positions
 
 # So many systems have a colour of their own at once (page.css).
 _COLOURS = 8
 # Systems in colour at first, where there are more than colours.
 _SHOWN = 6
 SENTENCES = 3
+_PICTURE_QUALITY = 80
+_PICTURE_WIDTH = 1200  # pixels: twice what a column of the page shows
 # The tables to look at first.
 _OPENED = {measure.title for measure in (LOSS, RANK, BLEU)}
 
@@ -56,6 +62,14 @@ class PageReport:
             f"{self.output}: {self.size / 1e6:.1f} MB; {self.systems} systems, {len(self.groups)} "
             f"groups of sentences, {self.pictures} pictures of positions, {self.sentences} sentences."
         )
+
+
+class Picture(NamedTuple):
+    """A data URI, empty where nothing can be drawn, and what the figure says of itself."""
+
+    uri: str
+    text: str
+    warnings: list[str]
 
 
 def write_page(
@@ -80,7 +94,7 @@ def write_page(
     systems, data = scored.systems, scored.folder / "data" / "bin"
     tables = [table for measure in MEASURES if (table := measure_table(scored, measure))]
     common, different = _settings(scored)
-    drawn = [position_picture(system, data) if pictures else None for system in systems]
+    drawn = [_picture(system, data) if pictures else None for system in systems]
     examples = read_examples(scored, sentences)
     text = _template().render(
         work=scored,
@@ -117,6 +131,32 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     return environment.get_template("page.html")
+
+
+def _picture(system: ScoredSystem, data: Path) -> Picture | None:
+    """Draw Figure 3 of the average of a system's first seed; None where no checkpoint is left.
+
+    ``data`` are binarised and tell the trained length; they may be gone.
+    """
+    from PIL import Image  # comes with matplotlib
+
+    folder = next(iter(system.folders.values()), None)
+    if folder is None or not (average := folder / "average.pt").is_file():
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "positions.png"
+        try:
+            figure = plot_positions(average, path, data=str(data) if data.is_dir() else None)
+        except (CheckpointError, ValueError) as error:
+            return Picture("", str(error), [])
+        small = io.BytesIO()
+        with Image.open(path) as image:
+            rgb = image.convert("RGB")
+            rgb.thumbnail((_PICTURE_WIDTH, rgb.height))
+            rgb.save(small, "webp", quality=_PICTURE_QUALITY)
+    text = base64.b64encode(small.getvalue()).decode("ascii")
+    words = f"Positions of {system.label}: {figure.title}"
+    return Picture(f"data:image/webp;base64,{text}", words, figure.warnings)
 
 
 def _colours(work: Work, table: Table) -> dict[int, int]:
