@@ -98,9 +98,9 @@ def read_terms(
         count = min(length or 3 * (known or 0) or DEFAULT_LENGTH, encoder.max_positions)
         parts = owned_parts(stack, attribute)
         readers = _Readers(encoder, parts, count)
-        for part in parts:
+        for index, part in enumerate(parts):
             place = (name, part.block_index + 1)
-            for stream, *term in readers.terms(part):
+            for stream, *term in readers.terms(index):
                 terms.append(Term(*place, stream, known, readers.distances, *term))
     return terms
 
@@ -110,7 +110,7 @@ class _Readers:
 
     def __init__(self, encoder: AttentionPositions, parts: list[Any], count: int):
         self.heads, self.width = encoder.spec.heads, encoder.spec.head_dim
-        self.by_part = {id(part): i for i, part in enumerate(parts)}
+        self.parts = parts
         keys = torch.arange(count if encoder.spec.causal else 2 * count - 1)[None]
         query = torch.tensor([[count - 1]])
         self.distances = (query - keys)[0].flip(0)
@@ -122,10 +122,9 @@ class _Readers:
         every = torch.arange(count)[None]
         self.of_all = encoder.prepare(At(every, every, count), parts, torch.float32)
 
-    def terms(self, part: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield stream, values and image of each term that ``part`` has."""
-        index = self.by_part[id(part)]
-        tables = self.of_query[index]
+    def terms(self, index: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield stream, values and image of each term of a part."""
+        part, tables = self.parts[index], self.of_query[index]
         still = self._bias(part, tables)
         bias = self.shared + still[0]
         if float(bias.abs().max()) > _NOTHING:
@@ -133,11 +132,13 @@ class _Readers:
             yield "bias", seen, torch.softmax(bias, dim=-1)
         angles = self._angles(part, self.of_all[index])
         if float(angles.max()) > 0.1:
-            yield "turn", *self._mirrored(angles)
-        vectors = self._bias(part, tables, of_query=True, of_keys=False) - still
-        vectors = torch.cat(
-            [vectors, self._bias(part, tables, of_query=False, of_keys=True) - still]
-        )
+            mirrored = angles[:, self.distances.abs()]  # [D / 2, M]
+            yield "turn", torch.deg2rad(mirrored).cos().mean(dim=0, keepdim=True), mirrored
+        of_tokens = [
+            self._bias(part, tables, of_query=True),
+            self._bias(part, tables, of_keys=True),
+        ]
+        vectors = torch.cat(of_tokens) - still
         if float(vectors.abs().max()) > _NOTHING:
             yield "content", vectors.norm(dim=0), _similarity(vectors)
         if part.needs_weights:
@@ -151,8 +152,7 @@ class _Readers:
 
         It is linear in queries and in keys: the squares of the answers to all D unit vectors add up to
         its variance over tokens whose channels are independent and of variance 1. The tokens between a key
-        and the query are zero vectors too: what they have a say in, an encoder then decides by its own
-        parameters alone.
+        and the query are zero vectors too, so that parameters alone decide what depends on them.
         """
         probes = self.width if of_query or of_keys else 1
         unit = torch.eye(self.width)[:, None, None]
@@ -174,11 +174,6 @@ class _Readers:
         turned = part.turn(probes, "q", tables)[:, 0]  # [D / 2, N, D]
         cosines = F.cosine_similarity(turned, turned[:, :1], dim=-1)
         return torch.rad2deg(cosines.clamp(-1, 1).acos())
-
-    def _mirrored(self, angles: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the similarity [1, M] and the angles [D / 2, M], by signed distance."""
-        angles = angles[:, self.distances.abs()]
-        return torch.deg2rad(angles).cos().mean(dim=0, keepdim=True), angles
 
     def _values(self, part: Any, tables: Tables) -> Tensor:
         """Return what a key adds that has all the weight, by distance: [D, H, M]."""

@@ -51,10 +51,9 @@ def draw(
     quieten_matplotlib()
     from matplotlib import rc_context
 
-    legend = []
+    lines = [*heading]
     if any(track.has_past for track in tracks) or any(term.has_past for term in terms):
-        legend = [f"black line: T; {'dashed, ' * bool(tracks)}on grey: past it"]
-    lines = [*heading[:1], *legend, *heading[1:]]
+        lines.insert(1, f"black line: T; {'dashed, ' * bool(tracks)}on grey: past it")
     number = len(tracks) + len(terms)
     height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
     fonts = rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9})
@@ -170,8 +169,8 @@ def _draw_similarity(axes: Any, track: Track) -> None:
 def _draw_term(left: Any, right: Any, term: Term) -> None:
     _draw_heads(left, term, term.values)
     if len(left.get_legend_handles_labels()[0]) > 1:
-        beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "borderaxespad": 0.2}
-        left.legend(fontsize=6, handlelength=1.0, handletextpad=0.4, frameon=False, **beside)
+        style = {"fontsize": 6, "handlelength": 1.0, "handletextpad": 0.4, "frameon": False}
+        left.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), borderaxespad=0.2, **style)
     left.set_title(TERMS[term.stream])
     left.set_ylabel(f"{term.stack}, block {term.block}\n{term.stream}")
     right.set_title(_RIGHT_OF_TERM[term.stream])

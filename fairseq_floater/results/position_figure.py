@@ -19,11 +19,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
-from fairseq_floater.position_encoders import (
-    distance_warning,
-    encoder_class,
-    encoder_options,
-)
+from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
 from fairseq_floater.results.position_drawing import draw
@@ -142,22 +138,21 @@ def plot_positions(
     chosen = _selected(read, streams, blocks, figure.notes)
     tracks = [track for track in chosen if isinstance(track, Track)]
     terms = [term for term in chosen if isinstance(term, Term)]
-    for track in tracks:
-        figure.tables.append(track.measure())
-        _judge(track, figure.tables[-1], figure)
+    figure.tables += [track.measure() for track in tracks]
     figure.terms += [term.measure() for term in terms]
+    for track, table in zip(tracks, figure.tables):
+        _judge(track, table, figure)
     known = [n for n in trained.values() if n]
-    warning = distance_warning(args, min(known)) if terms and known else None
-    figure.warnings += [warning] if warning else []
+    if terms and known and (warning := distance_warning(args, min(known))):
+        figure.warnings.append(warning)
     heading = [figure.title, *figure.notes]
     draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
     return figure
 
 
 def _family(args: argparse.Namespace) -> Family:
-    """Return the family of a model that was built."""
     family = family_of(architecture(args))
-    assert family is not None
+    assert family is not None  # the model was built
     return family
 
 
