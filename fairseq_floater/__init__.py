@@ -5,6 +5,7 @@ Importing the package also allow-lists what a safe load of fairseq's checkpoints
 ``floater user-dir`` prints this folder.
 """
 
+import importlib
 import logging
 import os
 import sys
@@ -15,9 +16,12 @@ from fairseq_floater.requirements import check_fairseq, check_python
 from fairseq_floater.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fairseq_floater.transformer.roberta import FloaterRobertaModel as FloaterRobertaModel
     from fairseq_floater.transformer.translation import (
         FloaterTransformerModel as FloaterTransformerModel,
     )
+
+_MODELS = {"FloaterTransformerModel": "translation", "FloaterRobertaModel": "roberta"}
 
 check_python()
 
@@ -51,11 +55,9 @@ def _is_own_command() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FloaterTransformerModel":
+    if name in _MODELS:
         _register()
-        from fairseq_floater.transformer import translation
-
-        return translation.FloaterTransformerModel
+        return getattr(importlib.import_module(f"{__name__}.transformer.{_MODELS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

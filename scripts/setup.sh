@@ -8,13 +8,14 @@
 #
 # FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
+# FLOATER_FAIRSEQ=SPEC    fairseq to build, e.g. a folder; what it needs beside torch is in scripts/fairseq.txt
 # example: bash scripts/setup.sh && .venv/bin/floater info
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 TORCH=${FLOATER_TORCH:-torch==2.13.0}
 FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
 
-read_flags "$@"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 if (($#)); then usage >&2 && exit 2; fi
 
 # ready PYTHON: what is needed is installed there.
@@ -30,7 +31,7 @@ exec 9>"$ROOT/.setup.lock"
 if command -v flock >/dev/null; then flock 9; fi
 
 stamp=$ROOT/.venv/.floater-setup
-wanted=$(cat "$ROOT/setup.py" "$ROOT/scripts/setup.sh" | cksum)-$TORCH-$FAIRSEQ
+wanted=$(cat "$ROOT"/setup.py "$ROOT"/scripts/{setup.sh,fairseq.txt} | cksum)-$TORCH-$FAIRSEQ
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then exit; fi
 
 find_python() {
@@ -56,7 +57,8 @@ say "installing $TORCH and what building fairseq needs"
 # shellcheck disable=SC2086  # a specification may hold options of its own
 pip install $TORCH numpy cython setuptools wheel
 say "building $FAIRSEQ (about two minutes)"
-pip install --no-build-isolation "$FAIRSEQ"
+pip install --requirement "$ROOT/scripts/fairseq.txt"
+pip install --no-build-isolation --no-deps "$FAIRSEQ"
 say "installing fairseq_floater"
 pip install --no-build-isolation --editable "${ROOT}[dev]"
 

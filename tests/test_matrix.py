@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from importlib.metadata import requires
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,20 @@ def test_the_versions_are_those_of_the_set_up(noxfile):
     assert f'"torch>={noxfile.OLDEST_TORCH.removesuffix(".0")}"' in setup
     assert f"torch=={noxfile.TORCH}" in script
     assert noxfile.FAIRSEQ in script
+
+
+def test_fairseq_comes_without_torchaudio(noxfile):
+    """PyPI's torchaudio does not load beside a torch for CPUs, which ends `import transformers`."""
+    listed = (ROOT / "scripts" / "fairseq.txt").read_text().splitlines()
+    needed = {line for line in listed if not line.startswith("#")}
+    asked = {line for line in requires("fairseq-fixed") if "extra ==" not in line}
+    left_out = {"cffi", "cython", "packaging", "torch>=1.13", "torchaudio>=0.8.0"}
+    assert (asked - needed, needed - asked) == (left_out, {"scipy"})
+    session = Session()
+    noxfile.tests(session, noxfile.TORCH)
+    [build] = [words for words in session.installed if noxfile.FAIRSEQ in words]
+    assert "--no-deps" in build
+    assert '--no-deps "$FAIRSEQ"' in (ROOT / "scripts" / "setup.sh").read_text()
 
 
 def test_the_tests_of_a_version(noxfile):

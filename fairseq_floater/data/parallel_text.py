@@ -65,7 +65,12 @@ def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
 
 def text_file(raw_dir: Path, split: str, lang: str) -> Path:
     """Return the file of one side of a split, plain or gzipped; raises TextDataError for none or both."""
-    plain, zipped = (raw_dir / f"{split}.{lang}{end}" for end in ("", ".gz"))
+    return plain_or_zipped(raw_dir / f"{split}.{lang}")
+
+
+def plain_or_zipped(plain: Path) -> Path:
+    """Return ``plain`` or the gzipped file beside it; raises TextDataError for none or both."""
+    zipped = plain.with_name(f"{plain.name}.gz")
     found = [path for path in (plain, zipped) if path.is_file()]
     if len(found) > 1:
         raise TextDataError(f"{plain} and {zipped} are both there; remove one of them.")

@@ -114,4 +114,6 @@ def _subword_fault(reason: str, vocab: int) -> str:
             f"`vocab` must be at least {low[1]}, one for each character of this text, but is "
             f"{vocab} instead; a smaller --character-coverage leaves rare characters out."
         )
+    if "sentences_.empty()" in reason or "all_chars_count" in reason:
+        return "The training text must hold characters to learn from, but its lines are all blank."
     return f"sentencepiece could not learn from this text: {' '.join(reason.split())}."

@@ -1,5 +1,6 @@
 """GLUE's official files: each task as fairseq's sentence_prediction reads it, each fault a sentence."""
 
+import gzip
 import json
 import shutil
 
@@ -120,6 +121,19 @@ def test_fairseq_reads_the_sentences_and_labels_of_each_task(name, vocabulary, t
     assert f"2 examples, but {task.sizes['train']:,} are published" in made.summary["warnings"][0]
 
 
+@pytest.mark.parametrize("name", ["RTE", "MRPC"])
+def test_files_may_be_gzipped(name, vocabulary, tmp_path):
+    write_raw(tmp_path / "raw", name)
+    glue.prepare(name, tmp_path / "raw", tmp_path / "plain", vocabulary)
+    for path in list((tmp_path / "raw" / name).iterdir()):
+        path.with_suffix(".tsv.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    glue.prepare(name, tmp_path / "raw", tmp_path / "gzipped", vocabulary)
+    for file in ("input0/train.bin", "label/train.bin", "references.valid.tsv"):
+        plain, gzipped = ((tmp_path / out / file).read_bytes() for out in ("plain", "gzipped"))
+        assert plain == gzipped
+
+
 def test_every_task_is_here():
     assert {name.lower() for name in NAMES} == set(GLUE_TASKS)
 
@@ -197,7 +211,7 @@ RTE_HEAD = "index\tsentence1\tsentence2\tlabel\n"
 @pytest.mark.parametrize(
     ("name", "file", "text", "message"),
     [
-        ("RTE", "train.tsv", None, "train.tsv is missing, a file of RTE"),
+        ("RTE", "train.tsv", None, "train.tsv is missing (so is train.tsv.gz)"),
         ("RTE", "train.tsv", RTE_HEAD, "holds no example for train"),
         ("RTE", "train.tsv", "index\tsentence1\tlabel\n", "must have the column 'sentence2'"),
         ("RTE", "dev.tsv", f"{RTE_HEAD}0\ta\tb\tmaybe\n", "must be one of entailment, not_entail"),

@@ -151,6 +151,13 @@ def test_bad_files_are_one_sentence_and_leave_nothing(change, message, raw, voca
     assert [left.name for left in tmp_path.iterdir()] == ["raw"]
 
 
+def test_a_split_without_questions_is_refused(raw, vocabulary, tmp_path):
+    for path in (raw / "dev").glob("*/*.txt"):
+        path.write_text(json.dumps({**FIELDS, "answers": [], "options": [], "questions": []}))
+    with pytest.raises(TextDataError, match="raw/dev must hold questions, but holds none"):
+        race.prepare(raw, tmp_path / "out", vocabulary)
+
+
 def test_what_cannot_be_read_or_does_not_fit_is_refused(raw, vocabulary, tmp_path):
     for option, positions in ((2, 512), (128, 129)):
         with pytest.raises(

@@ -49,6 +49,14 @@ def test_an_impossible_vocabulary_is_told_what_is_possible(raw: Path, tmp_path: 
         assert (tmp_path / str(vocab) / "spm").is_dir()
 
 
+@pytest.mark.parametrize("line", ["", " ", "\u200b"])
+def test_text_of_blank_lines_is_named(line: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        TextDataError, match=r"must hold characters .*, but its lines are all blank"
+    ):
+        train_subword(iter([(line,)] * 3), 3, tmp_path / "spm.model", vocab_size=10)
+
+
 def test_the_dictionary_is_the_models(model: Path, tmp_path: Path) -> None:
     assert write_dictionary(model, tmp_path / "dict.txt") == 57  # without <unk>, <s> and </s>
     dictionary = Dictionary.load(str(tmp_path / "dict.txt"))

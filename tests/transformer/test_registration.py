@@ -18,6 +18,7 @@ print("floater_transformer_tiny" in ARCH_MODEL_REGISTRY)
         ("python", "import fairseq, fairseq_floater"),
         ("floater", "import fairseq, fairseq_floater"),  # whatever the program is called
         ("floater", "from fairseq_floater import FloaterTransformerModel"),
+        ("floater", "from fairseq_floater import FloaterRobertaModel"),
         ("floater", "import fairseq_floater.transformer.translation"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_floater.data.parallel_text import TextDataError, read_lines
+from fairseq_floater.data.parallel_text import TextDataError, plain_or_zipped, read_lines
 from fairseq_floater.data.understanding.glue_tasks import GlueTask
 from fairseq_floater.errors import shown
 
@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 
 def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
-    """Return the files of each split in ``raw_dir/<TASK>``.
+    """Return the files of each split in ``raw_dir/<TASK>``, plain or ``.gz``.
 
     MRPC may come as Microsoft's file with GLUE's list of the pairs that are its dev set.
 
@@ -31,16 +31,15 @@ def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
         TextDataError: a file is missing.
     """
     folder = raw_dir / task.name
-    files = {split: [folder / name] for split, name in task.files.items()}
-    if task.name == "MRPC" and not files["train"][0].is_file():
-        lists = [folder / name for name in _MRPC_DEV]
-        if (folder / _MRPC_TEXT).is_file():
-            found = next((path for path in lists if path.is_file()), lists[0])
-            files = dict.fromkeys(files, [folder / _MRPC_TEXT, found])
-    for path in (path for paths in files.values() for path in paths):
-        if not path.is_file():
-            raise TextDataError(f"{path} is missing, a file of {task.name}.")
-    return files
+
+    def is_there(name: str) -> bool:
+        return any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))
+
+    names = {split: [name] for split, name in task.files.items()}
+    if task.name == "MRPC" and not is_there("train.tsv") and is_there(_MRPC_TEXT):
+        found = next(filter(is_there, _MRPC_DEV), _MRPC_DEV[0])
+        names = dict.fromkeys(names, [_MRPC_TEXT, found])
+    return {s: [plain_or_zipped(folder / name) for name in names[s]] for s in names}
 
 
 def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[Example], int]:

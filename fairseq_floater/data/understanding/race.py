@@ -61,7 +61,7 @@ def prepare(
 
     Raises:
         UsageError: the lengths leave no room for a passage.
-        TextDataError: a file cannot be used, or other data are in the way.
+        TextDataError: a file cannot be used, a split has no question, or other data are in the way.
     """
     if max_option_length is None:
         max_option_length = min(_OPTION_LENGTH, max_positions // 2)
@@ -144,6 +144,8 @@ def _build(
     counts, warnings = {}, []
     for split, paths in files.items():
         questions = [question for path in paths for question in read_questions(path)]
+        if not questions:
+            raise TextDataError(f"{paths[0].parent.parent} must hold questions, but holds none.")
         counts[split] = _write(work, split, questions, vocabulary, max_positions, max_option_length)
         right = "".join(f"{LETTERS.index(question.answer)}\n" for question in questions)
         write_text(work / "label" / f"{split}.label", right)

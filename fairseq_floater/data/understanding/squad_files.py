@@ -42,7 +42,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Squad:
-    """A file of SQuAD's; ``version`` is 2.0 where questions say whether they can be answered, else 1.1."""
+    """A file of SQuAD's; ``version`` is 2.0 where the file or a question's ``is_impossible`` says so."""
 
     version: str
     passages: tuple[Passage, ...]
@@ -70,7 +70,7 @@ def read_squad(path: Path) -> Squad:
             passages.append(_passage(paragraph, f"{place}, paragraph {k}"))
     if not any(passage.questions for passage, _ in passages):
         raise SquadError(f"{path} must hold questions, but holds none.")
-    second = any(flags for _, flags in passages)
+    second = content.get("version") in ("2.0", "v2.0") or any(flags for _, flags in passages)
     squad = Squad("2.0" if second else "1.1", tuple(passage for passage, _ in passages))
     _check_ids(squad, path)
     for passage, flags in passages:
