@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError
-from fairseq_floater.evaluation.score import TEST_SET_LINES
+from fairseq_floater.evaluation.bleu import TEST_SET_LINES
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.experiments.system import System
 from fairseq_floater.records import read_json

@@ -8,10 +8,10 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.evaluation import metrics
+from fairseq_floater.evaluation.bleu import score
 from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
 from fairseq_floater.evaluation.lines import TextFile
 from fairseq_floater.evaluation.metrics import sentence_counts
-from fairseq_floater.evaluation.score import score
 
 WORDS = ["der", "die", "das", "Haus", "Hund", "sitzt", "läuft", "auf", "unter", "vor", "dem", "."]
 

@@ -13,8 +13,8 @@ from toy import ROOT
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation.metrics import sentence_counts
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
+from fairseq_floater.evaluation.s2l.report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.score import score
-from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
 

@@ -2,6 +2,6 @@
 
 A model is trained on pairs with a short source and tested on pairs with a longer source than any it
 saw, in bins of source length. ``split.py`` makes the data, ``score.py`` the scores per bin. Scores of systems
-under several seeds, their intervals and p-values are made in ``scoring.py``, for bins as for whole test
-sets (``score_runs.py``, `floater compare`).
+under several seeds, their intervals and p-values are made in ``group_scores.py``, for bins as for whole
+test sets (``run_scores.py``, `floater compare`).
 """

@@ -13,9 +13,9 @@ from fairseq_floater.evaluation.cli import add_metric_options
 from fairseq_floater.evaluation.lines import FilePath
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
+from fairseq_floater.evaluation.s2l.report import S2LScores
+from fairseq_floater.evaluation.s2l.run_scores import score_runs
 from fairseq_floater.evaluation.s2l.score import score
-from fairseq_floater.evaluation.s2l.score_report import S2LScores
-from fairseq_floater.evaluation.s2l.score_runs import score_runs
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.evaluation.s2l.systems import SystemFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, Rank
+from fairseq_floater.evaluation.s2l.report import BinScore, Comparison, Measure, Rank
 from fairseq_floater.evaluation.s2l.statistics import difference_noise, holm, p_value, places
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fairseq_floater.evaluation.s2l.score_report import S2LScores
+from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart

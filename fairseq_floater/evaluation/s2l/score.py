@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.score_report import ALL, S2LScores
-from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
+from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_early_stops
+from fairseq_floater.evaluation.s2l.report import ALL, S2LScores
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles
 
@@ -29,7 +29,7 @@ def score(
         systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
         options: baseline, length limit, metric, resampling and labels, as
-            :func:`~fairseq_floater.evaluation.s2l.scoring.begin` takes them.
+            :func:`~fairseq_floater.evaluation.s2l.group_scores.begin` takes them.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.evaluation.s2l.score_report import ALL
+from fairseq_floater.evaluation.s2l.report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
 from fairseq_floater.results.page.charts import Chart, Line, Point, Tick, line_chart

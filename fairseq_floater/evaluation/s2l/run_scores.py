@@ -11,9 +11,9 @@ import numpy as np
 from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_early_stops
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score_report import S2LScores
-from fairseq_floater.evaluation.s2l.scoring import ScoredSet, begin, warn_of_early_stops
+from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
 from fairseq_floater.records import read_json
 
@@ -36,7 +36,7 @@ def score_runs(
             ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``.
         tests: test sets, the main one first; None for all of the data.
         options: baseline, length limit, metric, resampling and labels, as
-            :func:`~fairseq_floater.evaluation.s2l.scoring.begin` takes them.
+            :func:`~fairseq_floater.evaluation.s2l.group_scores.begin` takes them.
 
     Raises:
         UsageError: no system, no such test set, a baseline that is none of the systems.

@@ -11,9 +11,8 @@ import sacrebleu
 from scored_text import HYPOTHESES, REFERENCES, generated, refused
 
 from fairseq_floater.cli import main
-from fairseq_floater.evaluation import metrics
-from fairseq_floater.evaluation import score as scoring
-from fairseq_floater.evaluation.score import score
+from fairseq_floater.evaluation import bleu, metrics
+from fairseq_floater.evaluation.bleu import score
 
 # Scores
 
@@ -38,7 +37,7 @@ def test_score_signature_and_interval_are_those_of_the_sacrebleu_command(write):
     output = subprocess.run(
         command, check=True, capture_output=True, env={**os.environ, "SACREBLEU_SEED": "7"}
     )
-    report = scoring.run(*names, target_language="de", bootstrap=200, seed=7)
+    report = bleu.score_files(*names, target_language="de", bootstrap=200, seed=7)
     for theirs, ours in zip(json.loads(output.stdout), (report.bleu, report.chrf)):
         assert theirs["score"] == pytest.approx(ours.score, abs=1e-6)
         assert theirs["signature"] == ours.signature
@@ -209,9 +208,9 @@ def test_unequal_line_counts_name_both_files_and_counts(write):
         r"`.*hyp` must have as many sentences as `.*ref`, 3, but has 2 instead; if they are "
         r"fairseq's, .*--required-batch-size-multiple 1.*"
     )
-    refused(message, scoring.run, hypotheses, references, target_language="de")
+    refused(message, bleu.score_files, hypotheses, references, target_language="de")
     message = r"`.*ref` must have as many sentences as `.*hyp`, 2, but has 3 instead\."
-    refused(message, scoring.run, references, hypotheses, target_language="de")
+    refused(message, bleu.score_files, references, hypotheses, target_language="de")
 
 
 def test_references_without_text_are_refused():
@@ -269,8 +268,10 @@ def test_run_scores_shuffled_output_like_the_plain_lines(write):
     references = write("ref.de", "\n".join(REFERENCES) + "\n")
     shuffled = write("out.txt", generated(HYPOTHESES, order=[5, 3, 1, 0, 2, 4], others=["Nein."]))
     options = {"target_language": "de", "bootstrap": 0}
-    report = scoring.run(shuffled, references, **options)
-    plain = scoring.run(write("plain.txt", "\n".join(HYPOTHESES) + "\n"), references, **options)
+    report = bleu.score_files(shuffled, references, **options)
+    plain = bleu.score_files(
+        write("plain.txt", "\n".join(HYPOTHESES) + "\n"), references, **options
+    )
     assert report.bleu == plain.bleu
     assert report.hypotheses_name == str(shuffled)
 
@@ -281,7 +282,7 @@ def test_the_command_writes_the_report_as_json(write, tmp_path, capsys):
     target = tmp_path / "new" / "score.json"
     words = ["score", str(hypotheses), "--references", str(references), "--target-lang", "de"]
     assert main([*words, "--bootstrap", "50", "--json", str(target)]) == 0
-    report = scoring.run(hypotheses, references, target_language="de", bootstrap=50)
+    report = bleu.score_files(hypotheses, references, target_language="de", bootstrap=50)
     assert capsys.readouterr().out == report.format_text() + "\n"
     text = target.read_text(encoding="utf-8")
     assert text.endswith("}\n")

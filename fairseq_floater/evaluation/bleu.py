@@ -173,7 +173,7 @@ def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
         )
 
 
-def run(
+def score_files(
     hypotheses_path: FilePath,
     references_path: FilePath,
     *,

@@ -30,7 +30,7 @@ from fairseq_floater.evaluation.metrics import (
 )
 from fairseq_floater.evaluation.s2l.comparisons import compare, rank
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score_report import BinScore, Measure, S2LScores
+from fairseq_floater.evaluation.s2l.report import BinScore, Measure, S2LScores
 from fairseq_floater.evaluation.s2l.statistics import bootstrap_scores
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
