@@ -115,10 +115,10 @@ def summary_table(summary: dict[str, Any]) -> str:
     """Format the counts of :func:`finish` for a person."""
     src, tgt = summary["parameters"]["src"], summary["parameters"]["tgt"]
     columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
-    lines = [f"{'split':<14}{'subset':<8}" + "".join(f"{c:>14}" for c in columns)]
+    lines = [f"{'split':<14}{'subset':<8}" + "".join(f" {c:>13}" for c in columns)]
     for split, counts in summary["splits"].items():
         values = [counts["kept"], *counts["dropped"].values(), *counts["subwords"].values()]
-        row = "".join(f"{value:>14,}" for value in values)
+        row = "".join(f" {value:>13,}" for value in values)
         lines.append(f"{split:<14}{counts['subset']:<8}{row}")
         if counts["empty_kept"]:
             lines.append(f"  {counts['empty_kept']:,} of them with an empty side, kept for scoring")

@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from fairseq_floater.errors import UsageError, UserError, shown
 
-# The form of a language code in signatures of scores and in file names.
-LANGUAGE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]{2,8})?")
+# The form of a language code in signatures of scores and in file names, where `.` separates: en_XX, zh-Hans.
+LANGUAGE = re.compile(r"[A-Za-z]\w*(-\w+)*", re.ASCII)
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
 # Far above any sentence: sentencepiece learns from lines of up to 16,384 bytes.
@@ -32,17 +32,22 @@ class TextDataError(UserError):
 
 
 def check_languages(source: str, target: str) -> None:
-    """Refuse languages that are equal, or could not be read back from the names of files.
+    """Refuse languages that are equal, or cannot be parts of the names of files.
 
     Raises:
         UsageError: the options ``--src`` and ``--tgt`` hold such.
     """
     for language in (source, target):
-        # fairseq reads the languages back from file names, where `.` and `-` separate.
-        if not re.fullmatch(r"\w+", language, re.ASCII):
-            raise UsageError(f"A language is letters, digits and _, but is {shown(language)}.")
+        if not LANGUAGE.fullmatch(language):
+            rule = "A language is a letter, then letters, digits, _ and -"
+            raise UsageError(f"{rule}, but is {shown(language)}.")
     if source == target:
         raise UsageError(f"`--src` and `--tgt` must differ, but both are {source!r}.")
+
+
+def first_subtag(language: str) -> str:
+    """Return the language of a code with or without a script or country: zh of zh-Hans."""
+    return re.split("[-_]", language)[0]
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:

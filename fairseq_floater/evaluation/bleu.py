@@ -5,8 +5,9 @@ restored, nothing may be missing or double, and every number comes with its sign
 BLEU, without and with compounds split, stands beside sacreBLEU because older papers report it;
 these are different scales: 28.6 of one and 29.3 of another can be the same system.
 
-Sources: sacreBLEU (Post, 2018); chrF (Popović, 2015); Moses tokens as sacremoses makes them; the
-hyphen rule of tensor2tensor's ``get_ende_bleu.sh`` for the compound split.
+Sources: sacreBLEU (Post, 2018); chrF (Popović, 2015); Moses tokens with hyphens split off (``-a``), as
+sacremoses makes them and fairseq's recipes prepare WMT14; the rule of fairseq's
+``compound_split_bleu.sh`` for the compound split.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU
 
-from fairseq_floater.data.parallel_text import LANGUAGE
+from fairseq_floater.data.parallel_text import LANGUAGE, first_subtag
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
 from fairseq_floater.evaluation.lines import FilePath, scoring_error
@@ -42,17 +43,22 @@ TEST_SET_LINES = {
     "de": {"wmt14": 2737, "wmt14/full": 3003},
     "fr": {"wmt14": 3003, "wmt14/full": 3003},
 }
+# Languages without spaces between words, which Moses' tokenisers leave in one piece.
+UNSPACED = re.compile("zh|zho|cmn|yue|ja|jpn|th|tha|lo|lao|km|khm|my|mya|bo|bod")
 # Warn of tokenised text from so many hypotheses on that end in ` .`.
 _MANY_TOKENISED = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoreReport:
-    """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``."""
+    """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``.
+
+    ``tokenised_bleu`` is None for :data:`UNSPACED` languages.
+    """
 
     bleu: Metric
     chrf: Metric
-    tokenised_bleu: Metric
+    tokenised_bleu: Metric | None
     compound_split_bleu: Metric | None
     sentences: int
     empty_hypotheses: int
@@ -108,7 +114,7 @@ def score(
 
     Args:
         hypotheses, references: N lines each.
-        target_language: a code such as ``de`` or ``pt_BR``; its first part chooses the Moses rules.
+        target_language: a code such as ``de`` or ``zh-Hans``; its first part chooses the Moses rules.
         tokenize: the tokenizer of ``bleu``, one of sacreBLEU's; None: its choice for the language.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
@@ -130,15 +136,17 @@ def score(
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
-    tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
-    split = None
+    tokenised = split = None
+    if not UNSPACED.fullmatch(language):
+        tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
+        tokenised = _moses_bleu("BLEU, tokenised", tokens, language, labels, "no")
     if language == "de" and compound_split is not False:
         parts = [split_compounds(lines) for lines in tokens]
         split = _moses_bleu("BLEU, compounds split", parts, language, labels, "yes")
     return ScoreReport(
         Metric.from_score("BLEU", bleu, bleu_score, labels),
         Metric.from_score("chrF2", chrf, chrf_score, labels),
-        _moses_bleu("BLEU, tokenised", tokens, language, labels, "no"),
+        tokenised,
         split,
         sentences=len(references),
         empty_hypotheses=sum(not line.strip() for line in hypotheses),
@@ -160,7 +168,7 @@ def _moses_bleu(
     bleu = BLEU(tokenize="none", force=True)
     found = corpus_score(bleu, texts[0], texts[1])
     version = importlib.metadata.version("sacremoses")
-    labels = {**labels, "moses": language, "sacremoses": version, "split": split}
+    labels = {**labels, "tok": f"moses-a-{language}", "sacremoses": version, "split": split}
     return Metric.from_score(name, bleu, found, labels)
 
 
@@ -201,11 +209,11 @@ def score_files(
 
 
 def _checked_language(code: str) -> str:
-    """Return the language of a code with or without a country."""
+    """Return the language of a code with or without a script or country."""
     if not LANGUAGE.fullmatch(code):
         rule = "`target_language` must be a code such as de"
         raise scoring_error(rule, f"is {shown(code)}", option=True)
-    return code.partition("_")[0]
+    return first_subtag(code)
 
 
 def _check_options(language: str, compound_split: bool | None, test_set: str | None) -> None:

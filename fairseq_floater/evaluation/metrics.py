@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_floater.data.parallel_text import batched
+from fairseq_floater.data.moses_subwords import MosesTokens
+from fairseq_floater.data.parallel_text import batched, first_subtag
 from fairseq_floater.evaluation.lines import scoring_error
 
 Array = NDArray[Any]
@@ -78,9 +79,11 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
         raise scoring_error(rule, f"is {tokenize!r}", option=True)
     try:
         # `force` silences sacreBLEU's warning of tokenised text, which names an option that is not ours.
-        return BLEU(tokenize=tokenize, trg_lang=language.partition("_")[0], force=True)
-    except (ImportError, RuntimeError) as error:
+        return BLEU(tokenize=tokenize, trg_lang=first_subtag(language), force=True)
+    except (ImportError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
+        if isinstance(error, OSError):
+            reason = f"sacreBLEU could not download or read its model ({reason})"
         rule = "`tokenize` must be a tokenizer that is installed"
         found = f"is {tokenize!r}" if tokenize else f"is sacreBLEU's for {language}"
         raise scoring_error(rule, found, f": {reason}.") from None
@@ -162,14 +165,14 @@ def sentence_counts(
 
 
 def moses_tokens(lines: Sequence[str], language: str) -> list[str]:
-    """Return the lines in Moses tokens of a language, separated by spaces."""
-    from sacremoses import MosesTokenizer  # slow to import
-
-    moses = MosesTokenizer(lang=language)
-    return [moses.tokenize(line, return_str=True, escape=False) for line in lines]
+    """Return the lines in Moses tokens of a language, separated by spaces, as WMT14's test data are made."""
+    moses = MosesTokens(language)
+    return [" ".join(moses.test(line)) for line in lines]
 
 
 def split_compounds(lines: Sequence[str]) -> list[str]:
-    """Take words apart at hyphens, by the rule of tensor2tensor's ``get_ende_bleu.sh``."""
-    # Matches share no letter, so one hyphen of a-b-c stays, as in the published scores.
+    """Take words apart at hyphens, by the rule of fairseq's ``compound_split_bleu.sh``.
+
+    Moses' ``-a`` has written ``@-@`` for a hyphen between two words, of which three tokens are made.
+    """
     return [_HYPHEN.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]

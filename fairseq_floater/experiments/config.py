@@ -148,7 +148,8 @@ def _check(path: Path, config: Config) -> None:
     data, budget, languages = config.data, config.budget, config.languages
     for side, language in vars(languages).items():
         rule = "a code such as de (in quotes where YAML takes it for something else)"
-        check(LANGUAGE.fullmatch(language), f"languages: {side}", rule, language)
+        fits = LANGUAGE.fullmatch(language) and language not in ("True", "False")  # YAML's `no`
+        check(fits, f"languages: {side}", rule, language)
     named = data.tests and all(re.fullmatch(r"[\w.-]+", str(test)) for test in data.tests)
     rule = "a list of names of letters, digits, `_`, `-` and `.`"
     check(named, "data: tests", rule, data.tests)

@@ -65,6 +65,13 @@ def test_other_settings_or_text_are_refused(raw: Path, tmp_path: Path) -> None:
     assert len(text_lines(out / "raw" / "valid.de")) == 21
 
 
+def test_a_language_may_have_a_script(raw: Path, tmp_path: Path) -> None:
+    for path in raw.glob("*.en"):
+        path.rename(path.with_suffix(".zh-Hans"))
+    floater("prepare", raw, tmp_path / "out", "--src", "zh-Hans", *VOCAB[2:])
+    assert (tmp_path / "out" / "bin" / "train.zh-Hans-de.zh-Hans.bin").is_file()
+
+
 def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "bin").mkdir(parents=True)
     (tmp_path / "out" / "bin" / "tool").touch()
@@ -77,7 +84,7 @@ def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--src", "zh-CN", "--tgt", "de", "--vocab", "60"),
+        ("--src", "../zh", "--tgt", "de", "--vocab", "60"),
         ("--src", "de", "--tgt", "de", "--vocab", "60"),
         ("--src", "en", "--tgt", "de", "--vocab", "0"),
         ("--src", "en", "--tgt", "de", "--vocab", "8k"),

@@ -29,6 +29,9 @@ def data(tmp_path):
             (folder / "raw" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in lines))
             (folder / "spm" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
     made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece", "max_len": 0}}
+    made["splits"] = {
+        "train": {"lines": 1500, "dropped": {"empty": 0, "too_long": 9, "ratio": 300}}
+    }
     (folder / "summary.json").write_text(json.dumps(made))
     (folder / "tests.json").write_text('{"test": "test", "other": "test1"}')
     return folder
@@ -71,7 +74,9 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
         assert found.loss.per_seed == pytest.approx([1, 2])
         words = [len(line.split()) for line in lines_of(data, test, "en")]
         assert report.mean_length[test] == pytest.approx(2 * np.mean(words))
-    assert report.main_group == "test" and "other holds 40 sentences only" in report.warnings[0]
+    assert report.main_group == "test" and "other holds 40 sentences only" in report.warnings[2]
+    left_out = "300 of 1,500 training pairs were left out: ratio (`max-len`, `max-ratio`)."
+    assert report.warnings[1] == left_out and "9 of 1,500" in report.warnings[0]
 
 
 def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp_path, capsys):

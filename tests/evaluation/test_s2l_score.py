@@ -91,6 +91,42 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
     assert "corrected (Holm) for the number of comparisons of a table, 3;" in text
 
 
+def test_a_loss_that_is_not_known_counts_as_a_comparison(folder, systems):
+    bad, good = systems
+    report = score(
+        folder, [good, bad, SystemFiles("x", bad.hypotheses)], baseline="good", bootstrap=50
+    )
+    gain = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_against_baseline"]
+    assert gain["p_value_holm"] == pytest.approx(2 * gain["p_value"]) == pytest.approx(2 / 51)
+
+
+def test_rank_brackets_are_of_every_seed(folder, systems, tmp_path):
+    """`good` is ahead on average and under seed 1, and clearly behind under seed 2."""
+    references, sources = text(folder, "test"), text(folder, "test", "en")
+    generator = np.random.default_rng(8)
+
+    def moved(probability):
+        return f"{float(probability[0]) + generator.normal(0, 0.1):.4f}"
+
+    for files, probabilities in zip(systems, ((-2.1, -2.1), (-1.0, -3.0))):
+        files.losses.clear()
+        for seed, probability in enumerate(probabilities):
+            path = generated(tmp_path / f"{files.name}{seed}.l", sources, references, probability)
+            # Sentences differ, or no difference between systems would be told from chance.
+            path.write_text(re.sub(r"-\d\.\d{4}", moved, path.read_text()))
+            files.losses.append(path)
+    score_of_all = score(folder, systems, bootstrap=100).to_json_dict()["bins"]["all"]["systems"]
+    ranks = [score_of_all[name]["rank_by_loss"] for name in ("good", "bad")]
+    assert [tuple(rank.values()) for rank in ranks] == [(1, 1, 2), (2, 1, 2)]
+
+
+def test_notes_explain_what_is_shown_alone(folder, systems):
+    _, good = systems
+    text = score(folder, [good], baseline="good", bootstrap=50).format_text()
+    for word in ("against", "p is ", "rank", "comparisons"):
+        assert word not in text
+
+
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
     report = score(folder, systems, bootstrap=50)
     for found in report.scores["all"].values():
@@ -100,6 +136,9 @@ def test_seeds_give_a_mean_and_a_spread(folder, systems):
     # Losses of 2 and 4 bits a token for the seeds of `bad`, 1 and 2 for `good`.
     assert report.scores["all"]["bad"].loss.per_seed == [2, 4]
     assert report.scores["all"]["good"].loss.value == 1.5
+    # Sentences move neither: the interval is that of the mean, no seed's own.
+    of_bad = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_bits_per_token"]
+    assert (of_bad["low"], of_bad["value"], of_bad["high"]) == (3, 3, 3)
     assert "Means over up to 2 training seeds" in report.format_text()
 
 
@@ -134,7 +173,13 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     assert early.endswith(f"At its shortest: short {min(ratios):.2f} in {ratios[min(ratios)]}")
     whole = generated(tmp_path / "whole", sources, references)
     fine = score(folder, [SystemFiles("whole", [whole])], bootstrap=0)
-    assert not any("stop early" in w for w in fine.warnings)
+    assert not any("stop early" in w or "run on" in w for w in fine.warnings)
+    path = generated(tmp_path / "long", sources, [f"{r} {r}" for r in references])
+    report = score(folder, [SystemFiles("long", [path])], length_limit=(0, 1), bootstrap=0)
+    (late,) = (w for w in report.warnings if "run on" in w)
+    assert re.search(r"At its longest: long 2\.\d\d in \[", late)
+    assert re.search(r"^\| system .*\| ratio \| cut off \|$", report.format_text(), re.MULTILINE)
+    assert re.search(r"^\| long .*\| 2\.\d\d  \| 100%    \|$", report.format_text(), re.MULTILINE)
     assert not any(w.startswith("all holds") for w in report.warnings)
 
 
@@ -223,8 +268,8 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     text = report.format_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 * (2 + len(labels))
-    assert max(map(len, rows)) <= 100
-    values = "34.6 ±2.1", "-12.3 (0.001)", "2.34 ±0.07", "-0.12 (0.012)", "0.99 "
+    assert max(map(len, rows)) <= 110
+    values = "34.6 ±2.1", "-12.3 (0.001)", "2.34 ±0.07", "-0.12 (0.012)", "0.99 ", "2%     "
     row = f"| {'rotation_flow, stretched':<31} | {' | '.join(values)} |"
     assert rows.count(row) == 2
     assert not any(name in text for name in labels)

@@ -133,9 +133,14 @@ def test_both_sides_bounds_training_targets(raw, tmp_path):
 def test_duplicates_go_and_the_held_out_copy_stays(raw, tmp_path):
     sources, targets = lines(raw / "train.en"), lines(raw / "train.de")
     held = lines(raw / "test.en")[0], lines(raw / "test.de")[0]
-    # A pair of the test set, a pair twice, and a known source with a new target.
-    sources += [held[0], sources[0], sources[1]]
+    # A pair of the test set, a pair twice, once with more spaces, and a known source with a new target.
+    sources += [held[0], sources[0].replace(" ", "  "), sources[1]]
     targets += [held[1], targets[0], line(3, 9000)]
+    # Two pairs that differ in where a space is: two sentences.
+    sources, targets = (
+        [*sources, "\u2581now here", "\u2581no where"],
+        [*targets, *[line(3, 7000)] * 2],
+    )
     write(raw, "train", sources, targets)
     report = split(raw, tmp_path / "out", options())
     assert report.left_out["train"] == {"duplicate": 2}
@@ -370,7 +375,7 @@ def test_lines_that_vanish_in_tokens_are_empty(tmp_path):
     ("changes", "message"),
     [
         ({"target": "en"}, "`--src` and `--tgt` must differ, but both are 'en'"),
-        ({"source": "en-US"}, "A language is letters, digits and _, but is 'en-US'"),
+        ({"source": "en/US"}, "then letters, digits, _ and -, but is 'en/US'"),
         ({"vocab": 5}, "give exactly one of"),
         ({"encoded": False}, "give exactly one of"),
     ],

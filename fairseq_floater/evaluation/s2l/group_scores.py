@@ -42,8 +42,8 @@ from fairseq_floater.evaluation.s2l.systems import (
 
 # Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
 FEW_SENTENCES = 100
-# Below this share of the references' length, hypotheses count as stopping early.
-EARLY_STOP = 0.9
+# Below this share of the references' length hypotheses count as stopping early, above that one as running on.
+EARLY_STOP, RUNS_ON = 0.9, 1.1
 # The largest a and b of fairseq's rule for the longest output.
 LARGEST_LIMIT = 1_000_000
 
@@ -199,19 +199,28 @@ class ScoredSet:
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
 
-def warn_of_early_stops(report: S2LScores) -> None:
-    """Add a warning of the systems whose hypotheses are shorter than the references."""
-    shortest = []
-    for system, label in report.labels.items():
-        ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
-        name, ratio = min(ratios.items(), key=lambda found: found[1])
-        if ratio < EARLY_STOP:
-            shortest.append(f"{label} {ratio:.2f} in {name}")
-    if shortest:
-        report.warnings.append(
+def warn_of_lengths(report: S2LScores) -> None:
+    """Add warnings of the systems whose hypotheses are shorter or longer than the references."""
+    for extreme, text in (
+        (
+            min,
             f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
-            "flattered by BLEU and chrF; read the loss. At its shortest: " + "; ".join(shortest)
-        )
+            "flattered by BLEU and chrF; read the loss. At its shortest: ",
+        ),
+        (
+            max,
+            f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the loss of "
+            "the references does not show it. At its longest: ",
+        ),
+    ):
+        found = []
+        for system, label in report.labels.items():
+            ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
+            name, ratio = extreme(ratios.items(), key=lambda group: group[1])
+            if ratio < EARLY_STOP if extreme is min else ratio > RUNS_ON:
+                found.append(f"{label} {ratio:.2f} in {name}")
+        if found:
+            report.warnings.append(text + "; ".join(found))
 
 
 def _bits_per_token(sums: Array) -> float:

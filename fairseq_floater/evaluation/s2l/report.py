@@ -145,6 +145,11 @@ class S2LScores:
         return {after: before for after, before in pairs.items() if before in self.labels}
 
     @property
+    def comparisons(self) -> int:
+        """Return how many systems are compared with the baseline."""
+        return len(self.labels) - len(self.untrained) - 1 if self.baseline else 0
+
+    @property
     def main_group(self) -> str:
         """Return the group that orders the systems: all sentences of a split, or the first test set."""
         return ALL if ALL in self.scores else next(iter(self.scores))
@@ -182,8 +187,9 @@ class S2LScores:
 
     def format_text(self) -> str:
         """Return a table for each bin, narrow enough for a terminal; the JSON holds the rest."""
-        gain = ["against (p)"] if self.baseline else []
+        gain = ["against (p)"] if self.comparisons else []
         heads = ["system", "BLEU", *gain, *(["loss", *gain] if self.has_loss else []), "ratio"]
+        heads += ["cut off"] if self.length_limit else []
         tables = {
             name: [heads, *(self._cells(system, found) for system, found in scores.items())]
             for name, scores in self.scores.items()
@@ -241,24 +247,26 @@ class S2LScores:
         kinds = [(found.bleu, found.bleu_gain, 1), (found.loss, found.loss_gain, 2)]
         for value, gain, digits in kinds if self.has_loss else kinds[:1]:
             cells.append(value.format(digits) if value else "-")
-            if system == self.baseline:
+            if system == self.baseline and self.comparisons:
                 cells.append("")
-            elif self.baseline:
+            elif self.comparisons:
                 cells.append(gain.format(digits) if gain else "-")
-        return [*cells, f"{found.length_ratio:.2f}"]
+        cut_off = "-" if found.cut_off is None else f"{found.cut_off:.0%}"
+        return [*cells, f"{found.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
 
     def _significance(self) -> list[str]:
         """Say what p-values and ranks are corrected for."""
         every = [found for by_system in self.scores.values() for found in by_system.values()]
         several = any(len(found.bleu.per_seed) > 1 for found in every)
         notes = []
-        if self.baseline:
+        if self.comparisons:
             over = " and, where both have several, of training seeds" if several else ""
-            notes.append(
+            notes += [
                 f"p is of sentences{over}, corrected (Holm) for the number of comparisons of a "
-                f"table, {len(self.labels) - len(self.untrained) - 1}; the JSON has all p."
-            )
-        if any(found.rank for found in every):
+                f"table, {self.comparisons}; the JSON has all p.",
+                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
+            ]
+        if self._ranks():
             under = ", under any one of the seeds that all have," if several else ""
             notes.append(
                 f"rank: 1 is the lowest loss; in brackets, the places that sentences leave{under} at "
@@ -272,18 +280,17 @@ class S2LScores:
         notes = [f"Lengths are counted in {self.length}."]
         if seeds > 1:
             notes.append(f"Means over up to {seeds} training seeds, ± their standard deviation.")
-        if self.baseline:
+        if self.baseline and self.comparisons:
             notes.append(f"against: the difference from {self.labels[self.baseline]}.")
         if self.resamples:
             notes += [
                 *self._significance(),
                 f"p, and the 95 % intervals in the JSON: {self.resamples} bootstrap resamples of sentences, "
                 f"seed {self.seed}, the same for every system; with several seeds, of their mean.",
-                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
             ]
         notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
         if self.length_limit:
             limit = "{:g} x source + {:g}".format(*self.length_limit)
-            notes.append(f"cut_off in the JSON: hypotheses that reached the limit of {limit}.")
+            notes.append(f"cut off: hypotheses that reached the limit of {limit}; -: not known.")
         notes.append(f"BLEU: {self.signature}")
         return notes + [f"Warning: {warning}" for warning in self.warnings]

@@ -11,7 +11,7 @@ import numpy as np
 from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_early_stops
+from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_lengths
 from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
@@ -44,23 +44,24 @@ def score_runs(
     """
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
-    langs, subwords, longest, known = _described(data)
+    langs, subwords, longest, known, left_out = _described(data)
     for test in tests or ():
         if test not in known:
             raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {test!r}.")
     length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
     report, bleu = begin(list(runs), langs[1], references=data, length=length, **options)
+    report.warnings += left_out
     for test in tests or known:
         found = EvaluationSet.whole(data, test, langs, subwords.folder)
         files = [_files(name, folders, test) for name, folders in runs.items()]
         scored = ScoredSet(found, files, bleu)
         scored.add_group(test, np.arange(len(found)), report)
         target_tokens = token_counts(data / subwords.folder / f"{test}.{langs[1]}")
-        left_out = (np.maximum(found.source_tokens, target_tokens) > longest) & (longest > 0)
-        if 0 < left_out.sum() < len(found):
-            for name, members in ((f"up to {longest}", ~left_out), ("longer", left_out)):
+        longer = (np.maximum(found.source_tokens, target_tokens) > longest) & (longest > 0)
+        if 0 < longer.sum() < len(found):
+            for name, members in ((f"up to {longest}", ~longer), ("longer", longer)):
                 scored.add_group(f"{test}, {name}", np.flatnonzero(members), report)
-    warn_of_early_stops(report)
+    warn_of_lengths(report)
     return report
 
 
@@ -71,17 +72,25 @@ class _Data(NamedTuple):
     subwords: Segmentation
     longest: int
     tests: list[str]
+    left_out: list[str]
 
 
 def _described(data: Path) -> _Data:
     try:
-        made = read_json(data / "summary.json")["parameters"]
+        summary = read_json(data / "summary.json")
+        made, train = summary["parameters"], summary["splits"]["train"]
         check_languages(made["src"], made["tgt"])  # they become parts of paths
         return _Data(
             (made["src"], made["tgt"]),
             SEGMENTATIONS[made["bpe"]],
             int(made["max_len"]),
             list(read_json(data / "tests.json")),
+            [
+                f"{count:,} of {train['lines']:,} training pairs were left out: {why.replace('_', ' ')} "
+                "(`max-len`, `max-ratio`)."
+                for why, count in train["dropped"].items()
+                if count
+            ],
         )
     except FileNotFoundError as error:
         missing = Path(error.filename).name

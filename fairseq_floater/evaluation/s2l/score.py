@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_early_stops
+from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_lengths
 from fairseq_floater.evaluation.s2l.report import ALL, S2LScores
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles
@@ -53,7 +53,7 @@ def score(
     for name in split.bins.names:
         long.add_group(name, long.test.members(name), report)
     long.add_group(ALL, np.arange(len(long.test)), report)
-    warn_of_early_stops(report)
+    warn_of_lengths(report)
     return report
 
 

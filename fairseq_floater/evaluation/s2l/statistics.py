@@ -42,39 +42,31 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
     return np.concatenate(found, axis=1)
 
 
-def seed_noise(per_run: Array, seed: int) -> Array | None:
-    """Draw what chance adds to a mean over runs [R, B]: its sentences and its training seeds: [B].
-
-    R runs tell their own spread badly, so the seeds' share follows Student's distribution of R - 1 degrees
-    of freedom: with constant rows, the p-value of :func:`p_value` is that of a t test. Resampling the
-    runs themselves would call a fifth of all differences of three seeds significant at 5 % that are none.
-
-    Returns:
-        None for one run, which says nothing about seeds.
-    """
-    runs, resamples = per_run.shape
-    if runs < 2:
-        return None
-    generator = np.random.default_rng(seed)
-    normal = generator.standard_normal((runs, resamples))
-    scale = np.sqrt(runs * generator.chisquare(runs - 1, resamples))
-    sentences = per_run.mean(axis=0)
-    of_seeds: Array = ((normal - normal.mean(axis=0)) * per_run).sum(axis=0) / scale
-    return sentences - sentences.mean() + of_seeds
-
-
 def difference_noise(ours: Array, base: Array, seed: int) -> Array | None:
     """Draw what chance adds to the difference of two systems' means over runs [R, B]: [B].
 
-    With equally many runs the differences of runs are what is drawn, as in a paired t test.
+    Resamples tell how far sentences move it. How far training seeds do is estimated from few runs: the
+    draws follow Student's distribution, with the degrees of freedom of Welch and Satterthwaite, so that
+    with constant rows the p-value of :func:`p_value` is that of a t test. Resampling the runs themselves
+    would call a fifth of all differences of three seeds significant at 5 % that are none. Equally many
+    runs are paired from three on; two pairs would leave one degree of freedom.
 
     Returns:
-        None where a system has one run.
+        None where a system has one run, which says nothing about seeds.
     """
-    if len(ours) == len(base):
-        return seed_noise(ours - base, seed)
-    noises = seed_noise(ours, seed), seed_noise(base, seed + 1)
-    return None if noises[0] is None or noises[1] is None else noises[0] - noises[1]
+    if min(len(ours), len(base)) < 2:
+        return None
+    parts = [ours - base] if len(ours) == len(base) > 2 else [ours, base]
+    variances = np.array([part.mean(axis=1).var(ddof=1) / len(part) for part in parts])
+    sentences = ours.mean(axis=0) - base.mean(axis=0)
+    sentences -= sentences.mean()
+    generator = np.random.default_rng(seed)
+    normal = generator.standard_normal(len(sentences))
+    noise: Array = sentences + normal * np.sqrt(variances.sum())
+    if not (squares := (variances**2 / [len(part) - 1 for part in parts]).sum()):
+        return noise  # the runs are equal
+    freedom = min((variances.sum() + sentences.var()) ** 2 / squares, 1e9)
+    return noise * np.sqrt(freedom / generator.chisquare(freedom, len(sentences)))
 
 
 def p_value(difference: float, noise: Array) -> float:
