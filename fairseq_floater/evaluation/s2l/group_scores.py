@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,10 +28,15 @@ from fairseq_floater.evaluation.metrics import (
     corpus_score,
     sentence_counts,
 )
-from fairseq_floater.evaluation.s2l.comparisons import compare, rank
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.report import BinScore, Measure, S2LScores
-from fairseq_floater.evaluation.s2l.statistics import bootstrap_scores
+from fairseq_floater.evaluation.s2l.report import BinScore, Gain, Rank, S2LScores, SeedMean
+from fairseq_floater.evaluation.s2l.statistics import (
+    bootstrap_scores,
+    difference_noise,
+    holm,
+    p_value,
+    places,
+)
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -48,20 +53,8 @@ EARLY_STOP, RUNS_ON = 0.9, 1.1
 LARGEST_LIMIT = 1_000_000
 
 
-def begin(
-    names: Sequence[str],
-    target: str,
-    *,
-    references: Path,
-    length: str,
-    baseline: str | None = None,
-    length_limit: tuple[float, float] | None = None,
-    tokenize: str | None = None,
-    bootstrap: int = 1000,
-    seed: int = 12345,
-    labels: Mapping[str, str] | None = None,
-) -> tuple[S2LScores, Any]:
-    """Return an empty report, and sacreBLEU's metric that its scores are made with.
+class GroupScorer:
+    """Scores systems on groups of sentences into ``report``, by sacreBLEU's metric ``bleu``.
 
     Args:
         names: of the systems, in the order of the report.
@@ -81,54 +74,85 @@ def begin(
         UsageError: a baseline or a label that is of none of the systems, two with one label, a limit
             that is none.
     """
-    shown = {name: (labels or {}).get(name, name) for name in names}
-    if baseline is not None and baseline not in shown:
-        known = ", ".join(shown)
-        raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
-    if len(set(shown.values())) < len(shown):
-        raise UsageError(f"`--label` must tell the systems apart, but they are {shown}.")
-    if unknown := set(labels or {}) - set(names):
-        known = ", ".join(shown)
-        raise UsageError(
-            f"`--label` must be of one of {known}, but is of {min(unknown)!r} instead."
-        )
-    _check_limit(length_limit)
-    check_bootstrap(bootstrap, seed)
-    bleu = bleu_metric(tokenize, target)
-    # sacreBLEU knows the number of references, a part of the signature, once something is scored.
-    corpus_score(bleu, ["x"], ["x"])
-    report = S2LScores(
-        split=str(references),
-        labels=shown,
-        baseline=baseline,
-        signature=str(bleu.get_signature()),
-        length=length,
-        resamples=bootstrap,
-        seed=seed,
-        length_limit=length_limit,
-    )
-    return report, bleu
 
-
-def _check_limit(limit: tuple[float, float] | None) -> None:
-    if limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in limit):
-        raise UsageError(
-            "`--max-len-a` and `--max-len-b` must not be negative, nor above "
-            f"{LARGEST_LIMIT:,}, but are {limit}."
+    def __init__(
+        self,
+        names: Sequence[str],
+        target: str,
+        *,
+        references: Path,
+        length: str,
+        baseline: str | None = None,
+        length_limit: tuple[float, float] | None = None,
+        tokenize: str | None = None,
+        bootstrap: int = 1000,
+        seed: int = 12345,
+        labels: Mapping[str, str] | None = None,
+    ):
+        shown, known = {name: (labels or {}).get(name, name) for name in names}, ", ".join(names)
+        if baseline is not None and baseline not in shown:
+            raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
+        if len(set(shown.values())) < len(shown):
+            raise UsageError(f"`--label` must tell the systems apart, but they are {shown}.")
+        if unknown := set(labels or {}) - set(names):
+            name = min(unknown)
+            raise UsageError(f"`--label` must be of one of {known}, but is of {name!r} instead.")
+        if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
+            raise UsageError(
+                "`--max-len-a` and `--max-len-b` must not be negative, nor above "
+                f"{LARGEST_LIMIT:,}, but are {length_limit}."
+            )
+        check_bootstrap(bootstrap, seed)
+        self.bleu = bleu_metric(tokenize, target)
+        # sacreBLEU knows the number of references, a part of the signature, once something is scored.
+        corpus_score(self.bleu, ["x"], ["x"])
+        self.report = S2LScores(
+            split=str(references),
+            labels=shown,
+            baseline=baseline,
+            signature=str(self.bleu.get_signature()),
+            length=length,
+            resamples=bootstrap,
+            seed=seed,
+            length_limit=length_limit,
         )
+
+    def finish(self) -> S2LScores:
+        """Return the report, with warnings of hypotheses that are shorter or longer than the references."""
+        early = (
+            f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
+            "flattered by BLEU and chrF; read the loss. At its shortest: "
+        )
+        late = (
+            f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the loss of "
+            "the references does not show it. At its longest: "
+        )
+        report, stops, runs_on = self.report, [], []
+        for system, label in report.labels.items():
+            groups = [
+                (of[system].length_ratio, n) for n, of in report.scores.items() if system in of
+            ]
+            (shortest, first), (longest, last) = (
+                extreme(groups, key=lambda group: group[0]) for extreme in (min, max)
+            )
+            stops += [f"{label} {shortest:.2f} in {first}"] if shortest < EARLY_STOP else []
+            runs_on += [f"{label} {longest:.2f} in {last}"] if longest > RUNS_ON else []
+        texts = ((early, stops), (late, runs_on))
+        report.warnings += [text + "; ".join(systems) for text, systems in texts if systems]
+        return report
 
 
 class ScoredSet:
     """A test set, and what is counted of every sentence of every system's runs on it.
 
     Args:
+        scorer: takes the scores.
         test: its sentences.
         systems: their output for it.
-        bleu: sacreBLEU's metric.
     """
 
-    def __init__(self, test: EvaluationSet, systems: Sequence[SystemFiles], bleu: Any):
-        self.test = test
+    def __init__(self, scorer: GroupScorer, test: EvaluationSet, systems: Sequence[SystemFiles]):
+        self.test, self.report = test, scorer.report
         self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
         check_same_tokens(self.runs)
@@ -137,101 +161,126 @@ class ScoredSet:
                 name: [sentence_counts(m, run.hypotheses, self.test.references) for run in runs]
                 for name, runs in self.runs.items()
             }
-            for m in (bleu, chrf_metric())
+            for m in (scorer.bleu, chrf_metric())
         )
 
-    def add_group(self, name: str, index: Array, report: S2LScores) -> None:
-        """Add the scores of every system on a group of sentences.
-
-        Args:
-            name: of the group.
-            index: which of the test set's sentences are in the group.
-            report: what the scores are added to.
+    def add_group(self, name: str, index: Array) -> None:
+        """Add the scores of every system on a group, the sentences of the test set at ``index``.
 
         Raises:
             S2LError: the group is empty.
         """
         if not len(index):
             raise S2LError(f"{self.test.path} has no pair in the bin {name}.")
+        report = self.report
         report.runs |= self.folders
         report.sentences[name] = len(index)
         report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
         if self.test.files:
             report.files[name] = dict(Counter(self.test.files[i] for i in index))
-        scores = report.scores[name] = {
-            system: self._score(system, index, report) for system in self.runs
-        }
+        scores = report.scores[name] = {system: self._score(system, index) for system in self.runs}
         # A warm start before training on is no contestant: it has its own table.
         untrained = report.untrained.values()
-        contestants = {name: found for name, found in scores.items() if name not in untrained}
+        contestants = {name: score for name, score in scores.items() if name not in untrained}
         if report.baseline in contestants:
-            compare(contestants, report.baseline, report.seed)
-        rank(contestants)
+            _compare(contestants, report.baseline, report.seed)
+        _rank(contestants)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
                 "mean little."
             )
 
-    def _score(self, system: str, index: Array, report: S2LScores) -> BinScore:
-        runs, resampling = self.runs[system], (report.resamples, report.seed)
+    def _score(self, system: str, index: Array) -> BinScore:
+        runs, resampling = self.runs[system], (self.report.resamples, self.report.seed)
         counts = [of_all[index] for of_all, _ in self.bleu[system]]
         losses = [run.losses[index] for run in runs if run.losses is not None]
         ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
         return BinScore(
-            bleu=_measure(counts, self.bleu[system][0][1], *resampling),
-            loss=_measure(losses, _bits_per_token, *resampling) if losses else None,
+            bleu=_mean(counts, self.bleu[system][0][1], *resampling),
+            loss=_mean(losses, _bits_per_token, *resampling) if losses else None,
             chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
             length_ratio=float(np.mean(ratios)),
-            cut_off=self._cut_off(runs, index, report.length_limit),
+            cut_off=self._cut_off(runs, index),
         )
 
-    def _cut_off(
-        self, runs: Sequence[SystemRun], index: Array, limit: tuple[float, float] | None
-    ) -> float | None:
+    def _cut_off(self, runs: Sequence[SystemRun], index: Array) -> float | None:
         """Return the share of hypotheses that reached the length limit; None where nothing tells."""
         lengths = [run.lengths[index] for run in runs if run.lengths is not None]
-        if limit is None or len(lengths) < len(runs):
+        if self.report.length_limit is None or len(lengths) < len(runs):
             return None
-        a, b = limit
+        a, b = self.report.length_limit
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
         limits = (a * (self.test.source_tokens[index] + 1) + b).astype(np.int64)
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
-
-
-def warn_of_lengths(report: S2LScores) -> None:
-    """Add warnings of the systems whose hypotheses are shorter or longer than the references."""
-    for extreme, text in (
-        (
-            min,
-            f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
-            "flattered by BLEU and chrF; read the loss. At its shortest: ",
-        ),
-        (
-            max,
-            f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the loss of "
-            "the references does not show it. At its longest: ",
-        ),
-    ):
-        found = []
-        for system, label in report.labels.items():
-            ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
-            name, ratio = extreme(ratios.items(), key=lambda group: group[1])
-            if ratio < EARLY_STOP if extreme is min else ratio > RUNS_ON:
-                found.append(f"{label} {ratio:.2f} in {name}")
-        if found:
-            report.warnings.append(text + "; ".join(found))
 
 
 def _bits_per_token(sums: Array) -> float:
     return float(sums[0] / sums[1])
 
 
-def _measure(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Measure:
+def _mean(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> SeedMean:
     """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
     per_seed = [score(counts.sum(0)) for counts in runs]
     resampled, interval = bootstrap_scores(runs, score, resamples, seed), None
     if resamples:
         low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
         interval = float(low), float(high)
-    return Measure(float(np.mean(per_seed)), interval, per_seed, resampled)
+    return SeedMean(float(np.mean(per_seed)), interval, per_seed, resampled)
+
+
+def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
+    """Set the gains of a bin's systems on its baseline, p-values corrected for their number.
+
+    Args:
+        scores: by system.
+        baseline: one of them.
+        seed: of the draws that stand for training seeds.
+    """
+    # The baseline is compared with itself for the record, which is no comparison.
+    others = [name for name in scores if name != baseline]
+    for attribute in ("bleu", "loss"):
+        base = getattr(scores[baseline], attribute)
+        means = {name: getattr(score, attribute) for name, score in scores.items()}
+        gains = {
+            name: _gain(mean, base, seed)
+            for name, mean in means.items()
+            if mean is not None and base is not None
+        }
+        for kind in ("p_value", "p_seeds"):
+            p_values = {
+                n: p for n in others if (p := getattr(gains.get(n), kind, None)) is not None
+            }
+            for name, corrected in zip(p_values, holm(list(p_values.values()), len(others))):
+                gains[name] = replace(gains[name], **{f"{kind}_holm": corrected})
+        for name, gain in gains.items():
+            setattr(scores[name], f"{attribute}_gain", gain)
+
+
+def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
+    difference = ours.value - base.value
+    if not base.resampled.size:
+        return Gain(difference, None)
+    of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
+    with_seeds = difference_noise(ours.resampled, base.resampled, seed)
+    return Gain(
+        difference,
+        p_value(difference, of_sentences - of_sentences.mean()),
+        p_seeds=None if with_seeds is None else p_value(difference, with_seeds),
+    )
+
+
+def _rank(scores: Mapping[str, BinScore]) -> None:
+    """Rank the systems of a bin by loss, with the places that sentences leave under any common seed."""
+    losses = {name: score.loss for name, score in scores.items() if score.loss is not None}
+    if not losses or not next(iter(losses.values())).resampled.size:
+        return
+    values = [measure.value for measure in losses.values()]
+    left = [
+        places(*zip(*((m.per_seed[run], m.resampled[run]) for m in losses.values())))
+        for run in range(min(len(measure.per_seed) for measure in losses.values()))
+    ]
+    for name, value, of_seeds in zip(losses, values, zip(*left)):
+        place = 1 + sum(other < value for other in values)
+        best, worst = zip(*of_seeds)
+        scores[name].rank = Rank(place, min(place, *best), max(place, *worst))

@@ -1,4 +1,4 @@
-"""Score the runs of systems, one for each seed, on whole test sets."""
+"""Score the runs of systems, one for each seed, on the bins of a split or on whole test sets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,55 @@ import numpy as np
 from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.group_scores import ScoredSet, begin, warn_of_lengths
+from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.report import S2LScores
+from fairseq_floater.evaluation.s2l.report import ALL, S2LScores
+from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
 from fairseq_floater.records import read_json
+
+
+def score_split(
+    split_dir: Path,
+    systems: Sequence[SystemFiles],
+    *,
+    short_systems: Sequence[SystemFiles] = (),
+    **options: Any,
+) -> S2LScores:
+    """Score systems on the test pairs of ``floater s2l split``, bin by bin and in all.
+
+    Args:
+        split_dir: what ``floater s2l split`` made.
+        systems: hypotheses of ``test``, in the order of the report.
+        short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
+        options: baseline, length limit, metric, resampling and labels of
+            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`.
+
+    Raises:
+        UsageError: no system, a baseline that is none of them, a system named twice.
+        S2LError, ScoringError: files that do not belong to the split.
+    """
+    names = [files.name for files in systems]
+    if not systems:
+        raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
+    for files in short_systems:
+        if files.name not in names:
+            raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
+    split = SplitReport.read(split_dir)
+    made = split.made_from["options"]
+    langs = (made["source"], made["target"])
+    length = f"source tokens without the end symbol; tokens of {split.tokens_of}"
+    scorer = GroupScorer(names, langs[1], references=split_dir, length=length, **options)
+    if short_systems:
+        short_test = EvaluationSet.read(split_dir, SHORT_TEST, langs, made["encoded"])
+        short = ScoredSet(scorer, short_test, short_systems)
+        short.add_group(split.bins.short_name, np.arange(len(short_test)))
+    test = EvaluationSet.read(split_dir, TEST, langs, made["encoded"])
+    scored = ScoredSet(scorer, test, systems)
+    for name in split.bins.names:
+        scored.add_group(name, test.members(name))
+    scored.add_group(ALL, np.arange(len(test)))
+    return scorer.finish()
 
 
 def score_runs(
@@ -35,8 +79,7 @@ def score_runs(
         runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
             ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``.
         tests: test sets, the main one first; None for all of the data.
-        options: baseline, length limit, metric, resampling and labels, as
-            :func:`~fairseq_floater.evaluation.s2l.group_scores.begin` takes them.
+        options: as of :func:`score_split`.
 
     Raises:
         UsageError: no system, no such test set, a baseline that is none of the systems.
@@ -45,24 +88,22 @@ def score_runs(
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
     langs, subwords, longest, known, left_out = _described(data)
-    for test in tests or ():
-        if test not in known:
-            raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {test!r}.")
+    for name in tests or ():
+        if name not in known:
+            raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {name!r}.")
     length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
-    report, bleu = begin(list(runs), langs[1], references=data, length=length, **options)
-    report.warnings += left_out
-    for test in tests or known:
-        found = EvaluationSet.whole(data, test, langs, subwords.folder)
-        files = [_files(name, folders, test) for name, folders in runs.items()]
-        scored = ScoredSet(found, files, bleu)
-        scored.add_group(test, np.arange(len(found)), report)
-        target_tokens = token_counts(data / subwords.folder / f"{test}.{langs[1]}")
-        longer = (np.maximum(found.source_tokens, target_tokens) > longest) & (longest > 0)
-        if 0 < longer.sum() < len(found):
-            for name, members in ((f"up to {longest}", ~longer), ("longer", longer)):
-                scored.add_group(f"{test}, {name}", np.flatnonzero(members), report)
-    warn_of_lengths(report)
-    return report
+    scorer = GroupScorer(list(runs), langs[1], references=data, length=length, **options)
+    scorer.report.warnings += left_out
+    for name in tests or known:
+        test = EvaluationSet.whole(data, name, langs, subwords.folder)
+        scored = ScoredSet(scorer, test, [_files(system, name, runs[system]) for system in runs])
+        scored.add_group(name, np.arange(len(test)))
+        target_tokens = token_counts(data / subwords.folder / f"{name}.{langs[1]}")
+        longer = (np.maximum(test.source_tokens, target_tokens) > longest) & (longest > 0)
+        if 0 < longer.sum() < len(test):
+            scored.add_group(f"{name}, up to {longest}", np.flatnonzero(~longer))
+            scored.add_group(f"{name}, longer", np.flatnonzero(longer))
+    return scorer.finish()
 
 
 class _Data(NamedTuple):
@@ -104,11 +145,9 @@ def _described(data: Path) -> _Data:
         ) from None
 
 
-def _files(name: str, folders: Sequence[Path], test: str) -> SystemFiles:
+def _files(system: str, test: str, folders: Sequence[Path]) -> SystemFiles:
     """Return a system's files of a test set; the losses only if every run has them."""
+    hypotheses = [folder / f"generate.{test}.txt" for folder in folders]
     losses = [folder / f"losses.{test}.txt" for folder in folders]
-    return SystemFiles(
-        name,
-        [folder / f"generate.{test}.txt" for folder in folders],
-        list(losses) if all(path.is_file() for path in losses) else [],
-    )
+    has_losses = all(path.is_file() for path in losses)
+    return SystemFiles(system, [*hypotheses], [*losses] if has_losses else [])
