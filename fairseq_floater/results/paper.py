@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,11 +192,9 @@ class PaperTables:
         name = next((name for name in names if name in run.scores), None)
         if name is None:
             return f"has {', '.join(sorted(run.scores))}, not {' or '.join(wanted)}"
-        keys: list[Key] | str = _recorded(run.cell) if run.cell else _guessed(run.settings)
+        keys = _keys(run)
         if isinstance(keys, str):
             return keys
-        if keys == [(*COLUMNS[0], "all", "floater")]:
-            keys.append(_FLOATER)
         scored, cells = Scored(run, name), [self.cells[key] for key in keys]
         for other in (other for cell in cells for other in cell.runs):
             if scored.text != other.text:
@@ -248,40 +247,50 @@ def _is_translation(folder: Path) -> bool:
     return bool(settings) and "experiment" not in settings
 
 
-def _recorded(cell: str) -> list[Key]:
-    """Return the cell whose name, ``base-en-de-floater-all``, the run's record holds."""
-    size, source, target, encoder, blocks = cell.split("-")
-    return [(size, source, target, blocks, encoder)]
+def _placed(settings: dict[str, str]) -> dict[str, Any]:
+    """Return what places a run in the tables, as its record has it, of a run whose record has it not."""
+    shape, words = settings["arch"].removeprefix("floater_"), settings["options"].replace("=", " ")
+    size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
+    options = words.split()
+    return {
+        "column": [size, settings["source"], settings["target"]],
+        "encoder": settings["encoder"],
+        "blocks": settings["blocks"],
+        "target": settings.get("position_target"),
+        "scratch": settings["scratch"] == "yes",
+        "base": settings["base"] == "yes",
+        "options": {
+            name.removeprefix("--"): x for name, x in zip_longest(options[::2], options[1::2])
+        },
+    }
 
 
-def _guessed(settings: dict[str, str]) -> list[Key] | str:
-    """Return the cell of a run that was started by hand, or the reason why it is in none.
+def _keys(run: Run) -> list[Key] | str:
+    """Return the cells that a run answers to, or the reason why it is in none.
 
     The tables are of warm starts with the encoder's own target.
     """
-    encoder, blocks, options = (settings[key] for key in ("encoder", "blocks", "options"))
-    shape = settings["arch"].removeprefix("floater_")
-    size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
-    column = (size, settings["source"], settings["target"])
-    target, usual = settings.get("position_target"), DEFAULT_TARGETS.get(encoder)
+    cell, settings = run.cell or _placed(run.settings), run.settings
+    column, encoder, blocks = tuple(cell["column"]), cell["encoder"], cell["blocks"]
+    usual = DEFAULT_TARGETS.get(encoder)
     if column not in COLUMNS:
         pair = f"{settings['source']}-{settings['target']}"
         return f"{settings['arch']}, {pair} is no column of Table 2"
-    if settings["scratch"] == "yes":
+    if cell["scratch"]:
         return "was trained from random parameters, the tables are of warm starts"
-    if settings["base"] == "no":
+    if not cell["base"]:
         return "is without fairseq's sinusoid underneath"
-    if usual is not None and target not in (None, usual):
-        return f"has target {target}, the row is of {usual}"
-    words = options.replace("=", " ").split()
-    shapes = {"--rnn-layers": "1", "--rnn-input": "scalar"} if encoder == "rnn" else {}
-    if set(words[::2]) - shapes.keys():
-        return f"has further options, {options}"
+    if usual is not None and cell["target"] not in (None, usual):
+        return f"has target {cell['target']}, the row is of {usual}"
+    shape = {"rnn-layers": "1", "rnn-input": "scalar"} if encoder == "rnn" else {}
+    if cell["options"].keys() - shape.keys():
+        return f"has further options, {settings['options']}"
     if encoder == "rnn":
-        row = (encoder, *(shapes | dict(zip(words[::2], words[1::2]))).values())
+        row = (encoder, *(shape | cell["options"]).values())
         if row in TABLE_6 and blocks == "all" and column == COLUMNS[0]:
             return [row]
         return f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"
     if (blocks, encoder) not in TABLE_2:
         return f"{encoder} is no row of the paper's tables"
-    return [(*column, blocks, encoder)]
+    both = (*column, blocks, encoder) == (*COLUMNS[0], "all", "floater")
+    return [(*column, blocks, encoder), *([_FLOATER] if both else [])]

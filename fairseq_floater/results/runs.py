@@ -22,7 +22,7 @@ class Run:
     """A run: what was trained, its scores by test set, what its encoder adds, what training cost.
 
     ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there. ``cell``
-    names the cell of Table 2 that the run was started for, if any.
+    is what places the run in the paper's tables, as newer records have it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Run:
     scores: dict[str, dict[str, Any]]
     average: dict[str, Any]
     before: dict[str, Any] | None
-    cell: str | None = None
+    cell: dict[str, Any] | None = None
 
     @property
     def label(self) -> str:
