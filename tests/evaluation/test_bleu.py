@@ -155,13 +155,6 @@ def test_bootstrap_is_reproducible_and_depends_on_the_seed_alone(report, monkeyp
     assert "SACREBLEU_SEED" not in os.environ
 
 
-def test_the_interval_holds_the_score(report):
-    for metric in (report.bleu, report.chrf):
-        assert 0 < metric.half_width < 50
-        assert abs(metric.mean - metric.score) < metric.half_width
-    assert report.tokenised_bleu.mean is None
-
-
 def test_no_bootstrap_no_interval():
     report = score(HYPOTHESES, REFERENCES, target_language="de", bootstrap=0)
     assert report.bleu.mean is None
@@ -254,21 +247,6 @@ def test_newstest2014_must_have_its_size(test_set, lines):
 # Report, run
 
 
-def test_references_against_themselves_score_a_hundred():
-    report = score(REFERENCES, REFERENCES, target_language="de", bootstrap=0)
-    for metric in (report.bleu, report.chrf, report.tokenised_bleu, report.compound_split_bleu):
-        assert f"{metric.score:.2f}" == "100.00"
-
-
-def test_report_goes_through_json_unchanged(report):
-    values = report.to_json_dict()
-    assert json.loads(json.dumps(values)) == values
-    assert values["bleu"]["score"] == report.bleu.score
-    assert values["compound_split_bleu"]["signature"] == report.compound_split_bleu.signature
-    assert values["versions"]["sacrebleu"] == sacrebleu.__version__
-    assert (values["seed"], values["bootstrap"], values["sentences"]) == (12345, 100, 6)
-
-
 def test_text_shows_every_score_and_signature(report):
     text = report.format_text()
     for metric in (report.bleu, report.chrf, report.tokenised_bleu, report.compound_split_bleu):
@@ -277,18 +255,6 @@ def test_text_shows_every_score_and_signature(report):
     assert f"{report.bleu.mean:.2f} ± {report.bleu.half_width:.2f}" in text
     assert "(1 empty)" in text
     assert max(len(line) for line in text.split("\n")) < 160
-
-
-def test_run_scores_shuffled_output_like_the_plain_lines(write):
-    references = write("ref.de", "\n".join(REFERENCES) + "\n")
-    shuffled = write("out.txt", generated(HYPOTHESES, order=[5, 3, 1, 0, 2, 4], others=["Nein."]))
-    options = {"target_language": "de", "bootstrap": 0}
-    report = bleu.score_files(shuffled, references, **options)
-    plain = bleu.score_files(
-        write("plain.txt", "\n".join(HYPOTHESES) + "\n"), references, **options
-    )
-    assert report.bleu == plain.bleu
-    assert report.hypotheses_name == str(shuffled)
 
 
 def test_the_command_writes_the_report_as_json(write, tmp_path, capsys):
