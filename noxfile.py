@@ -39,7 +39,7 @@ def tests(session: nox.Session, torch: str) -> None:
     session.install(f"torch=={torch}", "numpy", "cython", "setuptools", "wheel")
     session.install("--requirement", f"{ROOT}/scripts/fairseq.txt")
     session.install("--no-build-isolation", "--no-deps", FAIRSEQ)
-    session.install("--no-build-isolation", "--editable", f"{ROOT}[dev]")
+    session.install("--no-build-isolation", "--editable", f"{ROOT}[wmt14,roberta,page,dev]")
     words = session.posargs or [f"tests/{name}" for name in TESTS]
     session.run("python", "-m", "pytest", "-m", "not slow", *words, env={"OMP_NUM_THREADS": "1"})
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.batches import Batch
 from fairseq_floater.ode import auto
-from fairseq_floater.position_encoders.flow import FlowPositions
+from fairseq_floater.position_encoders.floater import FlowPositions
 
 # They allocate, or only look at what is known of a tensor.
 WITHOUT_KERNEL = frozenset(

@@ -117,7 +117,7 @@ VERBS = {
     ),
     "squad": Verb(
         "SQuAD 1.1 and 2.0: official files -> data of our task; answers -> official scores",
-        "evaluation.understanding.squad.cli",
+        "evaluation.understanding.cli",
     ),
     "table": Verb(
         "the scores of all systems below a folder, as a table and a figure; or the paper's tables",

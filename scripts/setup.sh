@@ -60,7 +60,7 @@ say "building $FAIRSEQ (about two minutes)"
 pip install --requirement "$ROOT/scripts/fairseq.txt"
 pip install --no-build-isolation --no-deps "$FAIRSEQ"
 say "installing fairseq_floater"
-pip install --no-build-isolation --editable "${ROOT}[dev]"
+pip install --no-build-isolation --editable "${ROOT}[wmt14,roberta,page,dev]"
 
 "$PYTHON" -c 'import fairseq_floater, fairseq_floater.cli' >/dev/null 2>&1 ||
     die "the installation is incomplete: $("$PYTHON" -c 'import fairseq_floater.cli' 2>&1 | tail -n 1)"

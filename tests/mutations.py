@@ -36,11 +36,9 @@ WITHOUT = [
 # What runs on a fault of a file that encoders share: an encoder of each kind, one in the first block too.
 SHARED = "t5 or (rope or alibi or learned) and not input"
 
-# Files whose tests, or cases of the contract, go by another name than their own.
-TESTED_WITH = {"relative_rotation": "relative_flow"}
+# Files whose cases of the contract go by another name than their own.
 CASES_OF = {
-    "relative_flow": "relative and floater",
-    "relative_rotation": "relative and rotation_flow",
+    "relative_flow": "relative",
     "clock": "floater-all-hidden",
 }
 
@@ -67,14 +65,19 @@ class Fault:
         """Words for pytest, run after run: an encoder's tests and its contract, or a few encoders'."""
         room, stem = Path(self.file).parent.name, Path(self.file).stem
         folder = "tests/position_encoders"
-        own = f"tests/{room}/test_{TESTED_WITH.get(stem, stem)}.py"
+        own = f"tests/{room}/test_{stem}.py"
         moved = [
             f"{folder}/test_{name}.py" for name in ("warp_law", "warp_before", "warp", "stretch")
         ]
         if stem.startswith("warp"):
             return [moved]
         if (ROOT / own).exists():
-            return [own], ["tests/contract", "-k", CASES_OF.get(stem, stem)]
+            equations = [f"{folder}/test_oracles.py", f"{folder}/test_options.py"]
+            return (
+                [own],
+                [*equations, "-k", stem],
+                ["tests/contract", "-k", CASES_OF.get(stem, stem)],
+            )
         quick = ["tests/transformer/test_hooks.py", f"{folder}/test_rope.py"]
         contract = [f"{folder}/test_alibi.py", "tests/contract", "-k", SHARED]
         decoding = [f"tests/transformer/test_{name}.py" for name in ("decoding", "attention")]

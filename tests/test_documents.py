@@ -16,7 +16,7 @@ import warm
 from fairseq_floater.experiments.info import collect
 from fairseq_floater.position_encoders import POSITION_ENCODERS, all_options
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import At, Places
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -92,12 +92,12 @@ def test_the_example_of_a_new_encoder_runs():
         side="source",
         max_positions=16,
         padding_idx=1,
-        base_at_input=True,
+        base=True,
         options={"line_step": 0.1},
     )
     line = scope["LinePositions"](spec)
     blocks = [line.build_block(i) for i in range(2)]
-    table = line.compute(5, blocks)
+    table = line.rows(Places(5), blocks)
     assert table.shape == (5, 3, 2, 8)
     assert (table[4] - 4 * table[1]).abs().max() < 1e-6
 
@@ -146,7 +146,7 @@ def test_the_example_inside_attention_runs(side):
         side=side,
         max_positions=16,
         padding_idx=1,
-        base_at_input=False,
+        base=False,
         options={"bias_direction": "mirror"},
     )
     bell = scope["BellPositions"](spec)

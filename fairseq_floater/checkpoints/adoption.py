@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_floater.checkpoints.donor import PlainDonor
 from fairseq_floater.checkpoints.rebuild import longest_sentence
 from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.position_encoders.floater_training import BIAS
+from fairseq_floater.position_encoders.floater_options import BIAS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.transformer.owners import biases_of, positions_of
 
@@ -46,7 +46,7 @@ def adopt(
             return _donor_rows(donor, name, stack, args, length)
 
         attentions = [block.self_attn for block in found.blocks]
-        stays = encoder.spec.base_at_input or donor.positionless
+        stays = encoder.spec.base or donor.positionless
         note = encoder.adopt_donor(found.parts, attentions, donor_rows, stays)
         if isinstance(encoder, FloaterPositions) and args.floater_start == BIAS:
             with torch.no_grad():

@@ -27,9 +27,9 @@ from fairseq_floater.checkpoints.reading import (
 )
 from fairseq_floater.errors import UsageError
 from fairseq_floater.files import file_hash
+from fairseq_floater.position_encoders import all_options
 
-# Options that must agree, beside names and shapes of parameters.
-POSITIONS = ("position_encoder", "position_blocks", "position_sides", "position_target")
+_NO_BASE = "no_token_positional_embeddings"
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
 _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
@@ -87,6 +87,8 @@ def average(
     output = Path(output)
     refuse_existing(output, force)
     paths, rule = _chosen(inputs, last, best, updates)
+    if not paths:
+        raise SelectionError("`--inputs` must name at least one checkpoint, but names none.")
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
@@ -187,6 +189,8 @@ def _accumulate(
         _check_same_model(reference, model, paths[0], path)
         _check_same_positions(positions, args, paths[0], path)
         for name, tensor in model.items():
+            if not tensor.isfinite().all():
+                raise CheckpointError(f"{path} cannot be averaged: {name} is not finite.")
             if tensor.is_floating_point():
                 tensor = total[name] + tensor if name in total else tensor.double()
             total[name] = tensor
@@ -221,9 +225,11 @@ def _check_same_model(
 def _check_same_positions(
     reference: dict[str, Any], args: dict[str, Any], first: Path, path: Path
 ) -> None:
-    """Raise CheckpointError for two encoders without parameters, whose models look alike."""
-    for name in POSITIONS:
-        ours, theirs = args.get(name), reference.get(name)
+    """Raise CheckpointError for two functions whose models look alike: RoPE with other bases, say."""
+    names = {option.dest: option.default for option in all_options()} | {_NO_BASE: False}
+    for name, default in names.items():
+        # What an older checkpoint does not name had its default then.
+        ours, theirs = (default if o.get(name) is None else o[name] for o in (args, reference))
         if ours != theirs:
             raise CheckpointError(
                 f"{path} and {first} are of different models: {name} is {ours} and {theirs}."

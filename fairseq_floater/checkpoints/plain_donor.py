@@ -14,12 +14,15 @@ from fairseq_floater.checkpoints.donor import PlainDonor
 from fairseq_floater.checkpoints.families import Family, architecture
 from fairseq_floater.checkpoints.reading import is_position
 from fairseq_floater.position_encoders import all_options, encoder_class, has_base
-from fairseq_floater.position_encoders.attention_kind import ATTENTION_OPTIONS
-from fairseq_floater.position_encoders.floater_training import BIAS
+from fairseq_floater.position_encoders.floater_options import BIAS
 from fairseq_floater.position_encoders.hooks import NEUTRAL
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.options import ADD
-from fairseq_floater.position_encoders.sides import BOTH, POSITION_SIDES
+from fairseq_floater.position_encoders.shared_options import (
+    ATTENTION_OPTIONS,
+    BOTH,
+    POSITION_SIDES,
+)
 from fairseq_floater.transformer.owners import biases_of, positions_of
 
 _NO_BASE = "no_token_positional_embeddings"

@@ -12,6 +12,7 @@ import functools
 import importlib
 import os
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
         raise CheckpointError(f"There is no checkpoint {path}.")
     allow_fairseq_checkpoints()
     try:
+        # torch does not compare the checksums that it writes.
+        if zipfile.is_zipfile(path) and (damaged := zipfile.ZipFile(path).testzip()):
+            raise zipfile.BadZipFile(f"the checksum of {damaged} is another")
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = _reason(error)

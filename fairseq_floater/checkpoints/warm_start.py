@@ -186,7 +186,7 @@ def _begin(
         if rows <= shapes_of_positions(model.state_dict()).items():
             return plain, True, args, model
     if donor.options is not None:
-        keep_rows = not POSITION_ENCODERS[wanted.position_encoder].is_base
+        keep_rows = POSITION_ENCODERS[wanted.position_encoder].base != "itself"
         plain = without_our_positions(
             donor.build_model(), donor.parameters, donor.options, donor.family, keep_rows=keep_rows
         )

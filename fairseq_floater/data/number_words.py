@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -26,6 +25,7 @@ from typing import Any
 import num2words
 
 from fairseq_floater.data.parallel_text import progress
+from fairseq_floater.data.products import work_folder
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.files import file_hash, write_text, write_whole
 from fairseq_floater.records import read_json
@@ -155,18 +155,16 @@ def _are_whole(folder: Path, files: dict[str, dict[str, Any]]) -> bool:
 
 def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str, dict[str, Any]]:
     """Write all splits into a temporary folder, then move them into ``out_dir``; return their facts."""
-    temporary = out_dir / ".numbers.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
     files: dict[str, dict[str, Any]] = {}
     obsolete = []
-    try:
+    with work_folder(out_dir / ".numbers.tmp") as work:
         for split in SHARES:
             for language in (corpus.source_language, corpus.target_language):
                 name, size = f"{split}.{language}", getattr(corpus, split)
                 if not size:
                     obsolete.append(name)
                     continue
-                path = temporary / name
+                path = work / name
                 write_whole(path, partial(_write_side, split, language, corpus))
                 facts = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
                 files[name] = {"lines": size, **facts}
@@ -181,9 +179,7 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
         for name in obsolete:
             (out_dir / name).unlink(missing_ok=True)
         for name in files:
-            (temporary / name).replace(out_dir / name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            (work / name).replace(out_dir / name)
     return files
 
 

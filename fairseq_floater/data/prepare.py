@@ -40,6 +40,7 @@ from fairseq_floater.data.parallel_text import (
     read_pairs,
     text_file,
 )
+from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.sentencepiece_subwords import (
     Segmenter,
     train_subword,
@@ -55,7 +56,6 @@ from fairseq_floater.files import (
     write_text,
     write_whole,
 )
-from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive, share
 
 PRODUCTS = (
@@ -100,13 +100,13 @@ class Preparation:
 
     def encode(self) -> None:
         """Run every step whose products are missing."""
-        manifest = self._manifest()
-        stale = self._stale_products(manifest)
+        origin = self._origin()
+        stale = self._stale_products(origin)
         encoded = not stale and self.text.is_dir() and (self.out_dir / "raw").is_dir()
         lines = {} if encoded else check_parallel(self.raw_dir, *self.langs, self.splits)
         for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
             _remove(self.out_dir / name)
-        write_text(self.out_dir / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
 
         if self.model.is_file():
             say(f"{self.model.name} is there already: skipped.")
@@ -124,7 +124,7 @@ class Preparation:
         subsets = {split: f"test{k or ''}" for k, split in enumerate(self.splits[2:])}
         write_text(self.out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
 
-    def _manifest(self) -> dict[str, Any]:
+    def _origin(self) -> Origin:
         """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""
         outputs = [self.text, self.out_dir / "raw", self.out_dir / "bin"]
         if self.raw_dir.resolve() in [path.resolve() for path in outputs]:
@@ -136,32 +136,22 @@ class Preparation:
         if self.spm_model is not None:
             Segmenter(self.spm_model)  # refuses what is no model
             inputs.append(self.spm_model)
-        return {"parameters": self.parameters, "inputs": {p.name: file_hash(p) for p in inputs}}
+        return Origin(self.parameters, {path.name: file_hash(path) for path in inputs})
 
-    def _stale_products(self, manifest: dict[str, Any]) -> list[str]:
+    def _stale_products(self, origin: Origin) -> list[str]:
         """Return the products that must go before work can start; decide on none without --force."""
         present = [name for name in PRODUCTS if (self.out_dir / name).exists()]
         if not present:
             return []
-        if not (self.out_dir / MANIFEST).is_file():
+        old = Origin.read(self.out_dir / MANIFEST)
+        if old is None:
             raise TextDataError(
                 f"{self.out_dir} holds `{present[0]}`, which was not made here; choose another "
                 "OUT_DIR."
             )
-        if self.force:
-            return present
-        old = read_json(self.out_dir / MANIFEST)
-        then, now = ({**made["parameters"], **made["inputs"]} for made in (old, manifest))
-        for name in {**then, **now}:
-            if then.get(name) != now.get(name):
-                values = f"`{name}` {then.get(name)}, not {now.get(name)}"
-                other = f"{'another' if name in then else 'no'} {name}"
-                found = values if name in self.parameters else other
-                raise TextDataError(
-                    f"{self.out_dir} was made with {found}; choose another OUT_DIR or add --force."
-                )
+        is_made(self.out_dir, old, origin, force=self.force, option="OUT_DIR")
         # Without its model the encoded text is of no use.
-        return [] if self.model.is_file() else present
+        return present if self.force or not self.model.is_file() else []
 
     def _learn(self, lines: int) -> None:
         options, langs = self.parameters, self.langs

@@ -21,7 +21,7 @@ from fairseq_floater.position_encoders import (
 )
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
-from fairseq_floater.position_encoders.sides import has_positions
+from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.signal import (
     QKV,
     SOURCE_STREAMS,
@@ -104,7 +104,8 @@ def collect(arch: str = "floater_transformer") -> Info:
     rows = []
     for name, encoder in POSITION_ENCODERS.items():
         counts = {blocks: added_parameters(arch, name, blocks) for blocks in BLOCKS}
-        reference = "relative" if encoder.relative else "absolute"
+        usual = {option.dest: option.default for option in encoder.options}
+        reference = "relative" if encoder.is_relative(usual) else "absolute"
         rows.append(
             {
                 "name": name,
@@ -178,7 +179,7 @@ def _attached(
             side=side,
             max_positions=ROBERTA_MAX_POSITIONS if alone else MAX_POSITIONS,
             padding_idx=1,
-            base_at_input=has_base(args, "source" if stack == "encoder" else "target"),
+            base=has_base(args, "source" if stack == "encoder" else "target"),
             combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,

@@ -31,6 +31,8 @@ TOKENS_MEASURED = 256
 FEWEST_TOKENS_MEASURED = 64
 # Errors are estimated anew after so many updates (more often in the first) and after each validation.
 UPDATES_BETWEEN_MEASUREMENTS = 1000
+# What a training that is resumed between two measurements goes on with.
+_STATE = ("_chosen", "_period", "_longest", "error", "_measured_at")
 TOO_LARGE = (
     "; a smaller --lr, --floater-lr-scale or --floater-delta tames the flow, in the qkv form a larger "
     "--floater-time-scale too"
@@ -91,6 +93,17 @@ class FlowSolver:
         """
         self._chosen = None
         self._longest = FEWEST_TOKENS_MEASURED
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next updates depend on, in plain values, for :meth:`restore`."""
+        kept = {name: getattr(self, name) for name in _STATE}
+        return {**kept, "options": self._options, "record": {**vars(self.record)}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on as the training that had ``state``, unless its options were others."""
+        if state["options"] == self._options:
+            vars(self).update({name: state[name] for name in _STATE})
+            vars(self.record).update(state["record"])
 
     def engine(
         self,

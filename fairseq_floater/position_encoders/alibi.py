@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -20,14 +18,14 @@ def slopes(heads: int) -> list[float]:
     Press, Smith and Lewis 2022, with their rule for other numbers of heads.
     """
     lower = 1 << (heads.bit_length() - 1)
-    found = [2 ** (-8 * (h + 1) / lower) for h in range(lower)]
-    return found + [2 ** (-4 * (h + 1) / lower) for h in range(0, 2 * (heads - lower), 2)]
+    powers = [2 ** (-8 * (h + 1) / lower) for h in range(lower)]
+    return powers + [2 ** (-4 * (h + 1) / lower) for h in range(0, 2 * (heads - lower), 2)]
 
 
 class AlibiPositions(DistanceBias):
     """Add -m_h |d| to the logits; head h has its slope m_h. Any length.
 
-    Slopes are fixed, or with ``--alibi-slopes learned`` start there and may become anything, below 0 too,
+    Slopes are fixed, or with ``--alibi-slopes learned`` start so and may become anything, below 0 too,
     where far keys weigh more; with ``--position-base keep`` a warm start then sets them to 0.
 
     In an encoder |d| alone is blind to direction: a reversed sentence would get the reversed
@@ -41,22 +39,17 @@ class AlibiPositions(DistanceBias):
     formula = "logits - m_h |i - j|"
     source = "Press et al. 2022; both directions: this project"
     data_driven = False
-    parameter_efficient = True
     silent_at_zero = ("slopes",)
     options = (
         BIAS_DIRECTION,
         Option(
             "--alibi-slopes",
             "fixed",
-            "slopes of the heads: those of the paper, or learned from there on",
+            "slopes of the heads: those of the paper, or learned, starting from those",
             str,
             ("fixed", LEARNED),
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"direction {options['bias_direction']}, slopes {options['alibi_slopes']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

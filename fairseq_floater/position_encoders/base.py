@@ -5,7 +5,7 @@ Letters: N positions, L blocks that receive positions, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,8 +26,8 @@ class EncoderSpec:
         side: ``source`` or ``target``: whose tokens are counted.
         max_positions: rows of a table of fixed length (``--max-source/target-positions``).
         padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
-        base_at_input: whether fairseq's own ``embed_positions`` is there underneath.
-        options: the encoder's own options by ``dest``.
+        base: whether fairseq's ``embed_positions`` stands underneath.
+        options: the encoder's, by ``dest``.
         streams: what a signal is added to, see ``signal.py``.
         combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
@@ -44,7 +44,7 @@ class EncoderSpec:
     side: str
     max_positions: int
     padding_idx: int
-    base_at_input: bool
+    base: bool
     options: dict[str, Any] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
     combine: str = ADD
@@ -56,7 +56,6 @@ class EncoderSpec:
 
     @property
     def head_dim(self) -> int:
-        """Return D = C / H."""
         return self.dim // self.heads
 
     @property
@@ -75,10 +74,19 @@ class EncoderSpec:
         return 1.0 if self.combine == MULTIPLY else 0.0
 
 
-class BlockPositions(nn.Module):
-    """Hold one block's part of an encoder: here nothing but the block's own index."""
+def check_pairs(name: str, channels: int, whose: str, spec: EncoderSpec) -> None:
+    """Raise ValueError unless the ``channels`` of ``whose`` form pairs, as a sine and a cosine do."""
+    if channels % 2:
+        raise ValueError(
+            f"--position-encoder {name} needs an even number of channels, but {whose} has {channels}; "
+            f"change the heads or the width of the {spec.side} side."
+        )
 
-    def __init__(self, block_index: int):
+
+class BlockPositions(nn.Module):
+    """Hold one block's part of an encoder: here nothing but the number of the block."""
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__()
         self.block_index = block_index
 
@@ -92,29 +100,32 @@ class PositionEncoder(KeptTable):
     source: ClassVar[str]
     #: Values of ``--position-target`` that the encoder allows; the first is the default.
     targets: ClassVar[tuple[str, ...]]
-    #: fairseq's own ``embed_positions`` stays underneath (unless --no-token-positional-embeddings).
-    keeps_base: ClassVar[bool] = True
-    #: It is that base itself, so that both together would count twice.
-    is_base: ClassVar[bool] = False
+    #: What becomes of fairseq's ``embed_positions`` underneath, unless an option says so: it is kept,
+    #: or replaced, or the encoder is that base itself.
+    base: ClassVar[str] = "kept"
     #: Rows may enter a block's input by ``--position-combine``.
     combines: ClassVar[bool] = False
     #: Table 1 of the paper.
-    inductive: ClassVar[bool]
-    data_driven: ClassVar[bool]
-    parameter_efficient: ClassVar[bool]
-    #: Only the distance of two tokens counts, not where they stand.
-    relative: bool = False
+    inductive: ClassVar[bool] = True
+    data_driven: ClassVar[bool] = True
+    parameter_efficient: ClassVar[bool] = True
     #: Where it acts by default, in words; None: nowhere.
     acts_on: ClassVar[str | None] = "input of blocks"
     #: A table of rows is computed, and kept in evaluation.
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which training needs to move them (`warp_law.py`).
     continuous: ClassVar[bool] = False
+    #: Its table has rows before position 0.
+    before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
     silent_at_zero: ClassVar[tuple[str, ...]] = ()
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
+    #: The option beyond whose value distances look alike, which with 0 never do.
+    limit_option: ClassVar[str | None] = None
+    #: What a block owns of the encoder and keeps when layers are pruned.
+    part: ClassVar[type[nn.Module]] = BlockPositions
     #: fairseq's scalar quantisation noise finds its weights, which it looks for by their names.
     takes_scalar_noise: ClassVar[bool] = True
     #: Variants that a comparison of all encoders runs: the words after protocol.sh's `--encoder NAME`.
@@ -124,23 +135,30 @@ class PositionEncoder(KeptTable):
         super().__init__()
         self.spec = spec
 
+    def __prepare_scriptable__(self) -> None:
+        """Refuse ``torch.jit.script``, which asks this of each module of a model."""
+        raise NotImplementedError(
+            "torch.jit.script does not take a model with positions; use torch.compile instead."
+        )
+
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        """Raise ValueError where options do not go together; ``options`` by ``dest``."""
+    def faults(cls, options: dict[str, Any], target: str) -> Iterable[str]:
+        """Say which ``options``, by ``dest``, do not go together; `rules.py` refuses them."""
+        return ()
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        """Return one phrase for the log at start."""
-        return ""
+        """Name the options and their values in one phrase, for the log at start."""
+        values = [(o.name.lstrip("-"), options[o.dest]) for o in cls.options]
+        return ", ".join(
+            name if value is True else f"{name} {value}"
+            for name, value in values
+            if value is not None and value is not False
+        )
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
         """Return a warning for the log at start, None where nothing is to be said."""
-        return None
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
-        """Return the option beyond whose value distances look alike, and that value; None without one."""
         return None
 
     @classmethod
@@ -150,14 +168,13 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
-        """Return whether distances alone count with ``options``, in every stack."""
-        return cls.relative
+        """Return whether the distance of two tokens alone counts with ``options``, not where they stand."""
+        return False
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        """Return whether training may put tokens before position 0, as :meth:`compute_before` lets it."""
-        no_rows_there = cls.compute_before is KeptTable.compute_before
-        return cls.is_relative(options) or not (cls.tabulated and no_rows_there)
+        """Return whether training may put tokens before position 0."""
+        return cls.before_start or not cls.tabulated or cls.is_relative(options)
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
@@ -169,8 +186,7 @@ class PositionEncoder(KeptTable):
         return self.spec.every_block or block_index == 0
 
     def build_block(self, block_index: int) -> nn.Module:
-        """Build the part that block ``block_index`` owns and keeps when layers are pruned."""
-        return BlockPositions(block_index)
+        return self.part(block_index, self.spec)
 
     def adopt_donor(
         self,
@@ -181,7 +197,7 @@ class PositionEncoder(KeptTable):
     ) -> str:
         """Start a warm start as near to the donor's function as the encoder can.
 
-        Here what :attr:`silent_at_zero` names becomes zero where the donor's own positions stay;
+        Here what :attr:`silent_at_zero` names becomes zero where the donor's positions stay;
         kinds of encoders do more.
 
         Args:
@@ -189,7 +205,7 @@ class PositionEncoder(KeptTable):
             attentions: the self-attention of those blocks, the donor's parameters in place.
             rows: gives the donor's positions up to the trained length, or as many as it is asked for
                 where that is fewer: float32 [n, C].
-            stays: the donor's own positions stand underneath (``--position-base keep``), or it has none:
+            stays: the donor's positions stand underneath (``--position-base keep``), or it has none:
                 the donor's function is that without the encoder.
 
         Returns:

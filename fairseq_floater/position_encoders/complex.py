@@ -1,14 +1,17 @@
-"""Turn each word's embedding by an angle of its own for each position (complex order)."""
+"""Turn each word's embedding by its angle for each position (complex order)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.base import (
+    BlockPositions,
+    EncoderSpec,
+    PositionEncoder,
+    check_pairs,
+)
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
@@ -23,7 +26,7 @@ class ComplexOrderEmbedding(InputStage):
 
     r exp(sqrt(-1) (w i + theta)): channels (2c, 2c + 1) of the embedding are r exp(sqrt(-1) theta), so
     that amplitude and phase are the word's embedding, and w, its frequencies, are all that is new.
-    They start as the sinusoid's, 10000^(-2c/C), for every word. ``--complex-omega``: each word's own
+    They start as the sinusoid's, 10000^(-2c/C), for every word. ``--complex-omega``: a row for each word
     (word), one row for all words (shared), that row as it starts (fixed). ``all`` blocks: every
     block's input is turned by the same angles. Past the trained length come angles that were never
     met. With ``--position-base keep`` learned frequencies start at zero: the model is fairseq's.
@@ -38,7 +41,6 @@ class ComplexOrderEmbedding(InputStage):
     title = "complex order"
     formula = "x_i turned by i w, w of its word"
     source = "Wang et al. 2020"
-    data_driven = True
     parameter_efficient = False
     continuous = True
     options = (
@@ -52,26 +54,17 @@ class ComplexOrderEmbedding(InputStage):
         ),
     )
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"omega {options['complex_omega']}"
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        if spec.dim % 2:
-            raise ValueError(
-                "--position-encoder complex needs an even number of channels, as two make a complex "
-                f"number, but the embedding has {spec.dim}."
-            )
+        check_pairs(self.name, spec.dim, "the embedding", spec)
         self.by_word = spec.options["complex_omega"] == "word"
         self.omega: nn.Parameter | None = None
         if spec.options["complex_omega"] != "fixed":
             rows = self._initial_omega().repeat(spec.vocabulary if self.by_word else 1, 1)
             # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
-            self.omega = nn.Parameter(torch.zeros_like(rows) if spec.base_at_input else rows)
+            self.omega = nn.Parameter(torch.zeros_like(rows) if spec.base else rows)
 
     def _initial_omega(self) -> Tensor:
-        """Return the sinusoid's frequencies: float32 [1, C / 2]."""
         exponents = torch.arange(0, self.spec.dim, 2, device=self.anchor.device) / self.spec.dim
         return (10000.0**-exponents)[None]
 

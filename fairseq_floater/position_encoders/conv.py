@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,10 +20,10 @@ class ConvolutionPart(StatefulPart):
     """Hold the kernels of one block, one a channel, and while decoding the last K - 1 inputs."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
-        super().__init__(block_index)
+        super().__init__(block_index, spec)
         kernel = spec.options["conv_kernel"]
         self.convolution = nn.Conv1d(spec.dim, spec.dim, kernel, groups=spec.dim)
-        if spec.base_at_input:
+        if spec.base:
             # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
             for parameter in self.convolution.parameters():
                 nn.init.zeros_(parameter)
@@ -53,25 +51,18 @@ class ConvolutionPositions(InputStage):
     title = "convolution"
     formula = "x_i + sum over r of c_r x_(i+r), zeros outside"
     source = "Islam et al. 2020; Chu et al. 2021"
-    data_driven = True
-    parameter_efficient = True
-    options = (Option("--conv-kernel", 3, "tokens that a kernel sees, an odd number", int),)
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        kernel = options["conv_kernel"]
-        if kernel < 3 or kernel % 2 == 0:
-            raise ValueError(
-                "`--conv-kernel` must be an odd number of at least 3, as many tokens on either side, "
-                f"but is {kernel} instead."
-            )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"kernel {options['conv_kernel']}"
-
-    def build_block(self, block_index: int) -> ConvolutionPart:
-        return ConvolutionPart(block_index, self.spec)
+    part = ConvolutionPart
+    options = (
+        Option(
+            "--conv-kernel",
+            3,
+            "tokens that a kernel sees, an odd number",
+            int,
+            at_least=3,
+            even=False,
+            why=": as many tokens on either side.",
+        ),
+    )
 
     def change(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
         if at.incremental_state is not None:

@@ -36,7 +36,7 @@ class CopePart(AttentionPart):
         behind = distances < 0
         counted = self._counted(q, k, hidden, distances).clamp(max=self.count - 1)
         below = counted.floor()
-        rows = below.long()
+        rows = below.nan_to_num().long()  # NaN is no index; ``share`` hands it on
         above = (rows + 1).clamp(max=self.count - 1)
         if not self.spec.causal:
             first = self.count * behind.long()
@@ -64,7 +64,7 @@ class CopePositions(WithoutTable):
     A query counts only the tokens it cares for: words of a kind, ends of sentences. e[pi] lies between
     the vectors of the two whole numbers next to pi; from n - 1 on, n = ``--cope-positions``, all counts
     look alike. In an encoder keys behind the query are counted to the right, l = i .. j, and have
-    vectors of their own. Logits are formed twice, once to count, and attention stays fused.
+    other vectors. Logits are formed twice, once to count, and attention stays fused.
 
     Parameters: n D a block, shared by its heads; in an encoder 2 n D.
     """
@@ -73,9 +73,8 @@ class CopePositions(WithoutTable):
     title = "CoPE"
     formula = "logits + q_i e[sum of sigmoid(logits) from j to i]"
     source = "Golovneva et al. 2024; both directions: this project"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
+    part = CopePart
+    limit_option = "--cope-positions"
     silent_at_zero = ("vectors",)
     options: ClassVar[tuple[Option, ...]] = (
         Option(
@@ -87,17 +86,6 @@ class CopePositions(WithoutTable):
             why=": with one vector no count differs from another.",
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"{options['cope_positions']} contextual positions"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--cope-positions", options["cope_positions"]
-
-    def build_block(self, block_index: int) -> CopePart:
-        return CopePart(block_index, self.spec)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         return [(at.distances[:, None],)] * len(blocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +16,17 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart, Attent
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 # The paper and its code draw P, and project it, with this standard deviation.
 STD = 0.02
 
 
 def signed_log_buckets(distances: Tensor, count: int, furthest: int) -> Tensor:
-    """Return the bucket of each signed distance: its own up to count / 2, then ever wider ones.
+    """Return the bucket of each signed distance: one each up to count / 2, then ever wider ones.
 
     From count / 2 on, the bucket grows with the logarithm, and reaches count - 1 at ``furthest`` - 1;
-    it goes on growing there. A distance between two whole ones goes to the nearer.
+    it goes on growing. A distance between two whole ones goes to the nearer.
 
     Shapes: ``distances`` real, any shape -> int64.
 
@@ -102,7 +102,7 @@ class DebertaPositions(AttentionPositions):
     to LayerNorm(P) (version 2). The authors' code takes the third product at delta(i,j), their paper
     at delta(j,i): ``--deberta-p2c``. From ``--deberta-distance`` k on, distances look alike; rows that
     no training sentence reaches stay as drawn, so for short-to-long work k must lie below the
-    trained length. With ``--deberta-buckets`` n, distances up to n / 2 have rows of their own and
+    trained length. With ``--deberta-buckets`` n, distances up to n / 2 have a row each and
     further ones share them ever more widely up to k, as in version 2; P has 2n rows then. A
     stretched distance (``--position-stretch``) goes to the nearest whole one.
 
@@ -119,10 +119,11 @@ class DebertaPositions(AttentionPositions):
     title = "DeBERTa"
     formula = "(q_i k_j + q_i K[i - j] + k_j Q[i - j]) / sqrt(3 D)"
     source = "He et al. 2021"
-    inductive = True
-    data_driven = True
+    part = DebertaPart
+    limit_option = "--deberta-distance"
     parameter_efficient = False  # projections in each block
     continuous = True
+    before_start = True  # the sinusoid has
     silent_at_zero = ("vectors",)
     options = (
         Option(
@@ -158,40 +159,21 @@ class DebertaPositions(AttentionPositions):
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         furthest, buckets = options["deberta_distance"], options["deberta_buckets"]
         if buckets and (buckets < 4 or buckets % 2 or buckets > furthest):
-            raise ValueError(
+            yield (
                 "`--deberta-buckets` must be an even number from 4 to --deberta-distance, "
                 f"{furthest}, but is {buckets} instead; with 0 each distance has its own vector."
             )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        buckets, absolute = options["deberta_buckets"], options["deberta_absolute"]
-        kept = f"{buckets} buckets a side" if buckets else "a vector each"
-        own = "shared" if options["deberta_share"] else "own"
-        late = f", sinusoid before the last {absolute} of the encoder" if absolute else ""
-        return (
-            f"{kept} up to distance {options['deberta_distance']}, {own} projections, p2c as in the "
-            f"{options['deberta_p2c']}{late}"
-        )
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
         return not options["deberta_absolute"]
 
     @classmethod
-    def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        return True  # the sinusoid does
-
-    @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return cls.is_relative(options) and not options["deberta_buckets"]
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--deberta-distance", options["deberta_distance"]
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -208,31 +190,29 @@ class DebertaPositions(AttentionPositions):
             )
         self.sinusoid: SinusoidalPositions | None = None
         if self.late:
-            self.relative = False
             self.sinusoid = SinusoidalPositions(
                 replace(
                     spec,
                     target=HIDDEN,
                     streams=HIDDEN_STREAMS,
-                    every_block=False,  # with no block's own term
-                    base_at_input=False,
+                    every_block=False,  # without a term of the block
+                    base=False,
                 )
             )
 
-    def build_block(self, block_index: int) -> DebertaPart:
-        return DebertaPart(block_index, self.spec)
-
     def sources(self, blocks: Sequence[DebertaPart]) -> list[nn.Parameter]:
-        own = super().sources(blocks)
+        parameters = super().sources(blocks)
         if not self.spec.options["deberta_share"]:
-            return own
-        return own + [p for block in blocks for m in block.projections for p in m.parameters()]
+            return parameters
+        return parameters + [
+            p for block in blocks for m in block.projections for p in m.parameters()
+        ]
 
     @property
     def table_length(self) -> int:
         return len(self.vectors)
 
-    def compute(self, num_positions: int, blocks: Sequence[DebertaPart]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[DebertaPart]) -> Tensor:
         vectors = self.vectors.float()
         if self.norm is not None:
             weight, bias = self.norm.weight.float(), self.norm.bias.float()
@@ -245,7 +225,7 @@ class DebertaPositions(AttentionPositions):
         scaled = torch.stack(rows, dim=1) * blocks[0].scaling(self.spec.head_dim)
         return scaled.unflatten(1, (-1, 2)).transpose(1, 2)
 
-    def rows(self, distances: Tensor) -> Tensor:
+    def row_numbers(self, distances: Tensor) -> Tensor:
         """Return delta, the row of each signed real distance, of any shape: int64."""
         options = self.spec.options
         if options["deberta_buckets"]:
@@ -276,10 +256,10 @@ class DebertaPositions(AttentionPositions):
             The rows left, [L, H, D, R'], and which of them each of ``distances`` [B or 1, T, S] has,
             [B or 1, 1, T, S]. Short sentences need but a few.
         """
-        first, last = self.rows(reach).tolist()
+        first, last = self.row_numbers(reach).tolist()
         rows = table[first : last + 1].permute(1, 2, 3, 0)
         # The two devices' logarithms may differ by a rounding at the edge of a bucket.
-        return rows, (self.rows(distances) - first).clamp(0, last - first)[:, None]
+        return rows, (self.row_numbers(distances) - first).clamp(0, last - first)[:, None]
 
     def input_rows(
         self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype

@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.transforms import At
 
 # The paper's: width of f, c at the start, and what keeps the divisor from 0.
 WIDTH, FIRST_C, EPSILON = 32, 0.1, 1e-6
-# No share is as large.
+# Larger than any share.
 _WIDEST = 1e3
 
 
@@ -26,7 +26,7 @@ class FirePositions(WithoutTable):
     f is Linear(1, 32), ReLU, Linear(32, H). A distance counts as a share of the sentence so far, so that
     longer sentences bring no new input to f; up to L = l ``--fire-threshold``, l learned from 1 on, it
     counts as itself. An encoder's key behind the query makes the input negative and takes j for i.
-    The bias depends on i and j, never on how many tokens there are; no table of it is kept.
+    The bias depends on i and j, never on the number of tokens; no table of it is kept.
 
     Parameters: 66 + 33 H a stack: f, c and l.
     """
@@ -35,10 +35,7 @@ class FirePositions(WithoutTable):
     title = "FIRE"
     formula = "logits + f(ln(1 + c |i - j|) / ln(1 + c max(L, i)))_h"
     source = "Li et al. 2024; both directions: this project"
-    relative = False
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
+    limit_option = "--fire-threshold"
     continuous = True
     silent_at_zero = ("outer.weight", "outer.bias")
     options: ClassVar[tuple[Option, ...]] = (
@@ -54,12 +51,8 @@ class FirePositions(WithoutTable):
     )
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"shares of the sentence from position {options['fire_threshold']} on"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--fire-threshold", options["fire_threshold"]
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return False
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -83,8 +76,8 @@ class FirePositions(WithoutTable):
         distances = at.distances / at.rows_per_token
         later = torch.maximum(at.queries[:, :, None], at.keys[:, None, :]) - at.rows_before
         later = later / at.rows_per_token
-        found = torch.log1p((c * distances).abs())
-        return found.copysign(distances) / (torch.log1p((c * later.maximum(limit)).abs()) + EPSILON)
+        psi = torch.log1p((c * distances).abs())
+        return psi.copysign(distances) / (torch.log1p((c * later.maximum(limit)).abs()) + EPSILON)
 
     def of_shares(self, shares: Tensor) -> Tensor:
         """Apply f to ``shares`` [...]: float32 [..., H].

@@ -7,7 +7,7 @@ equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,39 +15,71 @@ from torch import Tensor, nn
 
 from fairseq_floater.ode import (
     ADVICE,
-    TORCHDIFFEQ_SOLVERS,
     BackwardDynamics,
     Clock,
     PositionDynamics,
-    checked_step_size,
+    RescaledModule,
 )
-from fairseq_floater.ode.clock import LINEAR
-from fairseq_floater.ode.flow_solver import AUTO, FlowSolver, engine_for
+from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.ode.kept import keep
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.floater_options import (
+    FLOATER_OPTIONS,
     RELATIVE_FORMS,
-    RELATIVE_OPTION,
-    SOLVER_OPTIONS,
-    check_relative_option,
-)
-from fairseq_floater.position_encoders.floater_training import (
-    ALL,
-    TRAINING_OPTIONS,
-    check_training,
-    scope,
+    floater_faults,
+    in_force,
     training_warning,
     trains_dynamics,
     trains_start,
 )
-from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
-from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.transforms import Places
 
 # Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
 # the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
 QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
+
+
+class StartValues(RescaledModule):
+    """Hold where the trajectories of one block start, divided by ``--floater-lr-scale``."""
+
+    values: nn.Parameter
+
+    def initial(self) -> Tensor:
+        dtype = torch.promote_types(self.values.dtype, torch.float32)
+        return self.scaled(self.values.to(dtype))
+
+
+class FlowPositions(PositionEncoder):
+    """Keep the solver of a flow, which knows the number of updates and forgets with the encoder.
+
+    Subclasses set ``solver`` and compute their rows with it.
+    """
+
+    solver: FlowSolver
+    num_updates = 0
+
+    def statistics(self) -> dict[str, Any]:
+        return self.solver.statistics()
+
+    def set_num_updates(self, num_updates: int) -> None:
+        self.num_updates = num_updates
+
+    def forget(self) -> None:
+        super().forget()
+        self.solver.forget()
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Beside the tensors: torch keeps such metadata, fairseq too. After a validation nothing is known.
+        if self.training and hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["solver"] = self.solver.state()
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *args: Any) -> None:
+        super()._load_from_state_dict(state, prefix, metadata, *args)
+        if "solver" in metadata:
+            self.solver.restore(metadata["solver"])
 
 
 class InitialValues(StartValues):
@@ -61,6 +93,7 @@ class InitialValues(StartValues):
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         self.values = nn.Parameter(values / self.lr_scale)
+        self.requires_grad_(trains_start(spec.options))
 
 
 class FloaterPositions(FlowPositions, PositionSignal):
@@ -75,87 +108,30 @@ class FloaterPositions(FlowPositions, PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
+    part = InitialValues
     targets = ("qkv", "hidden", "relative")  # the last is another class, `relative_flow.py`
     acts_on = "q, k, v"
-    inductive = True
-    data_driven = True
     takes_scalar_noise = False
-    parameter_efficient = True
     continuous = True
     range_advice = ADVICE
-    options = (
-        *SOLVER_OPTIONS,
-        Option("--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float),
-        Option(
-            "--floater-init-scale",
-            None,
-            "std of the initial h and p(0); default 0.01 for qkv (p(0) = 0), Linear's own "
-            "initialisation for hidden (p(0) std 0.1); 0 starts exactly as the model without it",
-            float,
-        ),
-        Option(
-            "--floater-lr-scale",
-            1.0,
-            "learning-rate multiple of h and p(0); with adam, adamax, adagrad or adafactor",
-            float,
-        ),
-        Option(
-            "--floater-update-interval",
-            1,
-            "solve with gradient when num_updates %% K == 0, reuse the table in between",
-            int,
-            at_least=1,
-        ),
-        RELATIVE_OPTION,
-        *TRAINING_OPTIONS,
-    )
+    options = FLOATER_OPTIONS
     forms = (
         *("--target hidden", "--target hidden -- --floater-time log", "--target qkv"),
         *RELATIVE_FORMS,
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        for dest in ("floater_delta", "floater_time_scale", "floater_lr_scale"):
-            if not 0 < options[dest] < float("inf"):
-                flag = "--" + dest.replace("_", "-")
-                raise ValueError(f"`{flag}` must be positive, but is {options[dest]} instead.")
-        Clock.read(options)
-        scale = options["floater_init_scale"]
-        if scale is not None and not 0 <= scale < float("inf"):
-            raise ValueError(
-                f"`--floater-init-scale` must not be negative, but is {scale} instead."
-            )
-        check_training(options, target)
-        check_relative_option(options, target)
-        solver, gradient = options["floater_solver"], options["floater_gradient"]
-        if solver == AUTO and gradient == "adjoint":
-            raise ValueError(
-                "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-                f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
-            )
-        for device in ("cpu", "cuda"):
-            checked_step_size(*engine_for(options, device), gradient)
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        return floater_faults(options, target)
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        # Between solves the rows used again have a gradient of zero; `compute_before` would give its own one.
+        # Rows that are used again have a gradient of zero; those before position 0 would not.
         return bool(options["floater_update_interval"] == 1)
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        solver, step = options["floater_solver"], options["floater_step_size"]
-        gradient = options["floater_gradient"]
-        if solver != AUTO:
-            step = checked_step_size(solver, step, gradient)
-        if step is None:
-            step = "by measured error" if solver == AUTO else "adaptive"
-        bent = "" if options["floater_time"] == LINEAR else f"time {Clock.read(options)}, "
-        return (
-            f"delta {options['floater_delta']}, {bent}solver {solver}, step {step}, gradient {gradient}, "
-            f"update interval {options['floater_update_interval']}"
-            + (f", trained: {scope(options)}" if scope(options) != ALL else "")
-        )
+        return super().describe(in_force(options), target)
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
@@ -178,32 +154,29 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))
 
-    def build_block(self, block_index: int) -> nn.Module:
-        block = InitialValues(block_index, self.spec)
-        return block.requires_grad_(trains_start(self.spec.options))
-
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
-    ) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[InitialValues]) -> Tensor:
+        backwards = None
+        if places.before:
+            dynamics = BackwardDynamics(self.dynamics)
+            backwards = self._solved(dynamics, places.before + 1, places.per_token, blocks)
+        count = places.count - places.before
         # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
-        times = self.times(max(num_rows, 2), rows_per_token)
-        if self.training and self.update_interval > 1:
-            return self._solved_at_intervals(times, blocks)[:num_rows]
-        p0 = self._initial_values(blocks)
-        rows = self.solver.solve(self.dynamics, p0, times, **self._engine(p0, times))
-        return rows if len(rows) == num_rows else rows[:num_rows]
+        rows = self._solved(self.dynamics, max(count, 2), places.per_token, blocks)
+        rows = rows if len(rows) == count else rows[:count]
+        return rows if backwards is None else torch.cat([backwards[1:].flip(0), rows])
 
-    def compute_before(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[InitialValues]
+    def _solved(
+        self, dynamics: Any, num_rows: int, per_token: int, blocks: Sequence[InitialValues]
     ) -> Tensor:
-        times = self.times(num_rows + 1, rows_per_token)
+        """Follow ``dynamics`` from p(0) on: [N, S, L, C]."""
+        times = self.times(num_rows, per_token)
+        if self.training and self.update_interval > 1:
+            return self._solved_at_intervals(times, blocks)
         p0 = self._initial_values(blocks)
-        engine = self._engine(p0, times)
-        rows = self.solver.solve(BackwardDynamics(self.dynamics), p0, times, **engine)
-        return rows[1:].flip(0)
+        return self.solver.solve(dynamics, p0, times, **self._engine(p0, times))
 
     def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
-        num_tokens = round(self.clock.place(times.numpy()[-1])) + 1
+        num_tokens = round(self.clock.place(times[-1].item())) + 1
         return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
 
     def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
@@ -265,7 +238,7 @@ class _LastSolve:
 class _Joined(torch.autograd.Function):
     """Stack the p(0) [S, C] of L blocks: [S, L, C].
 
-    Each block's gradient comes back in one piece; torch's own stack hands out strided ones, which are
+    Each block's gradient comes back in one piece; torch's stack hands out strided ones, which are
     copied block by block.
     """
 

@@ -1,16 +1,34 @@
-"""Declare the options of FLOATER that its files share: the solver's, time, and the form over distances."""
+"""Declare FLOATER's options, and say what they mean for its flows over tokens and over distances."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from fairseq_floater.ode import ENGINES, GRADIENTS
+from fairseq_floater.ode import ENGINES, GRADIENTS, TORCHDIFFEQ_SOLVERS, Clock, checked_step_size
 from fairseq_floater.ode.clock import DEFAULT_BEND, LINEAR
-from fairseq_floater.ode.flow_solver import AUTO
+from fairseq_floater.ode.flow_solver import AUTO, engine_for
 from fairseq_floater.position_encoders.options import Option
 
-SOLVER_OPTIONS = (
-    Option("--floater-delta", 0.1, "time between neighbouring tokens", float),
+ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
+SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
+ZERO, BIAS = "zero", "bias"
+RELATIVE_OPTION = Option(
+    "--floater-relative",
+    None,
+    "with --position-target relative: the flow over distances is added to keys (keys, default), to "
+    "keys and values (values), or to the logits (bias)",
+    str,
+    ("keys", "values", "bias"),
+)
+# Variants of a flow over distances that a comparison of all encoders runs.
+RELATIVE_FORMS = (
+    "--target relative",
+    "--target relative -- --floater-relative values",
+    "--target relative -- --floater-relative bias",
+)
+FLOATER_OPTIONS = (
+    Option("--floater-delta", 0.1, "time between neighbouring tokens", float, above=0),
     Option(
         "--floater-time",
         LINEAR,
@@ -31,27 +49,129 @@ SOLVER_OPTIONS = (
     ),
     Option("--floater-step-size", None, "solver step in units of time", float),
     Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
-)
-RELATIVE_OPTION = Option(
-    "--floater-relative",
-    None,
-    "with --position-target relative: the flow over distances is added to keys (keys, default), to "
-    "keys and values (values), or to the logits (bias)",
-    str,
-    ("keys", "values", "bias"),
-)
-# Variants of a flow over distances that a comparison of all encoders runs.
-RELATIVE_FORMS = (
-    "--target relative",
-    "--target relative -- --floater-relative values",
-    "--target relative -- --floater-relative bias",
+    Option(
+        "--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float, above=0
+    ),
+    Option(
+        "--floater-init-scale",
+        None,
+        "std of the initial h and p(0); default 0.01 for qkv (p(0) = 0), Linear's own "
+        "initialisation for hidden (p(0) std 0.1); 0 starts exactly as the model without it",
+        float,
+        at_least=0,
+    ),
+    Option(
+        "--floater-lr-scale",
+        1.0,
+        "learning-rate multiple of h and p(0); with adam, adamax, adagrad or adafactor",
+        float,
+        above=0,
+    ),
+    Option(
+        "--floater-update-interval",
+        1,
+        "solve with gradient when num_updates %% K == 0, reuse the table in between",
+        int,
+        at_least=1,
+    ),
+    RELATIVE_OPTION,
+    Option(
+        "--floater-train",
+        None,
+        "what is trained: all; flow: h and p(0) alone; dynamics: h alone; transformer: neither; rest: "
+        "all but h; default: all. Heads that a task adds are trained always",
+        str,
+        SCOPES,
+    ),
+    Option("--floater-freeze", False, "the same as --floater-train transformer", bool),
+    Option(
+        "--floater-start",
+        ZERO,
+        "p(0) of target qkv after a warm start: zero, or the donor's biases of q, k, v, which leave "
+        "zeros behind (bias)",
+        str,
+        (ZERO, BIAS),
+    ),
 )
 
 
-def check_relative_option(options: dict[str, Any], target: str) -> None:
-    """Raise ValueError where ``--floater-relative`` is given for a flow that is not over distances."""
-    if options["floater_relative"] is not None and target != "relative":
+def scope(options: dict[str, Any]) -> str:
+    """Return what is trained, one of :data:`SCOPES`, by complete options."""
+    return TRANSFORMER if options["floater_freeze"] else str(options["floater_train"] or ALL)
+
+
+def trains_dynamics(options: dict[str, Any]) -> bool:
+    return scope(options) in (ALL, FLOW, DYNAMICS)
+
+
+def trains_start(options: dict[str, Any]) -> bool:
+    return scope(options) in (ALL, FLOW, REST)
+
+
+def trains_transformer(options: dict[str, Any]) -> bool:
+    return scope(options) in (ALL, TRANSFORMER, REST)
+
+
+def step_in_force(options: dict[str, Any]) -> float | str:
+    """Return the solver's step, or how it chooses one.
+
+    Raises:
+        ValueError: solver, step and gradient do not go together.
+    """
+    solver, step = options["floater_solver"], options["floater_step_size"]
+    gradient = options["floater_gradient"]
+    if solver != AUTO:
+        return checked_step_size(solver, step, gradient) or "adaptive"
+    if gradient == "adjoint":
         raise ValueError(
+            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
+            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
+        )
+    if step is None:
+        return "by measured error"
+    for device in ("cpu", "cuda"):  # each has other engines
+        checked_step_size(*engine_for(options, device), gradient)
+    return float(step)
+
+
+def in_force(options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``options`` with what stands for those that are not given, for the log."""
+    return {**options, "floater_step_size": step_in_force(options), "floater_train": scope(options)}
+
+
+def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
+    """Say which of FLOATER's options do not go together."""
+    Clock.read(options)
+    trained = options["floater_train"]
+    if options["floater_freeze"] and trained not in (None, TRANSFORMER):
+        yield (
+            f"`--floater-train` must be {TRANSFORMER} with `--floater-freeze`, which means that, but is "
+            f"{trained} instead; leave one of the two out."
+        )
+    if options["floater_start"] == BIAS and target != "qkv":
+        yield (
+            f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {BIAS} "
+            "instead: only p(0) of target qkv stands where the biases of q, k and v do."
+        )
+    yield from relative_faults(options, target)
+    step_in_force(options)
+
+
+def relative_faults(options: dict[str, Any], target: str) -> Iterator[str]:
+    """Refuse ``--floater-relative`` for a flow that is not over distances."""
+    if options["floater_relative"] is not None and target != "relative":
+        yield (
             "`--floater-relative` must come with `--position-target relative`, but that is "
             f"{target} instead."
         )
+
+
+def training_warning(options: dict[str, Any], target: str) -> str | None:
+    """Return a warning where h alone is trained and every p(0) stays at zero, else None."""
+    if scope(options) != DYNAMICS or options["floater_start"] != ZERO or target != "qkv":
+        return None
+    return (
+        "`--floater-train dynamics` with `--floater-start zero` keeps every p(0) where it starts, at zero: "
+        "all blocks, and q, k and v alike, get one trajectory; a warm start with `--floater-start bias` "
+        "gives each its own, `--floater-train flow` trains them."
+    )

@@ -46,12 +46,12 @@ class ForgetPart(AttentionPart):
         self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables
     ) -> Tensor:
         assert notes is not None
-        distances, own = tables
+        distances, slots = tables
         if hidden is not None:
             # No mask hides a real token from the last query, and only the causal one hides others.
             notes = notes.masked_fill(hidden[:, :, -1], 0.0)
         sums = notes.cumsum(-1)  # over all tokens up to each
-        of_queries = sums.gather(-1, own.expand(*sums.shape[:2], -1))
+        of_queries = sums.gather(-1, slots.expand(*sums.shape[:2], -1))
         passed = of_queries[..., None] - sums[:, :, None]  # [B, H or 2 H, T, S]
         if not self.spec.causal:
             before, behind = passed.chunk(2, dim=1)
@@ -64,7 +64,7 @@ class ForgetPositions(WithoutTable):
     """Add to the logits sum of ln f_l over l = j + 1 .. i, f_l = sigmoid(w_h x_l + b_h) of token l.
 
     ALiBi with slopes that the words decide: a token whose gate is shut hides all that lies beyond it.
-    In an encoder keys behind the query are forgotten by gates of their own, over l = i + 1 .. j. A
+    In an encoder keys behind the query are forgotten by other gates, over l = i + 1 .. j. A
     token's gate needs nothing but the token, so that decoding keeps it beside the key. Any length.
 
     Parameters: H (C + 1) a block, in an encoder 2 H (C + 1); with ``--position-base keep`` a gate a block.
@@ -74,19 +74,10 @@ class ForgetPositions(WithoutTable):
     title = "Forgetting Transformer"
     formula = "logits + sum of ln sigmoid(w_h x_l + b_h) from j + 1 to i"
     source = "Lin et al. 2025; both directions: x-transformers"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
+    part = ForgetPart
     silent_at_zero = ("gate.weight",)
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return "a gate a token and head"
-
-    def build_block(self, block_index: int) -> ForgetPart:
-        return ForgetPart(block_index, self.spec)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         # Padding in front has the first token's number, padding after a token that token's.
-        own = (at.distances >= 0).sum(-1) - 1
-        return [(at.distances[:, None], own[:, None])] * len(blocks)
+        slots = (at.distances >= 0).sum(-1) - 1
+        return [(at.distances[:, None], slots[:, None])] * len(blocks)

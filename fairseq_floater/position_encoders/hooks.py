@@ -37,7 +37,6 @@ class AttentionHooks:
     needs_between = False
 
     def scaling(self, head_dim: int) -> float:
-        """Return what q k is multiplied by."""
         return float(head_dim**-0.5)
 
     def project(self, stream: str, projection: nn.Module, x: Tensor) -> Tensor:
@@ -102,7 +101,7 @@ class PositionBias(NamedTuple):
     Attributes:
         table: the rows.
         positions: of each token; [0]: token i of every sentence has row i.
-        has_own: whether the rows hold the projection's own bias already.
+        has_own: whether the rows hold the projection's bias already.
     """
 
     table: Tensor
@@ -164,8 +163,8 @@ def own_bias(projection: Any) -> Tensor | None:
 
 def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     """Project ``x`` [T, B, C] and add its tokens' rows."""
-    own = own_bias(projection)
-    if own is None:
+    linear_bias = own_bias(projection)
+    if linear_bias is None:
         projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
         return projected
     # That bias is added to whichever is fewer: to the table, so that its gradient is a sum over rows and
@@ -174,9 +173,9 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     if bias.has_own:
         rows = _read(bias.table, bias.positions)
     elif bias.positions.numel() < len(bias.table):
-        rows = _read(bias.table, bias.positions) + own
+        rows = _read(bias.table, bias.positions) + linear_bias
     else:
-        rows = _read(bias.table + own, bias.positions)
+        rows = _read(bias.table + linear_bias, bias.positions)
     return _product(x, projection.weight, rows)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 ATTENTION = "attention"
 BIAS_DIRECTION = Option(
@@ -44,26 +44,17 @@ class Gate(nn.Module):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1)) if spec.base_at_input else None
+        self.weight = nn.Parameter(torch.zeros(1)) if spec.base else None
 
     def forward(self, x: Tensor) -> Tensor:
         return x if self.weight is None else x * self.weight.to(x.dtype)
-
-
-def check_pairs(name: str, spec: EncoderSpec) -> None:
-    """Raise ValueError unless the channels of a head form pairs, of a sine and a cosine each."""
-    if spec.head_dim % 2:
-        raise ValueError(
-            f"--position-encoder {name} needs an even number of channels a head, but a head has "
-            f"{spec.head_dim}; change the heads or the width of the {spec.side} side."
-        )
 
 
 class AttentionPart(BlockPositions, AttentionHooks):
     """Hold one block's part, and answer its attention."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
-        super().__init__(block_index)
+        super().__init__(block_index, spec)
         self.spec = spec
 
     def lend(self, attention: Any) -> None:
@@ -75,13 +66,13 @@ class AttentionPositions(PositionEncoder):
 
     targets = (ATTENTION,)
     acts_on = "logits"
-    keeps_base = False
-    # Where padding stands at the ends, slots serve as positions.
-    relative = True
+    part = AttentionPart
+    base = "replaced"
     needs_logits = True
 
-    def build_block(self, block_index: int) -> AttentionPart:
-        return AttentionPart(block_index, self.spec)
+    @classmethod
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return True  # slots serve as positions where padding stands at the ends
 
     def adopt_donor(
         self,
@@ -106,18 +97,18 @@ class AttentionPositions(PositionEncoder):
 
     def costs(self) -> tuple[str, ...]:
         """Read them off the hooks that encoder and part override."""
-        part = self.build_block(0)
+        part: Any = self.build_block(0)
 
         def changed(*hooks: str) -> bool:
             return any(getattr(type(part), h) is not getattr(AttentionHooks, h) for h in hooks)
 
         shared = type(self).logit_bias is not AttentionPositions.logit_bias
-        found = {
+        is_paid = {
             "elementwise": changed("project", "turn"),
             "mask": shared or changed("bias", "between"),
             "weights": part.needs_weights,
         }
-        return tuple(name for name, is_paid in found.items() if is_paid)
+        return tuple(name for name, paid in is_paid.items() if paid)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         """Return the tensors of each block, as its part's hooks expect them; none unless overridden.
@@ -139,10 +130,9 @@ class AttentionPositions(PositionEncoder):
             return distances.clamp(min=0)  # a key that comes later is masked out
         return 2 * distances.abs() + (distances < 0)
 
-    def signed_distances(self, num_rows: int, rows_per_token: int) -> Tensor:
+    def signed_distances(self, places: Places) -> Tensor:
         """Return the distance that each row of such a table stands for: float64 [N, sides]."""
-        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        distances = places / rows_per_token
+        distances = places.in_tokens(self.anchor.device)
         return torch.stack([distances, -distances][: 1 if self.spec.causal else 2], dim=1)
 
     def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
@@ -162,15 +152,14 @@ class DistanceBias(AttentionPositions):
     Subclasses say which for real-valued distances. The table of distances is kept in evaluation.
     """
 
-    inductive = True
     continuous = True
 
     @abstractmethod
     def biases(self, distances: Tensor) -> Tensor:
         """Return the biases at signed real ``distances`` [N]: float32 [N, H]."""
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        sides = self.signed_distances(num_rows, rows_per_token).float().unbind(1)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        sides = self.signed_distances(places).float().unbind(1)
         return torch.stack([self.biases(side) for side in sides], dim=1)  # [N, sides, H]
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
@@ -193,9 +182,9 @@ def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderS
     behind = distances < 0
     if direction == "offset":
         return bias(distances.abs() - 0.5 * behind)
-    found = bias(distances.abs())
+    biases = bias(distances.abs())
     if direction == "heads":
-        odd = torch.arange(found.size(1), device=found.device) % 2 == 1
+        odd = torch.arange(biases.size(1), device=biases.device) % 2 == 1
         hidden = torch.where(odd, (distances > 0)[:, None], behind[:, None])
-        found = found.masked_fill(hidden, HIDING_BIAS)
-    return found
+        biases = biases.masked_fill(hidden, HIDING_BIAS)
+    return biases

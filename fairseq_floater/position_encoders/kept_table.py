@@ -5,20 +5,70 @@ Letters: N positions.
 
 from __future__ import annotations
 
+import math
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_floater.ode.precision import exact_products
-from fairseq_floater.position_encoders.row_range import check_rows
+from fairseq_floater.position_encoders.transforms import Places
 
-# `max_positions()` of an encoder without a limit of its own.
+# `max_positions()` of an encoder without a limit.
 UNLIMITED_POSITIONS = 1_000_000
 # A kept table has at least this many rows, and grows by doubling.
 SMALLEST_KEPT_TABLE = 64
+# Blocks add their rows up and projections lengthen them before anything is squared.
+HEADROOM = 16
+
+
+class PositionRangeError(FloatingPointError):
+    """Report a position that is too large for the dtype that the model computes in."""
+
+
+def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> float:
+    """Refuse a table [N, S, L, C] with a row that a model of ``dtype`` cannot use.
+
+    LayerNorm sums a row's squares in float32, or in float64 for float64: where the sum overflows it
+    returns zeros, and a little further on NaN. float16 squares nothing that way; an entry
+    overflows, when it is cast or, in a model of float32 under autocast, when it enters a product.
+
+    Args:
+        table: the rows before they are cast to ``dtype``.
+        dtype: the model's.
+        name: the encoder's name.
+        advice: a sentence that names the remedy.
+
+    Returns:
+        The norm of the table, all rows together; where products are float16, its largest entry.
+
+    Raises:
+        PositionRangeError: names the first such position.
+    """
+    device = table.device.type
+    products = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype
+    if products == torch.float16:
+        order, limit = math.inf, torch.finfo(products).max
+        verb, rule = "reaches", "the largest float16"
+        advice = f"Use float32 or bfloat16. {advice}"
+    else:
+        squares = torch.promote_types(products, torch.float32)
+        order, limit = 2, torch.finfo(squares).max ** 0.5 / HEADROOM
+        verb, rule = "has norm", f"near which LayerNorm's squares leave {squares}"
+    # As a rule the table as a whole is below what one row may be: one reduction and one transfer.
+    size = float(torch.linalg.vector_norm(table, order))
+    if size <= limit:
+        return size
+    norms = torch.linalg.vector_norm(table.double(), order, dim=-1).flatten(1).amax(1)
+    beyond = (~(norms <= limit)).nonzero()
+    if not len(beyond):
+        return size
+    row = int(beyond[0])
+    raise PositionRangeError(
+        f"Position {row} of {name} {verb} {float(norms[row]):.4g}, beyond {limit:.4g}, {rule}. {advice}"
+    )
 
 
 class KeptTable(nn.Module, ABC):
@@ -51,30 +101,14 @@ class KeptTable(nn.Module, ABC):
         self.size = 0.0
 
     def check_length(self, num_positions: int) -> None:
-        """Raise ValueError for more positions than there are."""
+        """Raise ValueError for more positions than the table can have."""
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
-        """Compute the table in float32 from the parts of the blocks: [N, ...]."""
-        return self.compute_between(num_positions, 1, blocks)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        """Compute the table from the parts of the blocks: float32 [N, ...].
 
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        """Compute rows at token positions 0, 1/r, 2/r, ...: float32 [N, ...].
-
-        ``continuous`` encoders have them.
-
-        Args:
-            num_rows: N.
-            rows_per_token: r.
-            blocks: the parts of the blocks that receive positions.
+        Only ``continuous`` encoders meet places that are not 0, 1, 2, ...
         """
-        raise NotImplementedError(f"{self.name} has no position table between two tokens.")
-
-    def compute_before(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        """Compute rows at token positions -N/r, ..., -2/r, -1/r: float32 [N, ...].
-
-        Arguments as :meth:`compute_between`. Encoders have them that know places, not distances alone.
-        """
-        raise NotImplementedError(f"{self.name} has no positions before the first token.")
+        raise NotImplementedError(f"{self.name} has no position table.")
 
     @property
     def max_positions(self) -> int:
@@ -110,14 +144,13 @@ class KeptTable(nn.Module, ABC):
         """
         num_positions = self.table_length or num_positions
         if rows_per_token > 1:
-            return self._cast(
-                lambda: self._moved(num_positions, rows_per_token, rows_before, blocks), dtype
-            )
+            places = Places(num_positions, rows_per_token, rows_before)
+            return self._computed(places, blocks, dtype)
         self.check_length(num_positions)
         wants_gradients = self.training or torch.is_grad_enabled()
         if wants_gradients and not self._is_frozen(blocks):
             self.drop_kept_table()
-            return self._computed(num_positions, blocks, dtype)
+            return self._computed(Places(num_positions), blocks, dtype)
         kept = self._kept.get(dtype)
         if not self._kept:
             self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
@@ -128,24 +161,15 @@ class KeptTable(nn.Module, ABC):
             kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
         return kept[:num_positions]
 
-    def _moved(
-        self, num_rows: int, rows_per_token: int, rows_before: int, blocks: Sequence[Any]
-    ) -> Tensor:
-        """Compute rows from ``rows_before`` before position 0 on: float32 [N, ...]."""
-        if not rows_before:
-            return self.compute_between(num_rows, rows_per_token, blocks)
-        before = self.compute_before(rows_before, rows_per_token, blocks)
-        return torch.cat(
-            [before, self.compute_between(num_rows - rows_before, rows_per_token, blocks)]
-        )
-
     def drop_kept_table(self) -> None:
-        """Compute the table anew at the next call."""
         self._kept.clear()
         self._kept_for = []
 
     def begin_batch(self, blocks: Sequence[Any]) -> None:
-        """Forget what is kept if parameters changed unnoticed: compares each of them once."""
+        """Forget what is kept if parameters changed unnoticed.
+
+        An edit of ``p.data`` runs no hook and changes no version: only a comparison notices it.
+        """
         if self._kept_for:
             pairs = zip(self._kept_for, self.sources(blocks))
             changed = torch.stack([(kept != now).any() for kept, now in pairs])
@@ -161,32 +185,28 @@ class KeptTable(nn.Module, ABC):
         return [p for module in (self, *blocks) for p in module.parameters()]
 
     def _is_frozen(self, blocks: Sequence[Any]) -> bool:
-        """Return whether none of the parameters that the table comes from is trained."""
         return not any(parameter.requires_grad for parameter in self.sources(blocks))
 
     def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         if self.table_length:
-            return self._computed(num_positions, blocks, dtype)
+            return self._computed(Places(num_positions), blocks, dtype)
         room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
         try:
-            return self._computed(min(room, self.max_positions), blocks, dtype)
+            return self._computed(Places(min(room, self.max_positions)), blocks, dtype)
         except FloatingPointError:
-            # A row that nobody has asked for yet left the range; the rows asked for may be fine.
-            return self._computed(num_positions, blocks, dtype)
+            # A row beyond those that are needed left the range; the others may be fine.
+            return self._computed(Places(num_positions), blocks, dtype)
 
-    def _computed(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        return self._cast(lambda: self.compute(num_positions, blocks), dtype)
-
-    def _cast(self, compute: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
+    def _computed(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""
         with torch.autocast(self.anchor.device.type, enabled=False), exact_products():
-            table = compute()
+            table = self.rows(places, blocks)
         self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)
 
     def train(self, mode: bool = True) -> Self:
         # fairseq calls train() before every update, so only a change counts. After validation a flow is
-        # solved, and its error measured, at once, as in a run resumed from the checkpoint saved there.
+        # solved, and its error measured, at once, as in a run resumed from the checkpoint then saved.
         if mode != self.training:
             self.forget()
         return super().train(mode)

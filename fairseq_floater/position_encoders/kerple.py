@@ -19,7 +19,7 @@ class ClampKeepingGradient(torch.autograd.Function):
     """Clamp to [low, high]; a number outside still gets a gradient that leads it back in.
 
     The authors' code resets the parameters themselves before each use, which a pass of evaluation
-    should not do. With clamp's own gradient a number once outside would stay there.
+    should not do. With the gradient of clamp a number once outside would stay there.
     """
 
     @staticmethod
@@ -48,8 +48,6 @@ class KerplePositions(DistanceBias):
     title = "KERPLE"
     formula = "logits - r1_h ln(1 + r2_h |i - j|)"
     source = "Chi et al. 2022; both directions: this project"
-    data_driven = True
-    parameter_efficient = True
     options: ClassVar[tuple[Option, ...]] = (
         Option(
             "--kerple-kernel",
@@ -59,10 +57,6 @@ class KerplePositions(DistanceBias):
             ("log", "power"),
         ),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"kernel {options['kerple_kernel']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import MULTIPLY, Option
 from fairseq_floater.position_encoders.signal import HIDDEN, PositionSignal
+from fairseq_floater.position_encoders.transforms import Places
 
 # Initial standard deviation of rows that multiply the embedding.
 PRODUCT_STD = 0.02
@@ -19,11 +20,11 @@ PRODUCT_STD = 0.02
 class LearnedRows(BlockPositions):
     """Hold the rows of one block: ``weight`` [R, S, C].
 
-    They start as fairseq initialises its own; rows that multiply start close to one.
+    They start as fairseq initialises its table; rows that multiply start close to one.
     """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
-        super().__init__(block_index)
+        super().__init__(block_index, spec)
         weight = torch.empty(num_trained(spec), len(spec.streams), spec.dim)
         std = PRODUCT_STD if spec.combine == MULTIPLY else spec.dim**-0.5
         self.weight = nn.Parameter(nn.init.normal_(weight, mean=spec.neutral, std=std))
@@ -58,7 +59,7 @@ class LearnedPositions(PositionSignal):
     """Learn one free vector a position, one table a block (N L_max d parameters for "all blocks").
 
     It replaces fairseq's sinusoid instead of standing on it. Rows past the longest training
-    sentence are never trained. Token i uses row i; there are --max-source/target-positions rows.
+    sentence are never trained. Token i uses row i of --max-source/target-positions rows.
 
     ``--learned-hierarchy`` n trains n rows and makes n^2 of them, reading i as a number of two digits
     to the base n (:func:`hierarchical_rows`). n must be no more than the longest training sentence
@@ -71,9 +72,9 @@ class LearnedPositions(PositionSignal):
     title = "learned embedding"
     formula = "a free vector for each i"
     source = "Gehring et al. 2017; paper, section 4.1; hierarchy: Su 2020"
-    keeps_base = False
+    part = LearnedRows
+    base = "replaced"
     inductive = False
-    data_driven = True
     parameter_efficient = False
     options = (
         Option(
@@ -81,38 +82,27 @@ class LearnedPositions(PositionSignal):
             0,
             "rows n to train, of which n^2 are made; 0: --max-source/target-positions rows",
             int,
+            at_least=2,
+            or_zero=True,
+            why="; with 0 each position has a row.",
         ),
         Option(
             "--learned-hierarchy-alpha",
             0.4,
             "share of i div n in row i, against that of i mod n",
             float,
+            above=0,
+            below=1,
         ),
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        count, alpha = options["learned_hierarchy"], options["learned_hierarchy_alpha"]
-        if count < 0 or count == 1:
-            raise ValueError(
-                f"`--learned-hierarchy` must be at least 2, but is {count} instead; with 0 every "
-                "position has a row of its own."
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        if options["learned_hierarchy_alpha"] == 0.5:
+            yield (
+                "`--learned-hierarchy-alpha` must be another number than 0.5, where positions a n + b and "
+                "b n + a are one, but is 0.5 instead."
             )
-        if not 0 < alpha < 1 or alpha == 0.5:
-            raise ValueError(
-                "`--learned-hierarchy-alpha` must be between 0 and 1 and not 0.5, where positions "
-                f"a n + b and b n + a are one, but is {alpha} instead."
-            )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        count = options["learned_hierarchy"]
-        if not count:
-            return ""
-        return f"{count**2} rows from {count}, alpha {options['learned_hierarchy_alpha']:g}"
-
-    def build_block(self, block_index: int) -> nn.Module:
-        return LearnedRows(block_index, self.spec)
 
     @property
     def max_positions(self) -> int:
@@ -121,13 +111,13 @@ class LearnedPositions(PositionSignal):
 
     @property
     def length_option(self) -> str:
-        own = self.spec.options["learned_hierarchy"]
-        return "--learned-hierarchy" if own else super().length_option
+        hierarchy = self.spec.options["learned_hierarchy"]
+        return "--learned-hierarchy" if hierarchy else super().length_option
 
-    def compute(self, num_positions: int, blocks: Sequence[LearnedRows]) -> Tensor:
-        rows = torch.stack([block.weight[:num_positions].float() for block in blocks], dim=2)
+    def rows(self, places: Places, blocks: Sequence[LearnedRows]) -> Tensor:
+        rows = torch.stack([block.weight[: places.count].float() for block in blocks], dim=2)
         alpha = self.spec.options["learned_hierarchy_alpha"]
-        return hierarchical_rows(rows, num_positions, alpha)
+        return hierarchical_rows(rows, places.count, alpha)
 
     def adopt_donor(
         self,

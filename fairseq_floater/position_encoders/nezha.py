@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate, check_pairs
+from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import At, Places
 
 
 class NezhaPositions(AttentionPositions):
@@ -33,10 +33,10 @@ class NezhaPositions(AttentionPositions):
     title = "NEZHA"
     formula = "k_j + R[clip(j - i)]; v_j + R[clip(j - i)]; R a sinusoid"
     source = "Wei et al. 2019"
+    part = DistanceVectors
+    limit_option = "--nezha-clip"
     acts_on = "logits, values"
-    inductive = True
     data_driven = False
-    parameter_efficient = True
     continuous = True
     silent_at_zero = ("gate.weight",)
     options = (
@@ -50,25 +50,13 @@ class NezhaPositions(AttentionPositions):
         ),
     )
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        clip = options["nezha_clip"]
-        return f"sinusoid of the distance, up to {clip}" if clip else "sinusoid of any distance"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int] | None:
-        return ("--nezha-clip", options["nezha_clip"]) if options["nezha_clip"] else None
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        check_pairs(self.name, spec)
+        check_pairs(self.name, spec.head_dim, "a head", spec)
         self.gate = Gate(spec)
 
-    def build_block(self, block_index: int) -> DistanceVectors:
-        return DistanceVectors(block_index, self.spec)
-
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        from_query = -self.signed_distances(num_rows, rows_per_token)  # j - i
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        from_query = -self.signed_distances(places)  # j - i
         return interleaved_sinusoid(from_query, self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

@@ -13,12 +13,10 @@ class NoPositions(PositionSignal):
     formula = "-"
     source = "control"
     acts_on = None
-    keeps_base = False
+    base = "replaced"
     combines = False
     tabulated = False
-    inductive = True
     data_driven = False
-    parameter_efficient = True
 
     def receives(self, block_index: int) -> bool:
         return False

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +17,18 @@ COMBINATIONS = (ADD, MULTIPLY, CONCAT)
 
 @dataclass(frozen=True)
 class Option:
-    """Declare a command-line option.
+    """Declare a command-line option, and the values that it takes whatever the other options are.
 
     Attributes:
         default: None means "decided by the target".
         choices: all values that it takes.
-        at_least: the smallest value that it takes.
-        why: ends the refusal of a smaller one, with its punctuation.
+        above: a number that every value must exceed.
+        below: a number that no value may reach.
+        at_least: the smallest value.
+        at_most: the largest value.
+        even: whether values must be even, or odd; None: either.
+        or_zero: 0 is taken too.
+        why: ends the refusal of a value out of range, with its punctuation.
     """
 
     name: str
@@ -28,7 +36,12 @@ class Option:
     help: str
     type: type = str
     choices: tuple[str, ...] | None = None
-    at_least: int | None = None
+    above: float | None = None
+    below: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    even: bool | None = None
+    or_zero: bool = False
     why: str = "."
 
     @property
@@ -36,7 +49,7 @@ class Option:
         return self.name.lstrip("-").replace("-", "_")
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        # Defaults stay with the architecture functions, as for fairseq's own model options.
+        # Defaults stay with the architecture functions, as for fairseq's model options.
         kwargs: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self.help}
         if self.type is bool:
             kwargs["action"] = "store_true"
@@ -48,7 +61,7 @@ class Option:
         """Return ``value`` in the option's type: Hydra knows neither choices nor our types.
 
         Raises:
-            ValueError: a value of another type, outside the choices or too small.
+            ValueError: a value of another type, outside the choices or out of range.
         """
         if value is None:
             return None
@@ -68,8 +81,31 @@ class Option:
             raise ValueError(
                 f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
             )
-        if self.at_least is not None and value < self.at_least:
+        if self.type in (int, float) and not self._is_in_range(value):
             raise ValueError(
-                f"`{self.name}` must be at least {self.at_least}, but is {value} instead{self.why}"
+                f"`{self.name}` must be {self._range()}, but is {value} instead{self.why}"
             )
         return value
+
+    def _limits(self) -> list[tuple[str, Callable[[float, float], bool], float]]:
+        limits = (
+            ("more than", operator.gt, self.above),
+            ("less than", operator.lt, self.below),
+            ("at least", operator.ge, self.at_least),
+            ("at most", operator.le, self.at_most),
+        )
+        return [(words, holds, limit) for words, holds, limit in limits if limit is not None]
+
+    def _is_in_range(self, value: float) -> bool:
+        if self.or_zero and value == 0:
+            return True
+        fits_parity = self.even is None or (value % 2 == 0) == self.even
+        return (
+            math.isfinite(value) and fits_parity and all(h(value, x) for _, h, x in self._limits())
+        )
+
+    def _range(self) -> str:
+        bounds = " and ".join(f"{words} {limit:g}" for words, _, limit in self._limits())
+        if self.even is not None:
+            return f"an {'even' if self.even else 'odd'} number of {bounds}"
+        return "positive" if bounds == "more than 0" else bounds or "finite"

@@ -1,6 +1,6 @@
 """List the position encoders, one line each.
 
-This file needs no torch: an encoder's own file is imported when its class is asked for.
+This file needs no torch: the file of an encoder is imported when its class is needed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ENCODERS = {
 #: an encoder's class under another target, where that makes it another kind
 VARIANTS = {
     ("floater", "relative"): "relative_flow.RelativeFlowPositions",
-    ("rotation_flow", "relative"): "relative_rotation.RelativeRotationPositions",
+    ("rotation_flow", "relative"): "relative_flow.RelativeRotationPositions",
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 BLOCKS = ("all", "input")

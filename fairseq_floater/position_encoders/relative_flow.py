@@ -1,42 +1,61 @@
-"""Read vectors or biases of distances off a flow in logarithmic time: FLOATER, made relative."""
+"""Read vectors or biases of distances off FLOATER or a rotation in logarithmic time: flows, made relative."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
-from fairseq_floater.ode.clock import LINEAR
 from fairseq_floater.ode.flow_solver import FlowSolver
-from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.floater import HIDDEN_INITIAL_VALUE_STD, FloaterPositions
-from fairseq_floater.position_encoders.floater_training import trains_dynamics, trains_start
-from fairseq_floater.position_encoders.flow import FlowPositions, StartValues
+from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
+from fairseq_floater.position_encoders.floater import (
+    HIDDEN_INITIAL_VALUE_STD,
+    FloaterPositions,
+    FlowPositions,
+    StartValues,
+)
+from fairseq_floater.position_encoders.floater_options import (
+    FLOATER_OPTIONS,
+    floater_faults,
+    in_force,
+    trains_dynamics,
+    trains_start,
+)
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.rotation_flow import (
+    RotationFlowPositions,
+    largest_frequency,
+)
 from fairseq_floater.position_encoders.shaw import DistanceVectors
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 # tau = ln(1 + |d|).
 LOG_DISTANCE = Clock(delta=1.0, bend=1.0)
+# Options of a flow over tokens.
+_OF_TOKENS = ("floater_delta", "floater_time", "floater_update_interval")
 
 
 class FlowStart(StartValues):
     """Hold r(0) of one block, for each stream and side: ``values`` [S, sides, W]."""
 
-    def __init__(self, spec: EncoderSpec, std: float, lr_scale: float = 1.0):
-        super().__init__(lr_scale)
+    def __init__(self, spec: EncoderSpec):
+        options = spec.options  # those of FLOATER, or of a rotation
+        super().__init__(options.get("floater_lr_scale", 1.0))
+        scale = options.get("floater_init_scale")
+        # By default as long as Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1, too.
+        std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
         shape = (_streams(spec), 1 if spec.causal else 2, row_width(spec))
         self.values = nn.Parameter(std * torch.randn(shape) / self.lr_scale)
+        self.requires_grad_("floater_train" not in options or trains_start(options))
 
 
 def relative_form(options: dict[str, Any]) -> str:
-    """Return what ``--floater-relative`` says: keys, values or bias."""
     return options["floater_relative"] or "keys"
 
 
@@ -52,10 +71,10 @@ def row_width(spec: EncoderSpec) -> int:
 class FlowVectors(DistanceVectors):
     """Hold where one block's vectors of distances start; its hooks are Shaw's."""
 
-    def __init__(self, block_index: int, spec: EncoderSpec, start: FlowStart):
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         self.needs_weights = _streams(spec) == 2
-        self.start = start
+        self.start = FlowStart(spec)
 
 
 class FlowBias(AttentionPart):
@@ -64,9 +83,9 @@ class FlowBias(AttentionPart):
     Tables: the row of each pair of tokens, [B or 1, T, S], and the biases, [R, H].
     """
 
-    def __init__(self, block_index: int, spec: EncoderSpec, start: FlowStart):
+    def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
-        self.start = start
+        self.start = FlowStart(spec)
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         rows, biases = tables
@@ -87,27 +106,16 @@ class DistanceFlow(AttentionPositions):
 
     targets = ("relative",)
     acts_on = "logits"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        what = {
-            "keys": "vectors on keys",
-            "values": "vectors on keys and values",
-            "bias": "a bias for each head",
-        }[relative_form(options)]
-        return f"{what}, time ln(1 + distance)"
+        form = {"floater_relative": relative_form(options)}
+        return f"time ln(1 + distance), {super().describe({**options, **form}, target)}"
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return True
-
-    @abstractmethod
-    def start(self) -> FlowStart:
-        """Draw the r(0) of one block."""
 
     @abstractmethod
     def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
@@ -115,13 +123,13 @@ class DistanceFlow(AttentionPositions):
 
     def build_block(self, block_index: int) -> AttentionPart:
         part = FlowBias if relative_form(self.spec.options) == "bias" else FlowVectors
-        return part(block_index, self.spec, self.start())
+        return part(block_index, self.spec)
 
-    def compute(self, num_positions: int, blocks: Sequence[Any]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         # One row is r(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
         r0 = torch.stack([block.start.initial() for block in blocks])
-        rows = self.trajectories(r0, max(num_positions, 2))
-        return rows.permute(0, 3, 1, 2, 4)[:num_positions]
+        rows = self.trajectories(r0, max(places.count, 2))
+        return rows.permute(0, 3, 1, 2, 4)[: places.count]
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         distances = (at.distances / at.rows_per_token).round().long()
@@ -145,24 +153,23 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
     source = "this project, after ICML 2020, equation 8"
     range_advice = ADVICE
     silent_at_zero = ("start.values", "dynamics.weight2", "dynamics.bias2")
-    options = FloaterPositions.options
+    options = FLOATER_OPTIONS
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        FloaterPositions.check_options(options, target)
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        yield from floater_faults(options, target)
         usual = {option.dest: option for option in cls.options}
-        for dest in ("floater_delta", "floater_time", "floater_update_interval"):
+        for dest in _OF_TOKENS:
             option = usual[dest]
             if options[dest] != option.default:
-                raise ValueError(
+                yield (
                     f"`{option.name}` must be {option.default} with --position-target relative, but is "
                     f"{options[dest]} instead: time is ln(1 + |d|), and solved at every update."
                 )
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        solver = FloaterPositions.describe({**options, "floater_time": LINEAR}, target)
-        return f"{super().describe(options, target)}, {solver.partition(', ')[2]}"
+        return super().describe({**in_force(options), **dict.fromkeys(_OF_TOKENS)}, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -175,18 +182,44 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         label = f"distances ({spec.side} side)"
         self.solver = FlowSolver(options, label, spec.usual_length, LOG_DISTANCE)
 
-    def start(self) -> FlowStart:
-        options = self.spec.options
-        scale = options["floater_init_scale"]
-        std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
-        return FlowStart(self.spec, std, options["floater_lr_scale"])
-
-    def build_block(self, block_index: int) -> AttentionPart:
-        return super().build_block(block_index).requires_grad_(trains_start(self.spec.options))
-
     def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
         engine = self.solver.engine(
             self.dynamics, r0, self.training, self.num_updates, num_positions
         )
         times = LOG_DISTANCE.of_tokens(num_positions)
         return self.solver.solve(self.dynamics, r0, times, **engine)
+
+
+class RelativeRotationPositions(DistanceFlow):
+    """Turn every r(0) over distances: dr/dtau = w J r, so that r keeps its norm at any distance.
+
+    Channels 2c and 2c + 1 turn at the learned frequency w_c. That is the general skew-symmetric h of
+    ``rotation_flow`` in the basis of its planes: on keys and values another basis would change nothing,
+    as every block learns its projections. Of a ``bias`` two heads share a frequency.
+
+    Parameters: W / 2 a stack and S sides W a block.
+    """
+
+    name = RotationFlowPositions.name
+    title = RotationFlowPositions.title
+    formula = "dr/dtau = w J r, r at tau = ln(1 + |d|)"
+    source = "this project"
+    silent_at_zero = ("start.values",)
+    options = RotationFlowPositions.options
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        width = row_width(spec)
+        whose = "a row of biases" if relative_form(spec.options) == "bias" else "a head"
+        check_pairs(self.name, width, whose, spec)
+        largest = largest_frequency(spec.options, spec.target)
+        planes = torch.arange(1, width // 2 + 1)
+        self.frequencies = nn.Parameter(largest * planes / len(planes))
+
+    def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
+        tau = LOG_DISTANCE.of_tokens(num_positions).to(r0)
+        angles = tau[:, None] * self.frequencies.to(r0.dtype)  # [N, W / 2]
+        cos, sin = (f(angles).view(-1, 1, 1, 1, angles.size(1)) for f in (torch.cos, torch.sin))
+        even, odd = r0[..., 0::2], r0[..., 1::2]
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
+        return turned.flatten(-2)

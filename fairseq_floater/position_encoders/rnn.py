@@ -12,11 +12,16 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places
 
 INPUTS = ("scalar", "vector")
-# p_0 where it is the only source of positions; in the qkv form it is zero.
-HIDDEN_INITIAL_STATE_STD = 0.1
 QKV_WEIGHT_STD = 0.01
+
+
+class InitialState(StartingPoints):
+    """Hold p_0 of one block."""
+
+    std = 0.1
 
 
 class RecurrentPositions(PositionSignal):
@@ -45,19 +50,13 @@ class RecurrentPositions(PositionSignal):
     title = "RNN"
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
+    part = InitialState
     targets = ("qkv", "hidden")
     acts_on = "q, k, v"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     options = (
         Option("--rnn-layers", "1", "layers of the recurrence", str, ("1", "2")),
         Option("--rnn-input", "scalar", "z_i: the number i, or its sinusoid", str, INPUTS),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"layers {options['rnn_layers']}, input {options['rnn_input']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -82,17 +81,13 @@ class RecurrentPositions(PositionSignal):
                 linear.weight[:, : self.input_size] = 0.0
                 linear.bias.zero_()
 
-    def build_block(self, block_index: int) -> nn.Module:
-        std = 0.0 if self.spec.target == "qkv" else HIDDEN_INITIAL_STATE_STD
-        return StartingPoints(block_index, self.spec, std)
-
-    def compute(self, num_positions: int, blocks: Sequence[StartingPoints]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[StartingPoints]) -> Tensor:
         p = torch.stack([block.values for block in blocks], dim=1)
         p = p.to(torch.promote_types(p.dtype, torch.float32))  # [S, L, C]
         linears: list[Any] = list(self.maps)
         weights = [linear.weight.to(p.dtype) for linear in linears]
         # The inputs' share of each map is known before the first step: [N, C].
-        inputs = self._inputs(num_positions).to(p)
+        inputs = self._inputs(places.count).to(p)
         driven = [
             inputs @ weight[:, : self.input_size].T + linear.bias.to(p.dtype)
             for weight, linear in zip(weights, linears)
@@ -101,14 +96,13 @@ class RecurrentPositions(PositionSignal):
         rows = [p]
         # One step more than the rows need gives every parameter its (zero) gradient for one row
         # as well, as DDP expects.
-        for i in range(max(num_positions - 1, 1)):
+        for i in range(max(places.count - 1, 1)):
             for drive, weight in zip(driven, recurrent):
                 p = torch.tanh(p @ weight + drive[i])
             rows.append(p)
-        return torch.stack(rows)[:num_positions]
+        return torch.stack(rows)[: places.count]
 
     def _inputs(self, num_positions: int) -> Tensor:
-        """Return z_i: [N, 1] or [N, C]."""
         if self.is_vector:
             return sinusoid_rows(num_positions, self.spec.dim, self.spec.padding_idx)
         return torch.arange(num_positions, dtype=torch.float32).unsqueeze(1)

@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 VALUES = Option("--rope-values", False, "turn values too: the output sees absolute positions", bool)
 
@@ -60,35 +60,25 @@ class RopePositions(AttentionPositions):
     title = "RoPE"
     formula = "q_i, k_j turned by i w, j w"
     source = "Su et al. 2021"
+    part = RopePart
     acts_on = "queries, keys"
-    inductive = True
     data_driven = False
-    parameter_efficient = True
     continuous = True
+    before_start = True
     needs_logits = False
     options: ClassVar[tuple[Option, ...]] = (
-        Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float),
-        Option("--rope-partial", 1.0, "share of each head's channels that is turned", float),
+        Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float, above=1),
+        Option(
+            "--rope-partial",
+            1.0,
+            "share of each head's channels that is turned",
+            float,
+            above=0,
+            at_most=1,
+        ),
         VALUES,
         Option("--rope-learned", False, "learn the frequencies w", bool),
     )
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        if not 1 < options["rope_base"] < float("inf"):
-            raise ValueError(
-                f"`--rope-base` must be more than 1, but is {options['rope_base']} instead."
-            )
-        if not 0 < options["rope_partial"] <= 1:
-            raise ValueError(
-                f"`--rope-partial` must be in (0, 1], but is {options['rope_partial']} instead."
-            )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        turned = "q, k, v" if turns_values(options) else "q, k"
-        learned = ", learned" if options["rope_learned"] else ""
-        return f"{turned} turned, base {options['rope_base']:g}, partial {options['rope_partial']:g}{learned}"
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
@@ -103,7 +93,6 @@ class RopePositions(AttentionPositions):
                 f"--rope-partial leaves a pair, but a head has {spec.head_dim} and --rope-partial is "
                 f"{spec.options['rope_partial']}."
             )
-        self.relative = self.is_relative(spec.options)
         self.pairs = pairs
         self.frequencies: nn.Parameter | None = None
         if spec.options["rope_learned"]:
@@ -112,22 +101,11 @@ class RopePositions(AttentionPositions):
     def _initial_frequencies(self) -> Tensor:
         return pair_frequencies(self.pairs, self.spec.options["rope_base"], self.anchor.device)
 
-    def build_block(self, block_index: int) -> RopePart:
-        return RopePart(block_index, self.spec)
-
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        return self._angles(0, num_rows, rows_per_token)
-
-    def compute_before(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        return self._angles(-num_rows, 0, rows_per_token)
-
-    def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
-        """Return cosines and sines of the rows numbered ``first`` to ``end`` - 1: [N, 2, R / 2]."""
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         learned = self.frequencies
         # Fixed ones are no buffer, which `.half()` would round.
         frequencies = self._initial_frequencies() if learned is None else learned.double()
-        places = torch.arange(first, end, dtype=torch.float64, device=frequencies.device)
-        angles = places[:, None] / rows_per_token * frequencies
+        angles = places.in_tokens(frequencies.device)[:, None] * frequencies
         return torch.stack([angles.cos(), angles.sin()], dim=1).float()
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:

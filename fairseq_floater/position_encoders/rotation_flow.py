@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
     RELATIVE_FORMS,
     RELATIVE_OPTION,
-    check_relative_option,
+    relative_faults,
 )
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
+from fairseq_floater.position_encoders.transforms import Places
 
 # Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
 DELTA = 0.1
@@ -38,15 +39,18 @@ def rotation(skew: Tensor) -> Tensor:
 
     Taylor's series of degree 8 after scaling, then squarings. ``torch.matrix_exp`` takes 8 times as long
     with its gradient, the exponential of a matrix of twice the width, and is off by 1e-6 in float32: too
-    much for a rotation that is squared until it turns by hundreds of positions.
+    much for a rotation that is squared until it turns by hundreds of positions. Of a matrix so large that
+    rounding hides the angle nothing but NaN is returned, which the check of the table's range reports.
     """
     square = skew @ skew
     # A skew-symmetric matrix is normal, so the norm of its square bounds that of itself closely:
-    # a quarter of its own largest column sum, for a random one of 512 channels.
+    # a quarter of its largest column sum, for a random one of 512 channels.
     norm = float(square.detach().abs().sum(dim=0).amax().sqrt())
     largest = 0.5 if skew.dtype == torch.float32 else 0.03  # the remainder is below rounding
-    squarings = max(0, math.frexp(norm / largest)[1]) if math.isfinite(norm) else 0
-    x, x2 = skew / 2**squarings, square / 4**squarings
+    if not norm * torch.finfo(skew.dtype).eps < 1:
+        return skew * math.nan
+    squarings = max(0, math.frexp(norm / largest)[1])
+    x, x2 = skew / 2.0**squarings, square / 4.0**squarings
     x3, x4 = x @ x2, x2 @ x2
     one = torch.eye(len(x), dtype=x.dtype, device=x.device)
     power = one + x + x2 / 2 + x3 / 6
@@ -56,12 +60,18 @@ def rotation(skew: Tensor) -> Tensor:
     return power
 
 
+class StartingRows(StartingPoints):
+    """Hold p(0) of one block, as long as the rows of a sinusoid, sqrt(C / 2)."""
+
+    std = 0.5**0.5
+
+
 class RotationFlowPositions(PositionSignal):
     """Solve FLOATER's equation 8 for a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
 
     The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
     phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the
-    trajectory of FLOATER's own h grows past the trained length; the inner product of two rows of a
+    trajectory of FLOATER's h grows past the trained length; the inner product of two rows of a
     stream depends on their distance alone; and the flow has a closed form, so the table is a handful
     of matrix products instead of a solve.
 
@@ -72,10 +82,9 @@ class RotationFlowPositions(PositionSignal):
     title = "rotation flow"
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
+    part = StartingRows
     continuous = True
+    before_start = True
     targets = (
         *PositionSignal.targets,
         "relative",
@@ -87,25 +96,15 @@ class RotationFlowPositions(PositionSignal):
             f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative "
             f"{RELATIVE_FREQUENCY:g} radians a unit of ln(1 + distance)",
             float,
+            above=0,
         ),
         RELATIVE_OPTION,
     )
     forms = ("", *RELATIVE_FORMS)
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        frequency = options["rotation_frequency"]
-        if frequency is not None and not 0 < frequency < float("inf"):
-            raise ValueError(
-                f"`--rotation-frequency` must be positive, but is {frequency} instead."
-            )
-        check_relative_option(options, target)
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return (
-            f"frequencies up to {largest_frequency(options, target)} radians a token at the start"
-        )
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        return relative_faults(options, target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -114,21 +113,11 @@ class RotationFlowPositions(PositionSignal):
         std = largest / (2 * (2 * spec.dim) ** 0.5)
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
 
-    def build_block(self, block_index: int) -> nn.Module:
-        # In the hidden form rows are as long as a sinusoid's, sqrt(C / 2).
-        std = 0.0 if self.spec.target == "qkv" else 0.5**0.5
-        return StartingPoints(block_index, self.spec, std)
-
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
-    ) -> Tensor:
-        return self._rows(num_rows, DELTA / rows_per_token, blocks)
-
-    def compute_before(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[StartingPoints]
-    ) -> Tensor:
-        backwards = self._rows(num_rows + 1, -DELTA / rows_per_token, blocks)
-        return backwards[1:].flip(0)
+    def rows(self, places: Places, blocks: Sequence[StartingPoints]) -> Tensor:
+        step, before = DELTA / places.per_token, places.before
+        backwards = self._rows(before + 1, -step, blocks)[1:].flip(0) if before else None
+        rows = self._rows(places.count - before, step, blocks)
+        return rows if backwards is None else torch.cat([backwards, rows])
 
     def _rows(self, num_rows: int, step: float, blocks: Sequence[StartingPoints]) -> Tensor:
         """Return the rows at times 0, ``step``, 2 ``step``, ...: [N, S, L, C]."""

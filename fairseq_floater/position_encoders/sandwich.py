@@ -38,13 +38,8 @@ class SandwichPositions(DistanceBias):
     formula = "logits + H / (8 (h + 1)) sum_c cos((i - j) w_c)"
     source = "Chi et al. 2023; both directions: this project"
     data_driven = False
-    parameter_efficient = True
     silent_at_zero = ("gate.weight",)
     options = (BIAS_DIRECTION,)
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"direction {options['bias_direction']}"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -13,17 +13,17 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import ON_OFF, Option
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import At, Places
 
 
 class DistanceVectors(AttentionPart):
     """Add to key j, as query i sees it, a vector of their distance, and another to its value.
 
-    The products of a query with all R vectors are formed first, and each key picks its own; the
+    The products of a query with all R vectors are formed first, and each key picks one; the
     weights of the keys at one distance are summed before they meet its vector. So no [T, S, D] exists.
 
     Tables: the row of each pair of tokens, [B or 1, 1, T, S]; vectors of keys and, where
-    ``needs_weights``, of values, each [R, D], or [R, H, D] where heads have their own.
+    ``needs_weights``, of values, each [R, D], or [R, H, D] where each head has vectors.
     """
 
     needs_weights = True
@@ -74,7 +74,7 @@ def num_rows(spec: EncoderSpec) -> int:
 class ShawPositions(AttentionPositions):
     """Score q_i (k_j + A^K_r) / sqrt(D), and read sum_j a_ij (v_j + A^V_r), r = clip(j - i, +-k) + k.
 
-    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has its own
+    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has an
     A^K and A^V, shared by its heads unless ``--shaw-per-head``. ``--shaw-values off`` leaves out A^V,
     which the paper found to matter little, and with it the need to form the weights. Beyond k all
     distances look alike, and all rows are trained wherever sentences are longer than k. A stretched
@@ -88,10 +88,9 @@ class ShawPositions(AttentionPositions):
     title = "Shaw"
     formula = "k_j + A^K[clip(j - i)]; v_j + A^V[clip(j - i)]"
     source = "Shaw et al. 2018"
+    part = ShawPart
+    limit_option = "--shaw-clip"
     acts_on = "logits, values"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
     continuous = True
     silent_at_zero = ("key_vectors", "value_vectors")
     options = (
@@ -110,31 +109,18 @@ class ShawPositions(AttentionPositions):
             str,
             ON_OFF,
         ),
-        Option("--shaw-per-head", False, "a head has its own vectors", bool),
+        Option("--shaw-per-head", False, "each head has vectors", bool),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        where = "keys and values" if options["shaw_values"] == "on" else "keys"
-        whose = "of each head" if options["shaw_per_head"] else "shared by heads"
-        return f"{where}, {whose}, up to distance {options['shaw_clip']}"
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return True
 
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--shaw-clip", options["shaw_clip"]
-
     @property
     def table_length(self) -> int:
         return num_rows(self.spec)
 
-    def build_block(self, block_index: int) -> ShawPart:
-        return ShawPart(block_index, self.spec)
-
-    def compute(self, num_positions: int, blocks: Sequence[ShawPart]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[ShawPart]) -> Tensor:
         return torch.stack([block.stacked() for block in blocks], dim=1).float()
 
     def prepare(self, at: At, blocks: Sequence[ShawPart], dtype: torch.dtype) -> list[Tables]:

@@ -28,22 +28,26 @@ SOURCE_STREAMS = ("cross_k", "cross_v")
 
 
 def encoder_streams(target: str) -> tuple[str, ...]:
-    """Name what rows enter in the encoder's blocks with ``--position-target target``."""
     return HIDDEN_STREAMS if target == HIDDEN else SELF_STREAMS
 
 
 def decoder_streams(target: str, has_cross_attention: bool = True) -> tuple[str, ...]:
-    """Name what rows of target positions enter in the decoder's blocks."""
     if target == HIDDEN or not has_cross_attention:
         return encoder_streams(target)
     return SELF_STREAMS + CROSS_QUERY_STREAMS
 
 
 class StartingPoints(BlockPositions):
-    """Hold one free vector for each stream of a block, drawn around the neutral row: ``values`` [S, C]."""
+    """Hold one free vector for each stream of a block: ``values`` [S, C].
 
-    def __init__(self, block_index: int, spec: EncoderSpec, std: float):
-        super().__init__(block_index)
+    They are drawn around the neutral row with deviation ``std``; with target ``qkv`` they are that row.
+    """
+
+    std: ClassVar[float]
+
+    def __init__(self, block_index: int, spec: EncoderSpec):
+        super().__init__(block_index, spec)
+        std = 0.0 if spec.target == QKV else self.std
         self.values = nn.Parameter(spec.neutral + torch.randn(len(spec.streams), spec.dim) * std)
 
 

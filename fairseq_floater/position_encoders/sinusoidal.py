@@ -11,6 +11,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.base import BlockPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.transforms import Places
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
@@ -30,23 +31,11 @@ def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
     return rows
 
 
-def sinusoid_rows_between(
-    num_rows: int, rows_per_token: int, dim: int, padding_idx: int, first: int = 0
-) -> Tensor:
-    """Compute :func:`sinusoid_rows` at token positions f/r, (f+1)/r, (f+2)/r, ...: float32 [N, C].
-
-    Args:
-        num_rows: N.
-        rows_per_token: r.
-        dim: C.
-        padding_idx: the offset, see :func:`sinusoid_rows`.
-        first: f, below 0 for positions before the first token.
-    """
+def sinusoid_at(places: Tensor, dim: int, padding_idx: int) -> Tensor:
+    """Compute :func:`sinusoid_rows` at real positions ``places`` [N] on the CPU: float32 [N, C]."""
     half = dim // 2
     frequencies = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
-    numbers = torch.arange(first, first + num_rows, dtype=torch.float32)
-    places = numbers / rows_per_token + padding_idx + 1
-    angles = places.unsqueeze(1) * frequencies
+    angles = (places.float() + padding_idx + 1).unsqueeze(1) * frequencies
     rows = torch.cat([angles.sin(), angles.cos()], dim=1)
     return rows if dim % 2 == 0 else torch.nn.functional.pad(rows, (0, 1))
 
@@ -82,9 +71,8 @@ def block_term(block_number: int, dim: int) -> Tensor:
 class SinusoidalPositions(PositionSignal):
     """Compute equation 7: block n adds sinusoid(i) + sinusoid(n).
 
-    At ``input`` with target ``hidden`` it adds nothing where fairseq's own ``embed_positions`` is
-    there: that is the sinusoid, and the model is fairseq's Transformer exactly. At ``all``, the first block's
-    sinusoid(i) is that same base where it is there, so that each block receives its term once. Another
+    Where fairseq's ``embed_positions`` stands underneath, that is the sinusoid: with target ``hidden`` the
+    first block gets no second one, and at ``input`` the model is fairseq's Transformer exactly. Another
     ``--position-combine`` than ``add`` takes the base's place.
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
@@ -94,54 +82,35 @@ class SinusoidalPositions(PositionSignal):
     title = "sinusoidal"
     formula = "sin, cos of i c^(j/d); all blocks: + sin, cos of n c^(j/d)"
     source = "Vaswani et al. 2017; Dehghani et al. 2019; paper's equations 6, 7"
-    inductive = True
     data_driven = False
-    parameter_efficient = True
-    is_base = True
+    base = "itself"
     forms = ("--blocks input", "")  # fairseq's Transformer, and the control of the other signals
     continuous = True
+    before_start = True
 
     def receives(self, block_index: int) -> bool:
         spec = self.spec
         if self._base_does and not spec.every_block:
-            return False  # fairseq's own base is all there is
+            return False  # fairseq's base does it
         return super().receives(block_index)
 
     @property
     def _base_does(self) -> bool:
-        """Return whether fairseq's own base adds the first block's sinusoid."""
         spec = self.spec
-        return spec.target == "hidden" and spec.combine == ADD and spec.base_at_input
+        return spec.target == "hidden" and spec.combine == ADD and spec.base
 
-    def compute(self, num_positions: int, blocks: Sequence[BlockPositions]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[BlockPositions]) -> Tensor:
         spec = self.spec
-        return self._table(sinusoid_rows(num_positions, spec.dim, spec.padding_idx), blocks)
-
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[BlockPositions]
-    ) -> Tensor:
-        spec = self.spec
-        rows = sinusoid_rows_between(num_rows, rows_per_token, spec.dim, spec.padding_idx)
-        return self._table(rows, blocks)
-
-    def compute_before(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[BlockPositions]
-    ) -> Tensor:
-        spec = self.spec
-        rows = sinusoid_rows_between(
-            num_rows, rows_per_token, spec.dim, spec.padding_idx, first=-num_rows
-        )
-        return self._table(rows, blocks)
-
-    def _table(self, sinusoid: Tensor, blocks: Sequence[BlockPositions]) -> Tensor:
-        """Add the block terms to ``sinusoid`` [N, C]: [N, S, L, C]."""
-        spec = self.spec
+        if places.per_token == 1:  # fairseq's table bit for bit
+            sinusoid = sinusoid_rows(places.count, spec.dim, spec.padding_idx)
+        else:
+            sinusoid = sinusoid_at(places.in_tokens(), spec.dim, spec.padding_idx)
         per_block = []
         for block in blocks:
-            is_there = self._base_does and block.block_index == 0
-            own = torch.zeros_like(sinusoid) if is_there else sinusoid
+            from_base = self._base_does and block.block_index == 0
+            rows = torch.zeros_like(sinusoid) if from_base else sinusoid
             if spec.every_block:
-                own = own + block_term(block.block_index + 1, spec.dim)
-            per_block.append(own)
+                rows = rows + block_term(block.block_index + 1, spec.dim)
+            per_block.append(rows)
         table = torch.stack(per_block, dim=1).unsqueeze(1).to(self.anchor.device)  # [N, 1, L, C]
         return table.expand(-1, len(spec.streams), -1, -1)

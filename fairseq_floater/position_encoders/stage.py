@@ -1,7 +1,7 @@
 """Define the third kind of position encoder: a stage that the stream passes before a block.
 
 It needs no table: order enters by the tokens before and after (a convolution, a recurrence) or by
-what a word does to its own embedding. In a decoder it sees the tokens before, and while decoding
+what a word does to its embedding. In a decoder it sees the tokens before, and while decoding
 it keeps what it needs of them.
 
 Letters: T tokens, B sentences, C channels.
@@ -58,7 +58,6 @@ class StatefulPart(BlockPositions):
         return incremental_state.get(self._key, {}).get("kept")
 
     def keep(self, incremental_state: IncrementalState, kept: Tensor) -> None:
-        """Keep ``kept`` [any, B, C] for the next step."""
         incremental_state[self._key] = {"kept": kept}
 
     def reorder_incremental_state(
@@ -78,9 +77,8 @@ class InputStage(PositionEncoder):
     """
 
     targets = (STAGE,)
-    keeps_base = False
+    base = "replaced"
     tabulated = False
-    inductive = True
 
     def prepare(self, words: Tensor, tokens: Tokens, dtype: torch.dtype) -> Tables:
         """Compute what is the same before every block, once a forward pass.
@@ -95,7 +93,7 @@ class InputStage(PositionEncoder):
     def enter(self, x: Tensor, part: Any, at: Pass) -> Tensor:
         """Return the stream [T, B, C] that the block of ``part`` gets for ``x`` [T, B, C]."""
         padded = at.padded
-        # Whatever attention has left in a padded slot, no token and no gradient shall see it.
+        # Padded slots hold what attention left in them: no token and no gradient may see that.
         return self.change(x if padded is None else x.masked_fill(padded, 0), part, at)
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from fairseq_floater.position_encoders.options import Option
 def log_buckets(distances: Tensor, count: int, furthest: float) -> Tensor:
     """Return the bucket 0 .. count - 1 of each absolute distance: int64, of any shape.
 
-    Below count / 2 each distance has its own; from there on buckets widen with the logarithm up to
+    Below count / 2 each distance has a bucket; further on buckets widen with the logarithm up to
     ``furthest``, and the last holds all that is further. A distance between two whole ones
     (``--position-stretch``) goes to the nearer.
 
@@ -46,8 +47,7 @@ class T5Positions(DistanceBias):
     title = "T5 bias"
     formula = "logits + beta_h[bucket(i - j)]"
     source = "Raffel et al. 2020"
-    data_driven = True
-    parameter_efficient = True
+    limit_option = "--t5-max-distance"
     silent_at_zero: ClassVar[tuple[str, ...]] = ("weight",)
     options: ClassVar[tuple[Option, ...]] = (
         Option("--t5-buckets", 32, "buckets of distances, of both sides together", int),
@@ -55,26 +55,18 @@ class T5Positions(DistanceBias):
     )
 
     @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         buckets, furthest = options["t5_buckets"], options["t5_max_distance"]
         if buckets < 4 or buckets % 4:
-            raise ValueError(
+            yield (
                 f"`--t5-buckets` must be a multiple of 4, but is {buckets} instead: half of each "
                 "side's are for single distances."
             )
         if furthest <= buckets // 2:
-            raise ValueError(
+            yield (
                 f"`--t5-max-distance` must be more than {buckets // 2}, half of --t5-buckets, but is "
                 f"{furthest} instead."
             )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"{options['t5_buckets']} buckets up to distance {options['t5_max_distance']}"
-
-    @classmethod
-    def distance_limit(cls, options: dict[str, Any]) -> tuple[str, int]:
-        return "--t5-max-distance", options["t5_max_distance"]
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

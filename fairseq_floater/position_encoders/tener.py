@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate, check_pairs
+from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 from fairseq_floater.position_encoders.xl import QueryBiases
 
 # c of `--tener-scale`: logits are divided by c sqrt(D); None: not divided.
@@ -25,7 +25,7 @@ class TenerPart(QueryBiases):
     """Hold u and v of one block.
 
     x R_(i-j) is (x turned by i) R_(-j), pair by pair: the sum of two angles. So a query meets S rows,
-    its keys' own, and neither their distances nor a gather of them is needed.
+    one for each key, and neither distances nor a gather of them is needed.
 
     Tables: cos and sin of i w, [B or 1, 1, T, D / 2], and R_(-j), [B or 1, S, D]; with
     ``--tener-key-term`` also cos and sin of j w, and R_(-i).
@@ -68,7 +68,7 @@ class TenerPositions(AttentionPositions):
 
     R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/D); no W_R is
     between. The paper does not divide the logits by sqrt(D), which makes attention sharper;
-    ``--tener-scale`` does. ``--tener-key-term`` adds k_j R_(-d), as the authors' code does: there key
+    ``--tener-scale`` does. ``--tener-key-term`` adds k_j R_(-d), as the authors' code does: in it key
     and query meet the distance with opposite signs. Keys keep their projection W_k, which the paper
     drops. Past the trained length come R_d that were never met.
 
@@ -80,9 +80,7 @@ class TenerPositions(AttentionPositions):
     title = "TENER"
     formula = "(q_i + u) k_j + (q_i + v) R_(i - j), not divided"
     source = "Yan et al. 2019"
-    inductive = True
-    data_driven = True
-    parameter_efficient = True
+    part = TenerPart
     continuous = True
     silent_at_zero = ("u", "gate.weight")
     options = (
@@ -101,23 +99,13 @@ class TenerPositions(AttentionPositions):
         ),
     )
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        times = {"none": "not divided", "sqrt": "over sqrt(D)", "2sqrt": "over 2 sqrt(D)"}
-        key_term = ", with key term" if options["tener_key_term"] else ""
-        return f"logits {times[options['tener_scale']]}{key_term}"
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        check_pairs(self.name, spec)
+        check_pairs(self.name, spec.head_dim, "a head", spec)
         self.gate = Gate(spec)
 
-    def build_block(self, block_index: int) -> TenerPart:
-        return TenerPart(block_index, self.spec)
-
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
-        places = torch.arange(num_rows, dtype=torch.float64, device=self.anchor.device)
-        return interleaved_sinusoid(places / rows_per_token, self.spec.head_dim)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        return interleaved_sinusoid(places.in_tokens(self.anchor.device), self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)

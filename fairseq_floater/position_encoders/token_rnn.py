@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +20,7 @@ class TokenRecurrence(InputStage):
 
     x_i = GRU(x_i, h_(i-1)) = h_i, h_(-1) = 0, from the first token to the last on both sides; padding
     is skipped. ``--token-rnn-residual``: x_i + h_i. One GRU serves all blocks of a stack, each from
-    its own zero state, as one recurrence does for ``rnn``. Any length; a state forgets, so that what
+    a zero state, as one recurrence does for ``rnn``. Any length; a state forgets, so that what
     is far past the trained length looks like what is near it. With ``--position-base keep`` and
     ``--token-rnn-residual`` the states start at zero: the model is fairseq's exactly.
 
@@ -34,16 +32,11 @@ class TokenRecurrence(InputStage):
     title = "RNN over tokens"
     formula = "x_i = GRU(x_i, h_{i-1})"
     source = "Neishi and Yoshinaga 2019"
-    data_driven = True
+    part = StatefulPart
     takes_scalar_noise = False
-    parameter_efficient = True
     options = (
         Option("--token-rnn-residual", False, "add the state to a token, which stays", bool),
     )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return "GRU, " + ("added" if options["token_rnn_residual"] else "in the tokens' place")
 
     def costs(self) -> tuple[str, ...]:
         return ("recurrence",)
@@ -52,7 +45,7 @@ class TokenRecurrence(InputStage):
         super().__init__(spec)
         self.recurrence = nn.GRU(spec.dim, spec.dim)
         self.is_residual: bool = spec.options["token_rnn_residual"]
-        if spec.base_at_input and self.is_residual:
+        if spec.base and self.is_residual:
             self._start_at_zero()
 
     def _start_at_zero(self) -> None:
@@ -61,9 +54,6 @@ class TokenRecurrence(InputStage):
             for name, parameter in self.recurrence.named_parameters():
                 if name != "weight_hh_l0":
                     parameter[2 * self.spec.dim :] = 0.0  # torch's order: reset, update, new
-
-    def build_block(self, block_index: int) -> StatefulPart:
-        return StatefulPart(block_index)
 
     def change(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
         if at.incremental_state is not None:
@@ -75,7 +65,6 @@ class TokenRecurrence(InputStage):
         return x + states if self.is_residual else states.to(x.dtype)
 
     def _states(self, x: Tensor) -> Tensor:
-        """Run the recurrence over ``x`` [T, B, C] from zero: [T, B, C]."""
         states: Tensor = self.recurrence(x)[0]
         return states
 

@@ -18,7 +18,7 @@ def token_positions(is_padding: Tensor) -> Tensor:
     """Count the real tokens from 0, wherever the padding stands.
 
     Shapes: ``is_padding`` [B, T] bool -> [B, T] int64. A padded slot takes the position of the
-    token before it (0 if there is none): attention masks it out, it only has to be a valid row.
+    token before it (0 without one): attention masks it out, it only has to be a valid row.
     """
     return ((~is_padding).cumsum(1) - 1).clamp_(min=0)
 
@@ -32,6 +32,26 @@ def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     return F.embedding(positions, table) if positions.numel() else table.unsqueeze(1)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Say at which positions a table has rows: every 1/r of a token, some of them before position 0.
+
+    Attributes:
+        count: N, of rows.
+        per_token: r; 1 but where training puts tokens between two positions.
+        before: how many of the rows lie before position 0.
+    """
+
+    count: int
+    per_token: int = 1
+    before: int = 0
+
+    def in_tokens(self, device: torch.device | None = None) -> Tensor:
+        """Return the positions, the first token unmoved at 0: float64 [N]."""
+        numbers = torch.arange(self.count, dtype=torch.float64, device=device)
+        return (numbers - self.before) / self.per_token
+
+
 class At(NamedTuple):
     """Say where queries and keys stand, in units of a token divided by ``rows_per_token``.
 
@@ -40,7 +60,7 @@ class At(NamedTuple):
         keys: [B or 1, S], int64; while decoding they include all tokens before the query.
         num_rows: N, more than any position.
         rows_per_token: 1, but where training puts tokens between two positions.
-        rows_before: of the N rows, those before position 0, where training puts tokens there;
+        rows_before: of the N rows, those before position 0, where training may put tokens;
             counting begins with the first of them.
     """
 

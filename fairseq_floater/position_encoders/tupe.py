@@ -1,4 +1,4 @@
-"""Score positions by projections of their own, apart from the content's (TUPE)."""
+"""Score positions by other projections than the content (TUPE)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows_between
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_at
 from fairseq_floater.position_encoders.t5 import T5Positions
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 # Initial standard deviation of the learned p, as in the authors' code.
 STD = 0.02
 
 
 class TupePart(AttentionPart):
-    """Divide a block's products of content by sqrt(2 D), for there are two of them."""
+    """Divide a block's products of content by sqrt(2 D), as they are two."""
 
     def scaling(self, head_dim: int) -> float:
         return float((2 * head_dim) ** -0.5)
@@ -46,7 +47,7 @@ class TupePositions(T5Positions):
     title = "TUPE"
     formula = "(q_i k_j + (p_i U_Q) (p_j U_K)) / sqrt(2 D) + beta_h[bucket(i - j)]"
     source = "Ke et al. 2021"
-    relative = False
+    part = TupePart
     silent_at_zero = ("weight", "query_projection.weight", "query_projection.bias")
     options = (
         Option(
@@ -60,8 +61,8 @@ class TupePositions(T5Positions):
     )
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"p {options['tupe_positions']}, {super().describe(options, target)}"
+    def is_relative(cls, options: dict[str, Any]) -> bool:
+        return False
 
     @classmethod
     def takes_stretch(cls, options: dict[str, Any]) -> bool:
@@ -78,19 +79,15 @@ class TupePositions(T5Positions):
 
     @property
     def max_positions(self) -> int:
-        return super().max_positions if self.positions is None else len(self.positions)
+        return UNLIMITED_POSITIONS if self.positions is None else len(self.positions)
 
-    def build_block(self, block_index: int) -> TupePart:
-        return TupePart(block_index, self.spec)
-
-    def compute_between(self, num_rows: int, rows_per_token: int, blocks: Sequence[Any]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         spec, norm = self.spec, self.norm
-        betas = super().compute_between(num_rows, rows_per_token, blocks)
+        betas = super().rows(places, blocks)
         if self.positions is None:
-            p = sinusoid_rows_between(num_rows, rows_per_token, spec.dim, spec.padding_idx)
-            p = p.to(self.anchor.device)
+            p = sinusoid_at(places.in_tokens(), spec.dim, spec.padding_idx).to(self.anchor.device)
         else:
-            p = self.positions[:num_rows].float()
+            p = self.positions[: places.count].float()
         p = F.layer_norm(p, (spec.dim,), norm.weight.float(), norm.bias.float(), norm.eps)
         of_queries, of_keys = (
             F.linear(p, u.weight.float(), u.bias.float())

@@ -160,7 +160,7 @@ def chosen_positions(limit: int, is_padding: Tensor) -> Tensor:
     Shapes: ``is_padding`` [B, T] -> [B, T]; a padded slot gets that of the token before it.
 
     Raises:
-        ValueError: a sentence has more tokens than there are positions.
+        ValueError: a sentence has more tokens than positions to draw from.
     """
     positions = token_positions(is_padding)
     lengths = positions.amax(1, keepdim=True) + 1

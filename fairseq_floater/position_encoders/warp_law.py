@@ -6,14 +6,10 @@ Each law is one option; `warp.py` draws by it. This file needs no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_floater.position_encoders.options import Option
-
-if TYPE_CHECKING:
-    from fairseq_floater.position_encoders.base import PositionEncoder
 
 # Positions are rounded to a part of a token: a quarter, where they are stretched, ...
 ROWS_PER_TOKEN = 4
@@ -42,6 +38,9 @@ WARP_OPTIONS = (
         None,
         "in training, each token is moved by up to this part of a token (0.5: CAPE's local shift)",
         float,
+        above=0,
+        at_most=0.5,
+        why=": further, tokens would change places.",
     ),
     Option(
         "--position-random",
@@ -49,6 +48,8 @@ WARP_OPTIONS = (
         "L; in training, a sentence's n positions are drawn from 0 to L - 1 and sorted (Ruoss et al. "
         "2023); in evaluation they lie evenly, L over the source's length apart",
         int,
+        at_least=2,
+        why="; the longest sentence has to find as many positions as it has tokens.",
     ),
 )
 
@@ -115,7 +116,6 @@ class Shifting:
 
     @property
     def highest(self) -> float:
-        """Return the largest shift that is drawn."""
         return self.high - 1 if self.whole else self.high
 
 
@@ -138,7 +138,7 @@ class WarpLaw:
     Attributes:
         stretch: of lambda, which a sentence and its translation share; None: 1.
         shift: of Delta; None: 0.
-        jitter: E of eps_i ~ U(-E, E), each token's own.
+        jitter: E of eps_i ~ U(-E, E), drawn for each token.
         random: L; a sentence's n positions are n of 0 .. L - 1 in order. Excludes the others.
     """
 
@@ -154,22 +154,12 @@ class WarpLaw:
         Raises:
             ValueError: a value that is none.
         """
-        jitter, random = args.position_jitter, args.position_random
-        if jitter is not None and not 0 < jitter <= 0.5:
-            raise ValueError(
-                f"`--position-jitter` must be more than 0 and at most 0.5, but is {jitter} instead: "
-                "further, tokens would change places."
-            )
-        if random is not None and random < 2:
-            raise ValueError(
-                f"`--position-random` must be at least 2, but is {random} instead; the longest sentence "
-                "has to find as many positions as it has tokens."
-            )
-        stretch, shift = (
+        law = cls(
             Stretching.read(args.position_stretch),
             Shifting.read(args.position_shift),
+            args.position_jitter or 0.0,
+            args.position_random,
         )
-        law = cls(stretch, shift, jitter or 0.0, random)
         return None if law == cls() else law
 
     @property
@@ -202,69 +192,3 @@ class WarpLaw:
             return self.random - 1
         factor = 1.0 if self.stretch is None else self.stretch.high
         return int((num_positions - 1 + 2 * self.jitter) * factor)
-
-
-def check_warp(
-    args: Any,
-    encoder: type[PositionEncoder],
-    options: dict[str, Any],
-    encoders: Mapping[str, type[PositionEncoder]],
-) -> None:
-    """Refuse training-time positions that the encoder does not have, or that would change nothing.
-
-    Args:
-        args: the model's options, complete.
-        encoder: the class that they name.
-        options: the encoder's own, by ``dest``.
-        encoders: all classes, by name.
-
-    Raises:
-        ValueError: it names the option, the reason and what goes instead.
-    """
-    law = WarpLaw.read(args)
-    if law is None:
-        return
-    given = [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
-    if not encoder.takes_stretch(options):
-        able = ", ".join(name for name, cls in encoders.items() if cls.continuous)
-        own = f" ({encoder.describe(options, args.position_target)})" if encoder.continuous else ""
-        raise ValueError(
-            f"`{given[0]}` needs positions between two tokens ({able}), but --position-encoder is "
-            f"{encoder.name}{own} instead."
-        )
-    if law.random is not None and len(given) > 1:
-        raise ValueError(
-            f"`--position-random` must be alone, but comes with `{given[0]}` instead: it draws the "
-            "positions themselves, of which nothing is left to be moved."
-        )
-    _refuse_without_effect(law, encoder, options)
-    if law.reach(1)[0] and not encoder.goes_before_start(options):
-        raise ValueError(
-            f"`{given[-1]}` puts tokens up to {law.jitter - (law.shift or Shifting(0, 0)).low:g} before "
-            f"position 0, which --position-encoder {encoder.name} does not have with these options; "
-            f"`--position-shift {law.jitter:g}:HIGH` moves all to where it has."
-        )
-
-
-def _refuse_without_effect(
-    law: WarpLaw, encoder: type[PositionEncoder], options: dict[str, Any]
-) -> None:
-    if law.shift is not None and encoder.is_relative(options):
-        raise ValueError(
-            f"`--position-shift` must not be set with --position-encoder {encoder.name}, where it would "
-            "change nothing: distances alone count, and they stay as they are."
-        )
-    # Two tokens come nearer by 2 E at most; within half a token a distance keeps its number.
-    if 0 < law.jitter < 0.25 and law.stretch is None and encoder.rounds_distances(options):
-        raise ValueError(
-            "`--position-jitter` must be at least 0.25 with --position-encoder "
-            f"{encoder.name}, but is {law.jitter} instead: it would change nothing, as a distance goes "
-            "to the nearest whole one."
-        )
-
-
-def describe_warp(args: Any) -> str:
-    """Return a phrase for the log at start, nothing where training leaves positions alone."""
-    given = [(o.name.removeprefix("--position-"), getattr(args, o.dest)) for o in WARP_OPTIONS]
-    words = [f"{name} {value}" for name, value in given if value is not None]
-    return f", in training: {', '.join(words)}" if words else ""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import EncoderSpec
+from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 
 class QueryBiases(AttentionPart):
-    """Hold u and v of one block, [H, D]: u meets the keys in the query's stead, v the distances."""
+    """Hold u and v of one block, [H, D]: keys meet q + u, distances q + v."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
@@ -59,7 +58,7 @@ class XlPositions(AttentionPositions):
     """Score ((q_i + u) k_j + (q_i + v) W_R R_d) / sqrt(D), d = i - j, as XLNet does on both sides.
 
     R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/C): a sinusoid of
-    the signed distance, as wide as the model. Each block has its own W_R, and u and v for each of its heads.
+    the signed distance, as wide as the model. Each block has a W_R, and a u and v for each of its heads.
     Any length; past the trained one come R_d that were never met. R is a flow that
     keeps its norm, dR/dd = S R with a fixed skew-symmetric S; ``--xl-learned`` learns it, in axes where it
     is w. Segments, and the memory of those before, are left out: a sentence is translated as a whole.
@@ -72,35 +71,21 @@ class XlPositions(AttentionPositions):
     title = "Transformer-XL"
     formula = "(q_i + u) k_j + (q_i + v) W_R R_(i - j)"
     source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
-    inductive = True
-    data_driven = True
+    part = XlPart
     parameter_efficient = False
     continuous = True
     silent_at_zero = ("u", "projection.weight")
     options = (Option("--xl-learned", False, "learn the frequencies w of R, a flow then", bool),)
 
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return "learned frequencies" if options["xl_learned"] else ""
-
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        if spec.dim % 2:
-            raise ValueError(
-                "--position-encoder xl needs an even number of channels for sines and cosines, but "
-                f"the {spec.side} side has {spec.dim}; change its width."
-            )
+        check_pairs(self.name, spec.dim, f"the {spec.side} side", spec)
         self.frequencies: nn.Parameter | None = None
         if spec.options["xl_learned"]:
             self.frequencies = nn.Parameter(pair_frequencies(spec.dim // 2).float())
 
-    def build_block(self, block_index: int) -> XlPart:
-        return XlPart(block_index, self.spec)
-
-    def compute_between(
-        self, num_rows: int, rows_per_token: int, blocks: Sequence[XlPart]
-    ) -> Tensor:
-        distances = self.signed_distances(num_rows, rows_per_token)
+    def rows(self, places: Places, blocks: Sequence[XlPart]) -> Tensor:
+        distances = self.signed_distances(places)
         sinusoid = interleaved_sinusoid(distances, self.spec.dim, self.frequencies)
         return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
 

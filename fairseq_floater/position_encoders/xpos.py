@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import VALUES, RopePart, RopePositions
+from fairseq_floater.position_encoders.transforms import Places
 
 # The share of a head's channels that keeps the first pair from fading at once.
 GAMMA = 0.4
@@ -41,37 +43,29 @@ class XposPositions(RopePositions):
     title = "xPos"
     formula = "q_i, k_j turned by i w, j w; decoder: product times z^((i - j) / 512)"
     source = "Sun et al. 2023; encoder: RoPE"
+    part = XposPart
     range_advice = (
         "Raise --xpos-scale-base, or use float32 or bfloat16 for sentences as long as this."
     )
     options = (
-        Option("--xpos-scale-base", 512.0, "distance S at which pair c has faded to z_c", float),
+        Option(
+            "--xpos-scale-base",
+            512.0,
+            "distance S at which pair c has faded to z_c",
+            float,
+            above=0,
+            why="; 512 is the paper's.",
+        ),
         *(option for option in RopePositions.options if option is not VALUES),
     )
 
-    @classmethod
-    def check_options(cls, options: dict[str, Any], target: str) -> None:
-        super().check_options(options, target)
-        if not 0 < options["xpos_scale_base"] < float("inf"):
-            raise ValueError(
-                "`--xpos-scale-base` must be positive, but is "
-                f"{options['xpos_scale_base']} instead; 512 is the paper's."
-            )
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return f"{super().describe(options, target)}, scale base {options['xpos_scale_base']:g}"
-
-    def build_block(self, block_index: int) -> XposPart:
-        return XposPart(block_index, self.spec)
-
-    def _angles(self, first: int, end: int, rows_per_token: int) -> Tensor:
-        turns = super()._angles(first, end, rows_per_token)
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        turns = super().rows(places, blocks)
         if not self.spec.causal:
             return turns
         width = 2 * self.pairs
         channels = torch.arange(0, width, 2, dtype=torch.float64, device=turns.device)
         fading = ((channels + GAMMA * width) / ((1 + GAMMA) * width)).log()
-        places = torch.arange(first, end, dtype=torch.float64, device=turns.device) / rows_per_token
-        exponents = places[:, None, None] / self.spec.options["xpos_scale_base"] * fading
+        shares = places.in_tokens(turns.device) / self.spec.options["xpos_scale_base"]
+        exponents = shares[:, None, None] * fading
         return torch.cat([turns * exponents.exp(), turns * (-exponents).exp()], dim=1).float()

@@ -46,6 +46,10 @@ class PositionBiasedAttention(MultiheadAttention):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        if self.bias_k is not None or self.add_zero_attn:
+            raise ValueError(
+                "add_bias_kv and add_zero_attn must be off: the key that they add has no position."
+            )
         # `--retain-dropout-modules MultiheadAttention` means this class as well.
         self.dropout_module.module_name = "MultiheadAttention"
 
@@ -71,11 +75,14 @@ class PositionBiasedAttention(MultiheadAttention):
         (``need_head_weights``: [H, B, T, S]).
 
         Args:
-            attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
+            attn_mask: added to the logits, or boolean and true where a key is hidden; anything that
+                broadcasts to [B, H, T, S].
             hooks: where positions enter; ``tables`` are what they were prepared with.
             beam_size: how many times in a row the keys hold each sentence; the cache keeps it once.
         """
         need_weights = need_weights or need_head_weights
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = additive_mask(attn_mask, query.dtype)
         held = self._get_input_buffer(incremental_state)
         if held and static_kv:
             q, keys = self._heads(hooks.project("q", self.q_proj, query)), Keys.read(held)
@@ -202,7 +209,7 @@ class PositionBiasedAttention(MultiheadAttention):
         sentences = keys.k.size(0)
         assert attn_mask is None or sentences == q.size(0), "self-attention alone has masks"
         if keys.padding is not None:
-            hidden = additive_mask(keys.padding, q.dtype)
+            hidden = additive_mask(keys.padding[:, None, None], q.dtype)
             attn_mask = hidden if attn_mask is None else attn_mask + hidden
         drops = self.training or self.dropout_module.apply_during_inference
         attended = F.scaled_dot_product_attention(
@@ -253,10 +260,10 @@ def _scores(q: Tensor, keys: Keys, attn_mask: Tensor | None) -> Tensor:
     return by_sentence.masked_fill(hidden, float("-inf")).flatten(0, 1)
 
 
-def additive_mask(padding: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask that hides padding [B, S] from every query: [B, 1, 1, S], 0 or -inf."""
-    zeros = torch.zeros_like(padding, dtype=dtype)
-    return zeros.masked_fill_(padding.bool(), float("-inf"))[:, None, None]
+def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask to add to the logits: -inf where a key is ``hidden``, else 0; of the same shape."""
+    zeros = torch.zeros_like(hidden, dtype=dtype)
+    return zeros.masked_fill_(hidden.bool(), float("-inf"))
 
 
 def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:

@@ -176,6 +176,12 @@ class FloaterDecoder(TransformerDecoderBase):
             options = {"known": known} if isinstance(module, PositionBiasedAttention) else {}
             module.reorder_incremental_state(incremental_state, new_order, **options)
 
+    def buffered_future_mask(self, tensor: Tensor) -> Tensor:
+        """Make fairseq's mask outside of ``torch.inference_mode``: it is kept, and training takes it too."""
+        with torch.inference_mode(False):
+            mask: Tensor = super().buffered_future_mask(tensor)
+        return mask
+
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare for decoding; fairseq calls this where no training will follow."""
         # The walk through all modules would take longer than the reordering.

@@ -195,6 +195,8 @@ def read_token(incremental_state: IncrementalState, sentences: int, device: torc
 def changed_tokens(incremental_state: IncrementalState, new_order: Tensor) -> int | None:
     """Return how many of the last tokens ``new_order`` [B] changes in any place; None: perhaps all.
 
+    Where the first token changes, so may the source in front of it (`--cross-self-attention`).
+
     From here on ``incremental_state`` is taken to be in that order.
     """
     before = incremental_state.get(ORIGINS, {}).get(ORIGINS)
@@ -206,4 +208,6 @@ def changed_tokens(incremental_state: IncrementalState, new_order: Tensor) -> in
         return None
     differ = (origins != before).any(0)
     first = differ.nonzero()[:1].flatten().tolist()  # waits for the device, as the search does
-    return len(differ) - first[0] if first else 0
+    if not first:
+        return 0
+    return len(differ) - first[0] if first[0] else None

@@ -80,7 +80,7 @@ class FloaterEncoder(TransformerEncoderBase):
         mask = None
         if tokens.has_padding:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
-            mask = additive_mask(padding_mask, x.dtype)
+            mask = additive_mask(padding_mask[:, None, None], x.dtype)
         x, states, fc_results = self._through_blocks(
             x.transpose(0, 1), mask, positions, return_all_hiddens
         )

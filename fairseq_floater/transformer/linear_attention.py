@@ -19,9 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.position_encoders.attention_kind import COSINE, is_linear
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
-from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.position_encoders.shared_options import COSINE, LINEAR
+from fairseq_floater.transformer.attention import (
+    IncrementalState,
+    PositionBiasedAttention,
+    additive_mask,
+)
 from fairseq_floater.transformer.decoding_cache import products_with
 
 # Divides where the sum of the weights vanishes: padding in front of a sentence sees no key.
@@ -97,8 +101,8 @@ class LinearAttention(PositionBiasedAttention):
         """Attend, with the arguments and shapes of the base class.
 
         Args:
-            attn_mask: -inf hides a key. One row for all queries leaves the sums as they are; [T, S]
-                needs the product of each query with each key, and no ``incremental_state``.
+            attn_mask: -inf, or true, hides a key. One row for all queries leaves the sums as they are;
+                [T, S] needs the product of each query with each key, and no ``incremental_state``.
 
         Raises:
             ValueError: weights or logits are asked for.
@@ -108,6 +112,8 @@ class LinearAttention(PositionBiasedAttention):
                 "need_weights, need_head_weights and before_softmax must be off in linear attention, "
                 "which forms no weights; use `--attention-kind softmax`."
             )
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = additive_mask(attn_mask, query.dtype)
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if saved and static_kv:
             key = value = None
@@ -198,6 +204,6 @@ def _masked_products(q: Features, k: Features, v: Tensor, mask: Tensor) -> Tenso
 
 def attention_class(cfg: Any, cross: bool) -> Callable[..., PositionBiasedAttention]:
     """Return what builds self- or ``cross``-attention under the model's options."""
-    if is_linear(cfg) and (cfg.linear_cross or not cross):
+    if cfg.attention_kind == LINEAR and (cfg.linear_cross or not cross):
         return partial(LinearAttention, kernel=cfg.linear_kernel)
     return PositionBiasedAttention

@@ -11,55 +11,29 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
-from fairseq_floater.position_encoders.attention_kind import describe_attention, ignored_dropout
 from fairseq_floater.position_encoders.base import PositionEncoder
-from fairseq_floater.position_encoders.options import ADD
-from fairseq_floater.position_encoders.sides import describe_sides
-from fairseq_floater.position_encoders.warp_law import describe_warp
+from fairseq_floater.position_encoders.rules import training_fault
 from fairseq_floater.transformer.training_scope import restrict_training
 
 logger = logging.getLogger(__name__)
 
-# What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
-_LR_SCALE_BECOMES = {
-    "sgd": "s squared",
-    "nag": "s squared",
-    "adadelta": "another multiple",
-    "lamb": "no multiple at all",
-    "adafactor --scale-parameter": "no multiple at all",
-}
 
-
-def completed(args: Any) -> argparse.Namespace:
+def completed(args: Any, stacks: int) -> argparse.Namespace:
     """Complete, check and log the options of positions in ``args``, a Namespace or Hydra's DictConfig.
+
+    Args:
+        args: the model's options.
+        stacks: of the model, as `rules.py` numbers them.
 
     Raises:
         ValueError: an unknown or inconsistent option, or one that positions cannot go with.
     """
     if isinstance(args, DictConfig):
         args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
-    encoder = position_encoders.complete(args)
-    _refuse_unsupported(args)
-    options = position_encoders.encoder_options(args)
-    details = encoder.describe(options, args.position_target)
-    logger.info(
-        "position encoder: %s, blocks: %s, target: %s%s%s%s%s%s",
-        args.position_encoder,
-        args.position_blocks,
-        args.position_target,
-        describe_sides(args),
-        "" if args.position_combine == ADD else f", combined by {args.position_combine}",
-        f" ({details})" if details else "",
-        describe_attention(args),
-        describe_warp(args),
-    )
-    for warning in (
-        position_encoders.foreign_options(args),
-        ignored_dropout(args),
-        encoder.warning(options, args.position_target),
-    ):
-        if warning:
-            logger.warning(warning)
+    position_encoders.complete(args, stacks)
+    logger.info("position encoder: %s", position_encoders.described(args))
+    for warning in position_encoders.warnings(args):
+        logger.warning(warning)
     return args
 
 
@@ -77,7 +51,7 @@ class PositionedModel(BaseFairseqModel):
     def apply_training_options(self, args: argparse.Namespace) -> None:
         """Take from ``args``, complete, what is to be trained and what must not be."""
         restrict_training(self, args)
-        self.not_to_train = _lr_scale_fault(args)
+        self.not_to_train = training_fault(args)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Pass the number of updates on; fairseq's tasks call this before every update.
@@ -103,46 +77,3 @@ class PositionedModel(BaseFairseqModel):
         )
         handle: RemovableHandle = super().register_backward_hook(hook)
         return handle
-
-
-def _lr_scale_fault(args: Any) -> str | None:
-    """Say why ``--floater-lr-scale`` does not go with the optimiser of ``args``; hydra names none."""
-    optimizer = getattr(args, "optimizer", None) or ""
-    if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
-        optimizer += " --scale-parameter"
-    becomes = _LR_SCALE_BECOMES.get(optimizer)
-    if becomes is None or args.position_encoder != "floater" or args.floater_lr_scale == 1:
-        return None
-    return (
-        f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}`, but is {args.floater_lr_scale} "
-        f"instead: a multiple s of the rate would become {becomes}. Use adam, adamax, adagrad, or "
-        "adafactor without --scale-parameter."
-    )
-
-
-def _refuse_unsupported(args: Any) -> None:
-    """Refuse options of fairseq's Transformer that cannot work with positions, with the reason."""
-    if getattr(args, "base_layers", 0):
-        raise ValueError(
-            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
-            "Transformer block and takes no positions."
-        )
-    for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
-        value = getattr(args, name, None)
-        if value:
-            raise ValueError(
-                f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
-                "has no place for positions."
-            )
-    noise = getattr(args, "quant_noise_scalar", 0)
-    if noise and not position_encoders.POSITION_ENCODERS[args.position_encoder].takes_scalar_noise:
-        raise ValueError(
-            f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
-            f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
-            "others. Use --quant-noise-pq."
-        )
-    if getattr(args, "ddp_backend", None) == "fully_sharded":
-        raise ValueError(
-            "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
-            "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
-        )

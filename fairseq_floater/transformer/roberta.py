@@ -23,6 +23,7 @@ from torch import nn
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.rules import ONE_STACK
 from fairseq_floater.transformer.bert import (
     FAIRSEQ_EPS,
     add_layer_norm_eps,
@@ -110,8 +111,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         Raises:
             ValueError: an unknown or inconsistent option, or one that positions cannot go with.
         """
-        args = completed(args)
-        _refuse_for_one_stack(args)
+        args = completed(args, ONE_STACK)
         if getattr(args, "max_positions", None) is None:
             if getattr(args, "tokens_per_sample", None) is None:
                 args.tokens_per_sample = task.max_positions()
@@ -124,30 +124,9 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         return model
 
 
-def _refuse_for_one_stack(args: argparse.Namespace) -> None:
-    """Refuse options that an encoder whose blocks take positions cannot go with."""
-    for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
-        value = getattr(args, name, -1)
-        if value != -1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(
-                f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's maps, "
-                "and positions that it was trained with would no longer fit them."
-            )
-    if args.position_sides == "target":
-        raise ValueError(
-            "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
-            "alone has source tokens only."
-        )
-    if args.linear_cross:
-        raise ValueError(
-            "`--linear-cross` must be off with a RoBERTa: an encoder alone has no cross-attention."
-        )
-
-
 def _complete_shape(args: argparse.Namespace) -> None:
     """Fill in fairseq's defaults; an encoder that is a base itself takes the place of RoBERTa's table."""
-    if POSITION_ENCODERS[args.position_encoder].is_base:
+    if POSITION_ENCODERS[args.position_encoder].base == "itself":
         args.encoder_learned_pos = False
     base_architecture(args)
 

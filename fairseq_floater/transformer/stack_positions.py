@@ -26,7 +26,7 @@ from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
-from fairseq_floater.position_encoders.sides import has_positions
+from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
@@ -101,7 +101,7 @@ def _spec(stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any)
         side=side,
         max_positions=cfg.max_source_positions if side == "source" else cfg.max_target_positions,
         padding_idx=stack.padding_idx,
-        base_at_input=stack.embed_positions is not None,
+        base=stack.embed_positions is not None,
         options=encoder_options(cfg),
         vocabulary=stack.embed_tokens.num_embeddings,
         length_option=stack.length_option,
@@ -209,8 +209,7 @@ def prepare(
         in_stream = words[:, -1:] if tokens.last_only else words
         at_stage = Pass(tokens, encoder.prepare(in_stream, tokens, dtype), incremental_state)
         return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, at_stage)
-    inside = isinstance(encoder, AttentionPositions)
-    at = tokens.at(slots_do=inside and encoder.relative)
+    at = tokens.at(slots_do=encoder.is_relative(encoder.spec.options))
     if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
         at = at._replace(num_rows=int(at.keys.max()) + 1)
     if isinstance(encoder, AttentionPositions):

@@ -9,7 +9,7 @@ from torch import nn
 from fairseq_floater.ode import RescaledModule
 from fairseq_floater.position_encoders import encoder_options
 from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.position_encoders.floater_training import (
+from fairseq_floater.position_encoders.floater_options import (
     BIAS,
     trains_start,
     trains_transformer,

@@ -10,7 +10,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModel
 from torch import nn
 
 from fairseq_floater import position_encoders
-from fairseq_floater.position_encoders.sides import BOTH
+from fairseq_floater.position_encoders.rules import TWO_STACKS
 from fairseq_floater.transformer.decoder import FloaterDecoder
 from fairseq_floater.transformer.encoder import FloaterEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
@@ -35,8 +35,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         Raises:
             ValueError: an unknown or inconsistent option, or one that positions cannot go with.
         """
-        args = completed(args)
-        _refuse_cross_self_attention(args)
+        args = completed(args, TWO_STACKS)
         model: FloaterTransformerModel = super().build_model(args, task)
         source, target = model.encoder.positions, model.decoder.positions
         one_dictionary = model.encoder.embed_tokens is model.decoder.embed_tokens
@@ -54,22 +53,6 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> FloaterDecoder:
         cfg = with_base(TransformerConfig.from_namespace(args), "target")
         return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
-
-
-def _refuse_cross_self_attention(args: Any) -> None:
-    """Refuse what positions of two stacks cannot go with, with the reason."""
-    if not getattr(args, "cross_self_attention", False):
-        return
-    if args.position_target in ("attention", "relative"):
-        raise ValueError(
-            "`--cross-self-attention` must be off with `--position-encoder "
-            f"{args.position_encoder}`: source and target tokens have no distance from each other."
-        )
-    if args.position_target == "qkv" and args.position_sides != BOTH:
-        raise ValueError(
-            "`--cross-self-attention` must be off with `--position-sides "
-            f"{args.position_sides}` and target `qkv`: one attention reads both sides' biases."
-        )
 
 
 def _register(name: str, shape: Callable[[Any], None]) -> None:

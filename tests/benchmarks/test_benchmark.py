@@ -266,7 +266,7 @@ def test_translations_take_the_same_steps_and_keep_the_table(three, monkeypatch)
         translator = contestants.Translator(contestant, words, chosen)
         counted = count_calls(monkeypatch, translator.generator.search, "step")
         computed = [
-            count_calls(monkeypatch, signal, "compute")
+            count_calls(monkeypatch, signal, "rows")
             for _, _, signal in helpers.signals(translator.model)
         ]
         made = batches.make_batches(chosen, words, sentences=3)

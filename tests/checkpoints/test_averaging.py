@@ -17,6 +17,7 @@ from fairseq_floater.checkpoints.reading import (
 from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.cli import main
+from fairseq_floater.errors import UsageError
 
 
 def save_series(folder, numbers, pattern="checkpoint{}.pt"):
@@ -136,6 +137,51 @@ def test_different_models_are_not_averaged(tmp_path):
     ]
     with pytest.raises(CheckpointError, match="position_encoder is alibi and rope"):
         average(alike, tmp_path / "out.pt")
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({"position_encoder": "rope"}, {"rope_base": 500.0}),
+        ({"position_encoder": "rope"}, {"attention_kind": "linear"}),
+        ({"position_encoder": "tener"}, {"tener_scale": "sqrt"}),
+        ({"position_encoder": "learned"}, {"position_combine": "multiply"}),
+        ({"position_encoder": "sinusoidal"}, {"position_base": "drop"}),
+        ({"position_encoder": "sinusoidal"}, {"no_token_positional_embeddings": True}),
+        ({}, {"floater_delta": 0.2}),
+        ({}, {"floater_time_scale": 2.0}),
+    ],
+)
+def test_different_functions_of_equal_shape_are_not_averaged(tmp_path, options, change):
+    first = save_donor(tmp_path / "a.pt", arch=TINY, **options)
+    second = save_donor(tmp_path / "b.pt", arch=TINY, **options, **change)
+    with pytest.raises(CheckpointError, match=f"of different models: {next(iter(change))} is"):
+        average([first, second], tmp_path / "out.pt")
+
+
+def test_numbers_that_are_not_finite_and_no_checkpoints_are_not_averaged(tmp_path):
+    path = save_donor(tmp_path / "a.pt", arch=TINY)
+    state = load_checkpoint(path)
+    state["model"]["encoder.layers.0.fc1.weight"][0, 0] = float("nan")
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match=r"a\.pt .*encoder.layers.0.fc1.weight is not finite"):
+        average([path], tmp_path / "out.pt")
+    with pytest.raises(UsageError, match="at least one checkpoint"):
+        average([], tmp_path / "out.pt")
+
+
+def test_a_flipped_byte_is_noticed(tmp_path):
+    path = save_donor(tmp_path / "checkpoint_last.pt", arch=TINY)
+    whole = tmp_path / "checkpoint1.pt"
+    whole.write_bytes(path.read_bytes())
+    damaged = bytearray(path.read_bytes())
+    values = load_checkpoint(path)["model"]["encoder.layers.0.fc1.weight"].numpy().tobytes()
+    damaged[damaged.index(values)] ^= 64
+    path.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        average([path], tmp_path / "out.pt")
+    assert "checkpoint1.pt" in repair_last(tmp_path)
+    assert path.read_bytes() == whole.read_bytes()
 
 
 def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):

@@ -55,7 +55,7 @@ def test_a_change_of_positions_would_be_noticed(case, tmp_path):
     """Without this the outputs could be those of the Transformer around the encoder."""
     model, task = load(unpacked(case, tmp_path))
     for _, _, encoder in signals(model):
-        encoder.compute = lambda n, parts, compute=encoder.compute: 1.05 * compute(n, parts)
+        encoder.rows = lambda n, parts, compute=encoder.rows: 1.05 * compute(n, parts)
         if not encoder.tabulated:
             for parameter in position_parameters(model):
                 parameter.data.mul_(1.05)

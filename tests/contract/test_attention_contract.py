@@ -31,7 +31,7 @@ every_inside = pytest.mark.parametrize(
 
 
 def is_relative(model):
-    return all(encoder.relative for _, _, encoder in signals(model))
+    return all(encoder.is_relative(encoder.spec.options) for _, _, encoder in signals(model))
 
 
 @every_inside

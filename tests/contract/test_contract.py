@@ -44,9 +44,9 @@ from helpers import (
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
-from fairseq_floater.position_encoders.row_range import PositionRangeError
+from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS, PositionRangeError
 from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.transforms import Places
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 TABLES = [
@@ -73,11 +73,11 @@ def recorded(model, monkeypatch):
     calls = []
     for _, _, signal in signals(model):
 
-        def compute(*args, _compute=signal.compute):
+        def compute(*args, _compute=signal.rows):
             calls.append(_compute(*args))
             return calls[-1]
 
-        monkeypatch.setattr(signal, "compute", compute)
+        monkeypatch.setattr(signal, "rows", compute)
     return calls
 
 
@@ -116,7 +116,7 @@ def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target,
     before = log_probs(model, *batch)
     streams = 0
     for stack, name, signal in signals(model):
-        rows = signal.compute(64, parts(stack, name)).detach()
+        rows = signal.rows(Places(64), parts(stack, name)).detach()
         assert len(rows[0, 0]) == (len(stack.layers) if blocks == "all" else 1)
         noise = torch.randn(rows[:, 0, 0].shape)
         for s in range(rows.size(1)):
@@ -125,7 +125,7 @@ def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target,
                 bumped[:, s, block] += noise
                 signal.drop_kept_table()
                 with monkeypatch.context() as patch:
-                    patch.setattr(signal, "compute", lambda n, _, bumped=bumped: bumped[:n])
+                    patch.setattr(signal, "rows", lambda at, _, bumped=bumped: bumped[: at.count])
                     assert difference(log_probs(model, *batch), before) > 1e-3
                 streams += 1
         signal.drop_kept_table()
@@ -160,7 +160,7 @@ def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
     model = visible(encoder, blocks, target)
     for stack, name, signal in signals(model):
         for n in (1, 5, 16):
-            short, long = (signal.compute(m, parts(stack, name)) for m in (n, 2 * n))
+            short, long = (signal.rows(Places(m), parts(stack, name)) for m in (n, 2 * n))
             assert len(short) == (signal.table_length or n)
             assert difference(short, long[: len(short)]) <= rounding_of(long)
     small = tables(model, 9)
@@ -395,9 +395,9 @@ def test_a_row_that_the_model_would_overflow_at_is_an_error(
     model = visible(encoder, blocks, target)
     largest = 7e4 if products == torch.float16 else 1.2e18
     for stack, name, signal in signals(model):
-        rows = torch.zeros_like(signal.compute(64, parts(stack, name)).detach())
+        rows = torch.zeros_like(signal.rows(Places(64), parts(stack, name)).detach())
         rows[5, 0, 0, 3] = largest
-        monkeypatch.setattr(signal, "compute", lambda n, _, rows=rows: rows[:n])
+        monkeypatch.setattr(signal, "rows", lambda at, _, rows=rows: rows[: at.count])
     with torch.autocast(on_device.DEVICE.type, dtype=products, enabled=products != torch.float32):
         with pytest.raises(PositionRangeError, match=f"Position 5 of {encoder} (reaches|has norm)"):
             log_probs(model, source_batch(), target_batch())

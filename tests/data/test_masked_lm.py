@@ -108,7 +108,7 @@ def test_made_data_are_kept_or_replaced_on_demand_alone(raw, tmp_path):
     prepare(raw, out, *options, 60)
     assert "skipped" in prepare(raw, out, *options, 60).stderr
     before = (out / "train.bin").read_bytes()
-    assert "another `vocab` (60, not 61)" in prepare(raw, out, *options, 61, code=1).stderr
+    assert "was made with `vocab` 60, not 61" in prepare(raw, out, *options, 61, code=1).stderr
     assert (out / "train.bin").read_bytes() == before
     prepare(raw, out, *options, 61, "--force")
     assert summary(out)["parameters"]["vocab"] == 61

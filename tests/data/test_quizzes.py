@@ -329,7 +329,7 @@ def test_whole_quizzes_are_left_alone_and_others_kept_unless_forced(tmp_path: Pa
     write_quizzes(out, scale=0.01)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     with pytest.raises(
-        TextDataError, match=r"`seed` \(1, not 3\); choose another OUT or add --force"
+        TextDataError, match=r"made with `seed` 1, not 3; choose another OUT or add --force"
     ):
         write_quizzes(out, scale=0.01, seed=3)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before

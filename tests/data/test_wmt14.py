@@ -243,7 +243,7 @@ def test_a_corpus_of_other_settings_is_not_replaced_unasked(undisturbed, archive
     made_of = (out / "corpus.json").read_text()
     words = ("en-de", out, "--mirror", archives, *REHEARSAL, "--valid", "newstest2013")
     told = prepare(*words, code=1).stderr
-    assert "add --force to make it anew, or use another --out" in told
+    assert "`valid` held-out, not newstest2013; choose another --out or add --force" in told
     assert (out / "corpus.json").read_text() == made_of
 
 

@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_wmt14.sh"
 NAME = "text-v7.tgz"
 CONTENT, OTHER = (random.Random(seed).randbytes(300_000) for seed in (7, 8))
 # Stands for the Python of the script: prints what it is to fetch, and makes nothing of it.
-PYTHON = '#!/bin/bash\nif [[ $3 == archives ]]; then cat "$0.archives"; fi\n'
+PYTHON = '#!/bin/bash\nif [[ $4 == archives ]]; then cat "$0.archives"; fi\n'
 
 
 def sha256(content):

@@ -140,9 +140,11 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
     ):
         score_runs(tmp_path, runs)
     whole = (data / "summary.json").read_text()
-    for spoilt in (whole.replace("sentencepiece", "x"), whole.replace(": 0", ': "x"'), "{}", "[]"):
+    spoilt_ones = [whole.replace("sentencepiece", "x"), whole.replace(": 0", ': "x"'), "{}", "[]"]
+    of_train = json.loads(whole)["splits"]["train"]
+    for spoilt in (*spoilt_ones, whole.replace(json.dumps(of_train["dropped"]), "3")):
         (data / "summary.json").write_text(spoilt)
-        with pytest.raises(S2LError, match="is not what `scripts/prepare_text.sh` makes"):
+        with pytest.raises(S2LError, match="prepare_text.sh` makes, in summary.json or tests.json"):
             score_runs(data, runs)
     (data / "summary.json").write_text(whole)
     (data / "spm" / "other.en").write_text("\u2581a\n")

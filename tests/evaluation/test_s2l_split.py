@@ -235,7 +235,9 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
     split(raw, out, options())
     assert (out / "split.json").stat().st_mtime_ns == before
     assert "is there already" in capsys.readouterr().err
-    with pytest.raises(Exception, match="with other options; choose another OUT_DIR"):
+    with pytest.raises(
+        Exception, match=r"`edges` \[8, 12, 16\], not \[8, 12\]; choose another OUT_DIR"
+    ):
         split(raw, out, options(edges=(8, 12)))
     split(raw, out, options(edges=(8, 12)), force=True)
     assert json.loads((out / "split.json").read_text())["edges"] == [8, 12]
@@ -342,7 +344,7 @@ def test_the_input_is_never_replaced(raw, tmp_path):
     assert {p.name: p.read_text() for p in raw.iterdir()} == before
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
-    with pytest.raises(TextDataError, match="holds something else; choose another OUT_DIR"):
+    with pytest.raises(TextDataError, match="was not made here; choose another OUT_DIR"):
         split(raw, tmp_path / "out", options(), force=True)
     assert (tmp_path / "out" / "notes").read_text() == "mine"
 

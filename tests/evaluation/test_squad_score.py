@@ -7,8 +7,7 @@ import pytest
 from toy import floater
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.evaluation.understanding.squad.match import best, exact_match, f1, words
-from fairseq_floater.evaluation.understanding.squad.score import score
+from fairseq_floater.evaluation.understanding.squad import best, exact_match, f1, score, words
 
 GOLDS = {"q1": ["the Norman dukes", "Normans"], "q2": [], "q3": ["10th"], "q4": []}
 ANSWERS = {"q3": "10TH!", "q1": "Norman dukes of", "q2": "", "q4": "x"}
@@ -33,7 +32,8 @@ def official(golds, second=True):
         for id_, texts in golds.items()
     ]
     paragraphs = [{"context": "Text.", "qas": questions}]
-    return {"version": "v2.0", "data": [{"title": "T", "paragraphs": paragraphs}]}
+    version = "v2.0" if second else "1.1"
+    return {"version": version, "data": [{"title": "T", "paragraphs": paragraphs}]}
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from fairseq_floater.ode import ENGINES, TORCHDIFFEQ_SOLVERS, Clock, PositionDyn
 from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode.solve import solve
 from fairseq_floater.ode.solve_record import SolveRecord
+from fairseq_floater.position_encoders.transforms import Places
 
 every_engine = pytest.mark.parametrize("solver", ENGINES)
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
@@ -133,10 +134,13 @@ def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
             times = 0.1 * 5 * torch.log1p(torch.arange(70, dtype=torch.float64) / 5)
             expected = solve(signal.dynamics, p0, times, solver="rk4")
             scale = expected.abs().max()
-            assert difference(signal.compute(70, blocks), expected) <= 1e-3 * scale
-            assert difference(signal.compute(9, blocks), signal.compute(70, blocks)[:9]) <= 1e-6
+            assert difference(signal.rows(Places(70), blocks), expected) <= 1e-3 * scale
+            assert (
+                difference(signal.rows(Places(9), blocks), signal.rows(Places(70), blocks)[:9])
+                <= 1e-6
+            )
             # Stretched, rows lie between those of tokens.
-            fine = signal.compute_between(4 * 69 + 1, 4, blocks)
+            fine = signal.rows(Places(4 * 69 + 1, 4), blocks)
             assert difference(fine[::4], expected) <= 1e-3 * scale
             between = solve(signal.dynamics, p0, BENT.of_tokens(1), solver="rk4")
             assert difference(fine[:1], between) == 0

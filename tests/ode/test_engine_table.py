@@ -8,11 +8,11 @@ from benchmarks.solvers import COMPARED
 from fairseq_floater.ode import ENGINES, auto, checked_step_size, solve
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.flow_solver import engine_for
-from fairseq_floater.position_encoders.floater import SOLVER_OPTIONS
+from fairseq_floater.position_encoders.floater_options import FLOATER_OPTIONS
 
 
 def test_every_reader_of_the_table_knows_every_engine():
-    solver = next(o for o in SOLVER_OPTIONS if o.name == "--floater-solver")
+    solver = next(o for o in FLOATER_OPTIONS if o.name == "--floater-solver")
     assert solver.choices == ("auto", *ENGINES)
     for name, engine in ENGINES.items():
         assert engine.name == name and f"{name}: {engine.summary}" in solver.help

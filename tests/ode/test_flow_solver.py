@@ -5,9 +5,11 @@ import logging
 import pytest
 import torch
 from fairseq.logging import metrics
+from fairseq.utils import move_to_cpu
 from helpers import PAD, build, log_probs, signals, source_batch, target_batch
 from roberta_models import logits, roberta
 
+from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode import flow_solver, solve
 
@@ -59,9 +61,28 @@ def test_a_flow_is_measured_again_after_validation_and_after_loading(measured):
     trained.train()
     step(trained)
     assert len(measured) == 9
-    trained.load_state_dict(trained.state_dict())
+    trained.load_state_dict(dict(trained.state_dict()))
     step(trained)
     assert len(measured) == 12
+
+
+@pytest.mark.parametrize("target", ["qkv", "relative"])
+def test_a_resumed_training_keeps_its_engine_unless_options_change(measured, tmp_path, target):
+    trained = model(target=target)
+    step(trained, (100, 3), update=300)
+    before = len(measured)
+    torch.save(move_to_cpu({"model": trained.state_dict()}), tmp_path / "saved.pt")
+    state = load_checkpoint(tmp_path / "saved.pt")["model"]
+    assert state.keys() == trained.state_dict().keys()
+    resumed, changed = model(target=target), model(target=target, floater_time_scale=2.0)
+    for run in (resumed, changed):
+        run.load_state_dict(state)
+    step(trained, (90, 3), update=301)
+    step(resumed, (90, 3), update=301)
+    assert len(measured) == before
+    assert torch.equal(step(trained, (90, 3), update=302), step(resumed, (90, 3), update=302))
+    step(changed, (90, 3), update=301)
+    assert len(measured) == 2 * before
 
 
 @pytest.fixture

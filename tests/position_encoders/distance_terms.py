@@ -2,7 +2,7 @@
 
 import torch
 from helpers import parts, visible
-from one_attention import causal_mask, heads_of
+from one_attention import causal_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_floater.position_encoders.transforms import At
@@ -63,28 +63,6 @@ def sinusoid(distances, width, frequencies=None):
         angles = distances.double() * frequency
         rows[..., 2 * c], rows[..., 2 * c + 1] = angles.sin(), angles.cos()
     return rows.float()
-
-
-def written_out(stack, x, at, vectors, divisor, key_term=False):
-    """`xl` and `tener`: logits and output of ((q_i + u) k_j + (q_i + v) R_(i-j) + k_j R_(j-i)) / ``divisor``.
-
-    The last term with ``key_term`` only; ``vectors`` makes R [B or 1, T, S, H, D] of distances in
-    tokens, [B or 1, T, S].
-    """
-    part = stack.layers[0].positions
-    q, k, v = heads_of(stack, x)
-    distances = (at.queries[:, :, None] - at.keys[:, None]) / at.rows_per_token
-    rows, mirrored = (
-        vectors(d).expand(x.size(1), -1, -1, -1, -1).permute(0, 3, 1, 2, 4)
-        for d in (distances, -distances)
-    )
-    scores = (q + part.u[:, None]) @ k.transpose(2, 3)
-    scores = scores + ((q + part.v[:, None])[:, :, :, None] * rows).sum(-1)
-    if key_term:
-        scores = scores + (k[:, :, None] * mirrored).sum(-1)
-    scores = scores / divisor + causal_mask(stack)
-    read = scores.softmax(-1) @ v
-    return scores, stack.layers[0].self_attn.out_proj(read.permute(2, 0, 1, 3).flatten(2))
 
 
 class Largest(TorchDispatchMode):

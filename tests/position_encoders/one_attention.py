@@ -50,7 +50,8 @@ def causal_mask(stack, length=LENGTH):
 
 def bias(stack, of=None):
     """The bias that the blocks share: [B or 1, H, T, S]."""
-    at = (tokens() if of is None else of).at(stack.positions.relative)
+    encoder = stack.positions
+    at = (tokens() if of is None else of).at(encoder.is_relative(encoder.spec.options))
     return stack.positions.logit_bias(at, parts(stack, "positions"), torch.float32)
 
 

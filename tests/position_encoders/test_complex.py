@@ -17,7 +17,6 @@ from helpers import (
 )
 from stage_oracles import largest_difference
 
-from fairseq_floater.experiments import info
 from fairseq_floater.position_encoders.transforms import Tokens
 
 
@@ -56,16 +55,6 @@ def test_frequencies_start_as_the_sinusoids(omega, count):
     for row in rows:
         assert row.shape == (count, 32) and row.requires_grad
         assert difference(row.detach(), sinusoids(64).expand(count, -1)) < 1e-6
-
-
-def test_parameter_counts():
-    words = {"word": 2 * info.VOCABULARY * 256, "shared": 2 * 256, "fixed": 0}
-    for blocks in ("input", "all"):
-        for omega, count in words.items():
-            added = info.added_parameters(
-                "floater_transformer", "complex", blocks, complex_omega=omega
-            )
-            assert sum(added.values()) == count
 
 
 @pytest.mark.parametrize("omega", ["word", "shared"])
@@ -127,11 +116,3 @@ def test_angles_far_away_are_computed_in_float32_and_cast_last(omega, dtype):
     for actual, expected in zip(rounded, exact, strict=True):
         assert actual.dtype == dtype
         assert torch.equal(actual, expected.to(dtype))
-
-
-def test_bad_options_are_refused():
-    with pytest.raises(ValueError, match="`--complex-omega` must be one of word, shared, fixed"):
-        build("complex", target="stage", complex_omega="each")
-    odd = {"encoder_embed_dim": 63, "encoder_attention_heads": 3}
-    with pytest.raises(ValueError, match="complex needs an even number of channels.* has 63"):
-        build("complex", target="stage", **odd)

@@ -10,22 +10,17 @@ from one_attention import (
     causal_mask,
     heads_of,
     logits,
-    logits_differ_by,
     stack_of,
-    step_by_step,
     stream,
     written_out,
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.attention import additive_mask
 
 every_side = pytest.mark.parametrize("side", SIDES)
 HEAD, HEADS = 16, 4
-COUNTS = (3, 5, 64)  # reached by most pairs of tokens, by some, by none
-every_count = pytest.mark.parametrize("count", COUNTS)
 
 
 def one_side(vectors, q, scores):
@@ -50,27 +45,13 @@ def oracles_term(stack, q, k, mask=0.0):
 
 
 @every_side
-@every_count
-@torch.no_grad()
-def test_attention_is_that_with_x_transformers_term(side, count):
-    stack, x = stack_of(side, "cope", cope_positions=count), stream()
-    q, k, v = heads_of(stack, x)
-    scores, output = written_out(stack, q, k, v, oracles_term(stack, q, k))
-    assert logits_differ_by(stack, logits(stack, x), scores) <= 1e-5
-    for found in (attended(stack, x)[0], attended(stack, x, need_weights=True)[0]):
-        assert difference(found, output) <= 1e-5
-    if side == "decoder":
-        assert difference(step_by_step(stack, x)[0], output) <= 1e-5
-
-
-@every_side
 @pytest.mark.parametrize("padded", [[0, 1, 2], [11, 12], [0, 5, 6, 9, 12]], ids=str)
 @torch.no_grad()
 def test_padding_is_not_counted(side, padded):
     stack, x = stack_of(side, "cope", cope_positions=5), stream()
     is_padding = torch.zeros(x.size(1), LENGTH, dtype=torch.bool)
     is_padding[1, padded] = True
-    mask = additive_mask(is_padding, x.dtype)
+    mask = additive_mask(is_padding[:, None, None], x.dtype)
     q, k, v = heads_of(stack, x)
     term = oracles_term(stack, q, k, mask)
     expected = written_out(stack, q, k, v, term + mask)[1]
@@ -130,19 +111,11 @@ def test_half_precision_counts_in_float32(side):
     assert torch.equal(counted[0, 0][seen], distances[seen].abs() + 1.0)  # bfloat16 ends at 256
 
 
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["cope"]
-    assert cls.describe({"cope_positions": 16}, "attention") == "16 contextual positions"
-    assert cls.distance_limit({"cope_positions": 16}) == ("--cope-positions", 16)
-
-
-@pytest.mark.parametrize("count", [1, 0, -4])
-def test_too_few_positions_are_refused(count):
-    words = f"`--cope-positions` must be at least 2, but is {count} instead"
-    with pytest.raises(ValueError, match=words):
-        build("cope", target="attention", cope_positions=count)
-
-
-def test_stretch_has_nothing_to_stretch():
-    with pytest.raises(ValueError, match="--position-encoder is cope instead"):
-        build("cope", target="attention", position_stretch="1:2")
+@every_side
+def test_nan_among_the_logits_is_no_index(side):
+    """It comes out, as elsewhere, so that mixed precision skips the update."""
+    stack, x = stack_of(side, "cope"), stream()
+    x[2, 0, 0] = float("nan")
+    output = attended(stack, x)[0]
+    assert output[-1, 0].isnan().all() and output[:, 1:].isfinite().all()
+    output.sum().backward()

@@ -24,7 +24,6 @@ from helpers import (
 )
 from oracles import transformers_module
 
-from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders.deberta import signed_log_buckets
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.position_encoders.transforms import At, Tokens
@@ -155,33 +154,6 @@ def test_shared_projections_are_transformers_deberta_v2(side, buckets, distance,
     assert_equals_oracle(model, side, oracle, relative_pos, vectors, length)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("p2c", ["code", "paper"])
-def test_the_scores_are_the_papers_sums(side, p2c):
-    k, length = 4, 9
-    model = deberta(deberta_p2c=p2c, deberta_distance=k)
-    stack = getattr(model, side)
-    attention, x, allowed, options = attention_of(model, side, length)
-    part, vectors = stack.layers[1].positions, stack.positions.vectors
-    q, keys = (p(x[:, 0]).view(length, 2, -1) for p in (attention.q_proj, attention.k_proj))
-    of_keys = part.key_projection(vectors).view(2 * k, 2, -1)
-    of_queries = part.query_projection(vectors).view(2 * k, 2, -1)
-
-    def delta(a, b):
-        return 0 if a - b <= -k else 2 * k - 1 if a - b >= k else a - b + k
-
-    scores = torch.full((2, length, length), float("-inf"))
-    for i, j in allowed.nonzero().tolist():
-        turned = delta(i, j) if p2c == "code" else delta(j, i)
-        for h in range(2):
-            content = q[i, h] @ keys[j, h]
-            c2p, p2c_term = q[i, h] @ of_keys[delta(i, j), h], keys[j, h] @ of_queries[turned, h]
-            scores[h, i, j] = (content + c2p + p2c_term) / (3 * 32) ** 0.5
-    _, weights = attention(x[:, :1], x[:, :1], x[:, :1], need_head_weights=True, **options)
-    assert difference(weights[:, 0], scores.softmax(-1)) <= EXACT
-
-
 @pytest.mark.parametrize(("count", "furthest"), [(256, 512), (16, 64), (8, 8), (4, 100), (6, 33)])
 def test_buckets_are_transformers(count, furthest):
     """Compared with `transformers.models.deberta_v2.modeling_deberta_v2.make_log_bucket_position`."""
@@ -198,30 +170,10 @@ def test_stretched_distances_go_to_the_nearest_whole_one(buckets):
     encoder = deberta(deberta_distance=9, deberta_buckets=buckets).encoder.positions
     whole = torch.arange(-12, 13)
     for shift in (-0.25, 0.0, 0.25):
-        rows = encoder.rows(whole[9:16] + shift)
-        assert torch.equal(rows, encoder.rows(whole[9:16]))
-    assert encoder.rows(whole).diff().ge(0).all()
-    assert encoder.rows(torch.tensor([-9.0, 9.0])).tolist() == [0, len(encoder.vectors) - 1]
-
-
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("p2c", ["code", "paper"])
-def test_stretched_positions_take_the_rows_of_stretched_distances(side, p2c):
-    """In a factor of 2 token i stands where token 2i stood."""
-    model = deberta(deberta_p2c=p2c, deberta_distance=6)
-    stack = getattr(model, side)
-    far = torch.arange(11)[None]
-    near = 8 * torch.arange(6)[None]  # a quarter of a token is one
-    blocks = parts(stack, "positions")
-    with torch.no_grad():
-        one, other = (
-            stack.positions.prepare(at, blocks, torch.float32)[0]
-            for at in (At(far, far, 11), At(near, near, 42, 4))
-        )
-    for rows, pairs in ((0, 2), (1, 3)):
-        there = one[rows][..., one[pairs][0, 0, ::2, ::2]]
-        here = other[rows][..., other[pairs][0, 0]]
-        assert difference(there, here) == 0
+        rows = encoder.row_numbers(whole[9:16] + shift)
+        assert torch.equal(rows, encoder.row_numbers(whole[9:16]))
+    assert encoder.row_numbers(whole).diff().ge(0).all()
+    assert encoder.row_numbers(torch.tensor([-9.0, 9.0])).tolist() == [0, len(encoder.vectors) - 1]
 
 
 def test_only_rows_within_reach_are_multiplied():
@@ -234,21 +186,6 @@ def test_only_rows_within_reach_are_multiplied():
             with torch.no_grad():
                 tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[0]
             assert [t.size(-1) for t in tables[:2]] == [width, width]
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ({}, 6_428_672),
-        ({"deberta_share": True}, 131_072 + 2 * 2 * 512),
-        ({"deberta_share": True, "deberta_buckets": 16}, 2 * 32 * 512 + 2 * 2 * 512),
-        ({"deberta_absolute": 6, "deberta_p2c": "paper"}, 6_428_672),
-    ],
-)
-def test_parameters(options, count):
-    assert (
-        sum(added_parameters("floater_transformer", "deberta", "all", **options).values()) == count
-    )
 
 
 @every_variant
@@ -275,17 +212,6 @@ def test_every_variant_differs_from_the_default_and_checkpoints_activations(opti
     assert all(difference(expected[name], found[name]) <= 1e-5 for name in expected)
 
 
-@every_variant
-def test_training_is_stretched_and_a_factor_of_one_changes_nothing(options):
-    batch = source_batch(), target_batch()
-    losses = []
-    for text in (None, "1:1", "2:2"):
-        model = deberta(dropout=0.0, position_stretch=text, **options)
-        losses.append(loss_of(model.train(), *batch).item())
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    assert losses[0] != pytest.approx(losses[2], abs=1e-4)
-
-
 # The projections of the content, shared.
 
 
@@ -302,8 +228,8 @@ def gradient(model, weight, through_table):
     encoder = model.encoder.positions
     with pytest.MonkeyPatch.context() as patch:
         if not through_table:
-            compute = encoder.compute
-            patch.setattr(encoder, "compute", lambda *args: compute(*args).detach())
+            compute = encoder.rows
+            patch.setattr(encoder, "rows", lambda *args: compute(*args).detach())
         return torch.autograd.grad(loss_of(model), weight)[0]
 
 
@@ -337,9 +263,7 @@ def test_tables_are_computed_once_in_evaluation(monkeypatch):
     model = deberta(deberta_share=True)
     calls = []
     for _, _, encoder in signals(model):
-        monkeypatch.setattr(
-            encoder, "compute", lambda *a, f=encoder.compute: calls.append(1) or f(*a)
-        )
+        monkeypatch.setattr(encoder, "rows", lambda *a, f=encoder.rows: calls.append(1) or f(*a))
     for length in (5, 90):
         log_probs(model, sentence(length), sentence(length))
     stepwise_log_probs(model, source_batch(), target_batch())
@@ -365,7 +289,7 @@ def test_the_sinusoid_enters_before_the_last_blocks(late, left):
         found, expected = (m.encoder(source, lengths)["encoder_out"][0] for m in (model, plain))
     real = source.ne(PAD).T
     assert difference(found[real], expected[real]) <= TOLERANCE
-    assert model.decoder.positions.sinusoid is None and model.decoder.positions.relative
+    assert model.decoder.positions.sinusoid is None
 
 
 def test_the_sinusoid_is_stretched_with_the_positions():
@@ -381,40 +305,3 @@ def test_the_sinusoid_is_stretched_with_the_positions():
 
 
 # Options.
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"deberta_distance": 0}, "`--deberta-distance` must be at least 1, but is 0"),
-        ({"deberta_buckets": 5}, "`--deberta-buckets` must be an even number from 4 .* but is 5"),
-        ({"deberta_buckets": 2}, "`--deberta-buckets` must be .* but is 2"),
-        ({"deberta_buckets": -4}, "`--deberta-buckets` must be .* but is -4"),
-        ({"deberta_buckets": 66}, "to --deberta-distance, 64, but is 66"),
-        ({"deberta_p2c": "both"}, "`--deberta-p2c` must be one of code, paper, but is 'both'"),
-        ({"deberta_absolute": -1}, "`--deberta-absolute` must be at least 0, but is -1"),
-        ({"deberta_absolute": 3}, "`--deberta-absolute` must be at most .* 2, but is 3"),
-        (
-            {"deberta_absolute": 2, "blocks": "input"},
-            "`--deberta-absolute` must be at most .* 1, but is 2",
-        ),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        build("deberta", target="attention", **options)
-
-
-def test_the_phrase_in_the_log_names_every_option(caplog):
-    with caplog.at_level("INFO", logger="fairseq_floater"):
-        build("deberta", target="attention")
-        build(
-            "deberta",
-            target="attention",
-            **{**VARIANTS["buckets"], "deberta_p2c": "paper", "deberta_absolute": 2},
-        )
-    assert "(a vector each up to distance 64, own projections, p2c as in the code)" in caplog.text
-    assert (
-        "(4 buckets a side up to distance 9, shared projections, p2c as in the paper, sinusoid before "
-        "the last 2 of the encoder)" in caplog.text
-    )

@@ -4,40 +4,24 @@ import numpy as np
 import pytest
 import torch
 from distance_terms import Largest
-from forcing import assert_padding_moves_nothing
 from helpers import (
     build,
     difference,
     position_parameters,
-    source_batch,
-    target_batch,
-    visible,
 )
 from one_attention import (
     LENGTH,
     SIDES,
-    attended,
     bias,
     causal_mask,
-    heads_of,
-    logits,
-    logits_differ_by,
     stack_of,
-    step_by_step,
-    stream,
-    stretched,
     tokens,
-    written_out,
 )
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import At
 
 every_side = pytest.mark.parametrize("side", SIDES)
-NUMBERS = pytest.mark.parametrize(
-    ("threshold", "multiple", "c"), [(4, 1.0, 0.1), (16, -0.3, 2.0), (16, 3.0, -0.7), (1, 0.1, 0.4)]
-)
 
 
 def stack_with(side, threshold=4, multiple=1.0, c=0.3, seed=7):
@@ -68,32 +52,6 @@ def by_formula(stack, places):
             shares[i, j] *= np.sign(at - other)
     f = torch.nn.Sequential(encoder.inner, torch.nn.ReLU(), encoder.outer)
     return f(torch.from_numpy(shares).float()[..., None]).permute(2, 0, 1)
-
-
-@every_side
-@NUMBERS
-@torch.no_grad()
-def test_attention_is_that_with_the_function_written_out(side, threshold, multiple, c):
-    stack, x = stack_with(side, threshold, multiple, c), stream()
-    biases = by_formula(stack, np.arange(LENGTH))
-    seen = causal_mask(stack) == 0
-    assert difference(bias(stack)[0][:, seen], biases[:, seen]) <= 1e-5
-    scores, output = written_out(stack, *heads_of(stack, x), biases)
-    assert logits_differ_by(stack, logits(stack, x), scores) <= 2e-5
-    for found in (attended(stack, x)[0], attended(stack, x, need_weights=True)[0]):
-        assert difference(found, output) <= 1e-5
-    if side == "decoder":
-        assert difference(step_by_step(stack, x)[0], output) <= 1e-5
-
-
-@every_side
-@torch.no_grad()
-def test_stretched_biases_are_those_of_real_places(side):
-    stack, factors = stack_with(side), (0.5, 1.3, 2.5)
-    seen = causal_mask(stack) == 0
-    for factor, found in zip(factors, bias(stack, stretched(*factors))):
-        expected = by_formula(stack, (4 * factor * np.arange(LENGTH)).round() / 4)
-        assert difference(found[:, seen], expected[:, seen]) <= 1e-5
 
 
 @every_side
@@ -153,12 +111,6 @@ def test_f_takes_less_room_than_its_units_would(side):
     assert largest.elements <= 2 * 4 * count**2 < 32 * count**2
 
 
-def test_padding_moves_no_position():
-    model = visible("fire", target="attention", fire_threshold=3)
-    for left in (True, False):
-        assert_padding_moves_nothing(model, source_batch(left), target_batch(), 2e-5)
-
-
 def test_parameters_and_their_start():
     added = added_parameters("floater_transformer", "fire", "all")
     assert sum(added.values()) == 660
@@ -168,17 +120,3 @@ def test_parameters_and_their_start():
         assert float(stack.positions.c.detach()) == pytest.approx(0.1)
         assert float(stack.positions.threshold.detach()) == 1
     assert len(position_parameters(model)) == 12
-
-
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["fire"]
-    options = {"fire_threshold": 30}
-    assert cls.describe(options, "attention") == "shares of the sentence from position 30 on"
-    assert cls.distance_limit(options) == ("--fire-threshold", 30)
-
-
-@pytest.mark.parametrize("threshold", [0, -16])
-def test_a_threshold_below_one_is_refused(threshold):
-    words = f"`--fire-threshold` must be at least 1, but is {threshold} instead"
-    with pytest.raises(ValueError, match=words):
-        build("fire", target="attention", fire_threshold=threshold)

@@ -1,89 +1,18 @@
 """KERPLE's kernels beside their formulas, written out with numpy."""
 
-import numpy as np
 import pytest
 import torch
-from helpers import build, difference, loss_of, position_parameters, visible
+from helpers import build, loss_of, visible
 from one_attention import (
-    LENGTH,
     SIDES,
-    attended,
     bias,
-    causal_mask,
-    heads_of,
-    logits,
-    logits_differ_by,
-    stack_of,
-    step_by_step,
-    stream,
-    stretched,
     tokens,
-    written_out,
 )
 
-from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS
 
 KERNELS = ("log", "power")
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
-every_side = pytest.mark.parametrize("side", SIDES)
-
-
-def stack_with(side, kernel, seed=5):
-    """A stack whose numbers lie within the kernels' limits, but for one a side on each end."""
-    stack = stack_of(side, "kerple", kerple_kernel=kernel)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        r = stack.positions.r
-        r.copy_(0.1 + 1.8 * torch.rand(r.shape, generator=generator))
-        r[0, :, 1], r[1, :, 1] = 2.7, 3.1  # an exponent must not be above 2, all else may
-        r[0, :, 2], r[1, :, 3] = -0.4, 0.003
-    return stack
-
-
-def kernel_by_formula(stack, places):
-    """[H, T, T], entry by entry; ``places`` in tokens."""
-    r1, r2 = stack.positions.r.detach().double().numpy()  # [sides, H] each
-    is_power = stack.positions.spec.options["kerple_kernel"] == "power"
-    out = np.zeros((r1.shape[1], len(places), len(places)))
-    for h in range(len(out)):
-        for i, at in enumerate(places):
-            for j, other in enumerate(places):
-                side = 1 if other > at else 0
-                if side >= len(r1):
-                    continue  # a decoder hides it
-                one, two = max(r1[side, h], 0.01), max(r2[side, h], 0.01)
-                d = abs(at - other)
-                falls = two * d ** min(one, 2.0) if is_power else one * np.log(1 + two * d)
-                out[h, i, j] = -falls
-    return torch.from_numpy(out).float()
-
-
-@every_side
-@every_kernel
-@torch.no_grad()
-def test_attention_is_that_with_the_kernel_written_out(side, kernel):
-    stack, x = stack_with(side, kernel), stream()
-    biases = kernel_by_formula(stack, np.arange(LENGTH))
-    scores, output = written_out(stack, *heads_of(stack, x), biases)
-    assert logits_differ_by(stack, logits(stack, x), scores) <= 1e-5 * float(biases.abs().max())
-    for found in (attended(stack, x)[0], attended(stack, x, need_weights=True)[0]):
-        assert difference(found, output) <= 1e-5
-    if side == "decoder":
-        assert difference(step_by_step(stack, x)[0], output) <= 1e-5
-
-
-@every_side
-@every_kernel
-@torch.no_grad()
-def test_stretched_kernels_are_those_of_real_distances(side, kernel):
-    stack, factors = stack_with(side, kernel), (0.5, 1.3, 2.5)
-    seen = causal_mask(stack) == 0
-    for factor, found in zip(factors, bias(stack, stretched(*factors))):
-        places = (4 * factor * np.arange(LENGTH)).round() / 4
-        expected = kernel_by_formula(stack, places)
-        assert difference(found[:, seen], expected[:, seen]) <= 1e-5 * float(expected.abs().max())
 
 
 @every_kernel
@@ -150,18 +79,3 @@ def test_float16_holds_a_thousand_tokens(kernel):
     assert float(found.min()) >= HIDING_BIAS * 1.001
     half = model.encoder.positions(1000, [], torch.float16)
     assert half.dtype == torch.float16 and half.isfinite().all()
-
-
-def test_the_parameters_are_a_pair_for_each_head_and_side():
-    added = added_parameters("floater_transformer", "kerple", "all")
-    assert added == {"encoder.positions.r": 32, "decoder.positions.r": 16}
-    assert len(position_parameters(build("kerple", target="attention"))) == 2
-
-
-def test_what_is_said_of_the_options():
-    assert POSITION_ENCODERS["kerple"].describe({"kerple_kernel": "power"}, "attention") == (
-        "kernel power"
-    )
-    words = "`--kerple-kernel` must be one of log, power, but is 'gauss' instead"
-    with pytest.raises(ValueError, match=words):
-        build("kerple", target="attention", kerple_kernel="gauss")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from helpers import (
-    build,
     difference,
     log_probs,
     parts,
@@ -14,13 +13,13 @@ from helpers import (
     visible,
 )
 
-from fairseq_floater.experiments.info import added_parameters
+from fairseq_floater.position_encoders.transforms import Places
 
 
 def tables_and_weights(model, rows):
     """Of every block of both stacks: its rows [N, C] and what it owns [n, C]."""
     for stack, name, signal in signals(model):
-        table = signal.compute(rows, parts(stack, name)).detach()
+        table = signal.rows(Places(rows), parts(stack, name)).detach()
         for n, part in enumerate(parts(stack, name)):
             yield table[:, 0, n], part.weight.detach()[:, 0]
 
@@ -42,14 +41,6 @@ def test_rows_are_written_out(alpha, combine):
         assert len(rows.unique(dim=0)) == 49
 
 
-def test_a_row_does_not_depend_on_how_many_were_asked_for():
-    model = visible("learned", learned_hierarchy=7)
-    (stack, name, signal), _ = signals(model)
-    long = signal.compute(49, parts(stack, name)).detach()
-    for few in (1, 6, 7, 8, 30):
-        assert difference(signal.compute(few, parts(stack, name)).detach(), long[:few]) <= 1e-6
-
-
 def test_the_square_of_the_trained_rows_is_the_longest_sentence():
     limits = {"max_source_positions": 16, "max_target_positions": 16}
     model = visible("learned", learned_hierarchy=5, **limits)
@@ -63,27 +54,3 @@ def test_the_square_of_the_trained_rows_is_the_longest_sentence():
         )
         with pytest.raises(ValueError, match=words):
             log_probs(model, source, target_in)
-
-
-def test_one_table_a_block_has_the_trained_rows_alone():
-    added = added_parameters("floater_transformer", "learned", "all", learned_hierarchy=64)
-    assert sum(added.values()) == 12 * 64 * 512
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"learned_hierarchy": 1}, "`--learned-hierarchy` must be at least 2, but is 1"),
-        ({"learned_hierarchy": -3}, "`--learned-hierarchy` must be at least 2, but is -3"),
-        *(
-            (
-                {"learned_hierarchy_alpha": a},
-                rf"`--learned-hierarchy-alpha` must be .*is {a} instead",
-            )
-            for a in (0.0, 0.5, 1.0, float("nan"))
-        ),
-    ],
-)
-def test_wrong_options_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        build("learned", **{"learned_hierarchy": 8, **options})

@@ -2,12 +2,20 @@
 
 import argparse
 import sys
+from argparse import Namespace
 
 import pytest
+from helpers import build
 from toy import run
 
 from fairseq_floater import position_encoders
-from fairseq_floater.position_encoders import POSITION_ENCODERS, registry
+from fairseq_floater.position_encoders import (
+    POSITION_ENCODERS,
+    complete,
+    encoder_options,
+    registry,
+    trained_limit,
+)
 from fairseq_floater.position_encoders.none import NoPositions
 
 
@@ -51,3 +59,36 @@ def test_one_line_more_is_one_encoder_more(monkeypatch):
     monkeypatch.setitem(registry.ENCODERS, "silent", registry.Entry("none.NoPositions", "hidden"))
     assert list(POSITION_ENCODERS)[-1] == "silent"
     assert POSITION_ENCODERS["silent"] is NoPositions
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODERS)
+def test_the_phrase_in_the_log_names_the_options(name):
+    encoder = POSITION_ENCODERS[name]
+    args = build(name, target=encoder.targets[0]).cfg
+    said = encoder.describe(encoder_options(args), args.position_target)
+    for option in encoder.options:
+        value = getattr(args, option.dest)
+        assert (option.name[2:] in said) or value in (None, False), option.name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_encoder": "t5", "t5_max_distance": 30},
+        {"position_encoder": "tupe", "t5_max_distance": 30},
+        {"position_encoder": "shaw", "shaw_clip": 30},
+        {"position_encoder": "nezha", "nezha_clip": 30},
+        {"position_encoder": "deberta", "deberta_distance": 30},
+        {"position_encoder": "cope", "cope_positions": 30},
+        {"position_encoder": "fire", "fire_threshold": 30},
+        {"position_encoder": "nezha", "nezha_clip": 0},  # none is clipped
+        {"position_encoder": "alibi"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_distances_that_training_lacks_are_known(options):
+    args = Namespace(**options)
+    complete(args)
+    name = next((f"--{o.replace('_', '-')}" for o in options if options[o] == 30), None)
+    assert trained_limit(args, 11) == (name and (name, 30, 10))
+    assert trained_limit(args, 31) is None

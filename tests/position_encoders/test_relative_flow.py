@@ -25,9 +25,8 @@ from one_attention import (
     written_out,
 )
 
-from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.ode import solve
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import At, Places
 
 LENGTH = 13
 FORMS = ("keys", "values", "bias")
@@ -102,7 +101,7 @@ def test_a_rotation_is_the_exponential_of_a_skew_matrix(side, form):
     planes = torch.block_diag(*(f * torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double() for f in w))
     tau = torch.log1p(torch.arange(LENGTH, dtype=torch.float64))
     turns = torch.matrix_exp(tau[:, None, None] * planes)
-    table = own.positions.compute(LENGTH, parts(own, "positions"))  # [N, sides, L, S, W]
+    table = own.positions.rows(Places(LENGTH), parts(own, "positions"))  # [N, sides, L, S, W]
     for block, layer in enumerate(own.layers):
         r0 = layer.positions.start.initial().detach().double()  # [S, sides, W]
         expected = torch.einsum("sdw,nwv->ndsv", r0, turns)
@@ -115,7 +114,9 @@ def test_a_rotation_is_the_exponential_of_a_skew_matrix(side, form):
 
 
 def test_a_rotation_needs_an_even_number_of_biases():
-    with pytest.raises(ValueError, match="turns pairs of channels, but has 3"):
+    with pytest.raises(
+        ValueError, match="needs an even number of channels, but a row of biases has 3"
+    ):
         build(
             "rotation_flow",
             target="relative",
@@ -212,27 +213,13 @@ def test_a_warm_start_silences_what_is_not_zero():
         assert difference(log_probs_of(model, source_batch(), target_batch()), donor) <= 5e-6
 
 
-@pytest.mark.parametrize(
-    ("encoder", "form", "count"),
-    [
-        ("floater", "keys", 2 * 2 * 64 * 66 + 6 * (2 + 1) * 64),
-        ("floater", "values", 2 * 2 * 64 * 66 + 2 * 6 * (2 + 1) * 64),
-        ("floater", "bias", 2 * 2 * 8 * 10 + 6 * (2 + 1) * 8),
-        ("rotation_flow", "values", 2 * 32 + 2 * 6 * (2 + 1) * 64),
-        ("rotation_flow", "bias", 2 * 4 + 6 * (2 + 1) * 8),
-    ],
-)
-def test_the_parameters_are_those_of_the_docstring(encoder, form, count):
-    options = {"position_target": "relative", "floater_relative": form}
-    found = added_parameters("floater_transformer", encoder, "all", **options)
-    assert sum(found.values()) == count
-
-
 def test_log_time_brings_far_distances_near():
     own = stack("encoder", "keys")
-    table = own.positions.compute(4 * LENGTH + 1, parts(own, "positions"))
+    table = own.positions.rows(Places(4 * LENGTH + 1), parts(own, "positions"))
     assert (
-        difference(table[: LENGTH + 1], own.positions.compute(LENGTH + 1, parts(own, "positions")))
+        difference(
+            table[: LENGTH + 1], own.positions.rows(Places(LENGTH + 1), parts(own, "positions"))
+        )
         <= 1e-6
     )
     assert float(table[-1].norm()) < 10 * float(table[LENGTH].norm())
@@ -250,29 +237,3 @@ def test_the_scope_of_training_knows_its_parts(scope, h, start, rest):
     for name, parameter in relative(build=build, floater_train=scope).named_parameters():
         expected = h if ".dynamics." in name else start if ".start." in name else rest
         assert parameter.requires_grad == expected, name
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"floater_delta": 0.2}, r"`--floater-delta` must be 0\.1 with --position-target relative"),
-        (
-            {"floater_time": "log"},
-            "`--floater-time` must be linear with --position-target relative",
-        ),
-        ({"floater_update_interval": 2}, "`--floater-update-interval` must be 1 with"),
-        ({"floater_step_size": -1.0}, "`step_size` must be positive"),
-        ({"position_shift": "500"}, "change nothing"),
-        ({"cross_self_attention": True}, "`--cross-self-attention` must be off"),
-        ({"attention_kind": "linear"}, "`--attention-kind` must be softmax"),
-    ],
-)
-def test_what_it_cannot_go_with_is_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        relative(build=build, **options)
-
-
-@pytest.mark.parametrize("encoder", ["floater", "rotation_flow"])
-def test_its_form_is_refused_elsewhere(encoder):
-    with pytest.raises(ValueError, match="`--floater-relative` must come with"):
-        build(encoder, target="qkv", floater_relative="bias")

@@ -16,6 +16,7 @@ from helpers import (
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places
 
 # layers, input, parameters of one recurrence at C = 512 (Table 6: 263.2K, 526.3K, 1,050.0K)
 TABLE_6 = [(1, "scalar", 263_168), (2, "scalar", 526_336), (1, "vector", 1_049_600)]
@@ -41,7 +42,7 @@ def one_signal(target="hidden", **options):
 def test_rows_follow_the_recurrence(layers, kind):
     signal, blocks = one_signal(rnn_layers=layers, rnn_input=kind)
     with torch.no_grad():
-        rows = signal.compute(20, blocks)
+        rows = signal.rows(Places(20), blocks)
         sinusoid = sinusoid_rows(20, signal.spec.dim, signal.spec.padding_idx)
         for i in range(19):
             p = rows[i, 0]
@@ -57,7 +58,7 @@ def test_rows_follow_the_recurrence(layers, kind):
 def test_rows_stay_bounded(kind):
     signal, blocks = one_signal(rnn_input=kind)
     with torch.no_grad():
-        assert signal.compute(3000, blocks)[1:].abs().max() <= 1
+        assert signal.rows(Places(3000), blocks)[1:].abs().max() <= 1
 
 
 @pytest.mark.parametrize("kind", ["scalar", "vector"])
@@ -72,10 +73,3 @@ def test_the_qkv_form_starts_as_the_transformer_and_leaves_it(kind):
     model(batch[0], None, batch[1])[0].square().sum().backward()
     last = model.encoder.positions.maps[-1]
     assert last.weight.grad[:, : model.encoder.positions.input_size].abs().max() > 0
-
-
-def test_options_are_checked():
-    with pytest.raises(ValueError, match="`--rnn-layers` must be one of 1, 2, but is '3'"):
-        build("rnn", rnn_layers=3)
-    with pytest.raises(ValueError, match="`--rnn-input` must be one of scalar, vector"):
-        build("rnn", rnn_input="letters")

@@ -19,18 +19,13 @@ from one_attention import (
     attended,
     causal_mask,
     heads_of,
-    logits,
-    logits_differ_by,
     stack_of,
     step_by_step,
     stream,
-    stretched,
     written_out,
 )
 from oracles import transformers_module
 
-from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.rope import turn_pairs
 
 every_side = pytest.mark.parametrize("side", SIDES)
@@ -68,18 +63,6 @@ def turned(stack, x, turn):
     return turn(q), turn(k), turn(v) if stack.positions.spec.options["rope_values"] else v
 
 
-@every_side
-@every_option
-@torch.no_grad()
-def test_attention_is_that_of_rotary_embedding_torch(side, options):
-    stack, x = stack_of(side, "rope", **options), stream()
-    oracle = rotary_embedding(stack)
-    scores, output = written_out(stack, *turned(stack, x, oracle.rotate_queries_or_keys))
-    assert logits_differ_by(stack, logits(stack, x), scores) <= 1e-5
-    for found in (attended(stack, x)[0], attended(stack, x, need_weights=True)[0]):
-        assert difference(found, output) <= 1e-5
-
-
 @every_option
 @torch.no_grad()
 def test_a_step_of_decoding_is_rotary_embedding_torchs_offset(options):
@@ -96,19 +79,6 @@ def test_a_step_of_decoding_is_rotary_embedding_torchs_offset(options):
         late, of_key, values = heads_of(stack, x)
         late, keys = oracle.rotate_queries_with_cached_keys(late[:, :, -1:], of_key)
         assert difference(found[-1:], written_out(stack, late, keys, values)[1]) <= 1e-5
-
-
-@every_side
-@pytest.mark.parametrize(("base", "partial"), [(10_000.0, 1.0), (50.0, 0.5)])
-@torch.no_grad()
-def test_logits_are_those_of_x_transformers(side, base, partial):
-    package = pytest.importorskip("x_transformers.x_transformers")
-    stack, x = stack_of(side, "rope", rope_base=base, rope_partial=partial), stream()
-    angles, _ = package.RotaryEmbedding(int(HEAD * partial), base=base).forward_from_seq_len(LENGTH)
-    scores, _ = written_out(
-        stack, *turned(stack, x, lambda h: package.apply_rotary_pos_emb(h, angles))
-    )
-    assert logits_differ_by(stack, logits(stack, x), scores) <= 1e-5
 
 
 @every_side
@@ -142,21 +112,6 @@ def test_attention_is_roformers(side, values):
 
 
 @every_side
-@every_option
-@torch.no_grad()
-def test_stretched_angles_are_those_of_rotary_embedding_torch_at_real_positions(side, options):
-    package = pytest.importorskip("rotary_embedding_torch")
-    stack, x = stack_of(side, "rope", **options), stream()
-    oracle, factors = rotary_embedding(stack), (0.5, 2.3)
-    places = (4 * torch.tensor(factors)[:, None] * torch.arange(LENGTH)).round() / 4
-    angles = oracle(places)[:, None]
-    _, expected = written_out(
-        stack, *turned(stack, x, lambda h: package.apply_rotary_emb(angles, h))
-    )
-    assert difference(attended(stack, x, stretched(*factors))[0], expected) <= 1e-5
-
-
-@every_side
 def test_far_angles_do_not_collide(side):
     """Angles in float32 are off by 0.004 at 100,000; the first frequency is 1 radian a token."""
     stack = stack_of(side, "rope")
@@ -181,7 +136,7 @@ def test_a_shift_of_all_positions_is_seen_with_turned_values_alone(options):
     )
     assert difference(attended(stack, x)[0], here) <= 1e-5
     changes = difference(here, there) > 1e-3
-    assert changes == (not stack.positions.relative) == bool(options.get("rope_values"))
+    assert changes == (not stack.positions.is_relative(options)) == bool(options.get("rope_values"))
 
 
 @every_option
@@ -201,43 +156,6 @@ def test_learned_frequencies_start_as_the_fixed_ones():
     models[1].load_state_dict(models[0].state_dict(), strict=False)
     one, other = (log_probs(model, source_batch(), target_batch()) for model in models)
     assert difference(one, other) <= TOLERANCE
-
-
-@pytest.mark.parametrize(("partial", "count"), [(1.0, 32), (0.25, 8), (0.3, 9)])
-def test_learned_frequencies_are_one_a_pair_and_stack(partial, count):
-    options = {"rope_partial": partial, "rope_learned": True}
-    added = added_parameters("floater_transformer", "rope", "all", **options)
-    assert added == {f"{side}.positions.frequencies": count for side in SIDES}
-    assert not added_parameters("floater_transformer", "rope", "all", rope_partial=partial)
-
-
-def test_what_is_said_of_the_options():
-    options = {"rope_base": 500.0, "rope_partial": 0.5, "rope_values": True, "rope_learned": True}
-    describe = POSITION_ENCODERS["rope"].describe
-    assert describe(options, "attention") == "q, k, v turned, base 500, partial 0.5, learned"
-    options |= {"rope_values": False, "rope_learned": False}
-    assert describe(options, "attention") == "q, k turned, base 500, partial 0.5"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        *(
-            ({"rope_base": b}, f"`--rope-base` must be more than 1, but is {b} instead")
-            for b in (1.0, 0.0, -3.0, float("inf"), float("nan"))
-        ),
-        *(
-            ({"rope_partial": p}, rf"`--rope-partial` must be in \(0, 1\], but is {p} instead")
-            for p in (0.0, -0.5, 1.5, float("nan"))
-        ),
-        ({"rope_partial": 0.01}, "leaves a pair, but a head has 32 and --rope-partial is 0.01"),
-        ({"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "even number.* but a head has 15"),
-    ],
-    ids=str,
-)
-def test_options_that_turn_nothing_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        build("rope", target="attention", **options)
 
 
 def test_pairs_that_cannot_be_read_as_complex_numbers_turn_alike():

@@ -5,22 +5,11 @@ import torch
 from distance_terms import LENGTH, Largest, attended, logits, slots
 from distance_terms import stack_of as any_stack_of
 from helpers import (
-    PAD,
-    TOLERANCE,
     build,
     difference,
-    log_probs,
     parts,
-    raw_log_probs,
-    source_batch,
-    target_batch,
-    visible,
 )
 from one_attention import causal_mask
-from shaws_form import stretched, written_out
-
-from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
 CLIP = 5
@@ -29,51 +18,6 @@ CLIP = 5
 def stack_of(side, encoder="shaw", **options):
     """A stack with random vectors, and an input [T, B, C] for its first block."""
     return any_stack_of(side, encoder, **{"shaw_clip": CLIP, **options})
-
-
-def of_pairs(vectors, offsets, furthest_behind):
-    """Vectors [R, (H,) D] of the pairs: [(H,) T, S, D]; ``offsets`` [T, S] are j - i."""
-    rows = [[max(-CLIP, min(furthest_behind, o)) + CLIP for o in line] for line in offsets]
-    found = vectors[torch.tensor(rows)]
-    return found if found.dim() == 3 else found.permute(2, 0, 1, 3)
-
-
-def expected(stack, x, offsets):
-    """Logits and output of the equations."""
-    part = stack.layers[0].positions
-    behind = 0 if stack.positions.spec.causal else CLIP
-    of_keys = of_pairs(part.key_vectors, offsets, behind)
-    of_values = torch.zeros_like(of_keys)
-    if part.value_vectors is not None:
-        of_values = of_pairs(part.value_vectors, offsets, behind)
-    return written_out(stack, x, of_keys, of_values)
-
-
-@every_stack
-@pytest.mark.parametrize("per_head", [False, True], ids=["shared", "per-head"])
-@pytest.mark.parametrize("values", ["on", "off"])
-@torch.no_grad()
-def test_logits_and_output_are_those_of_the_paper(side, per_head, values):
-    stack, x = stack_of(side, shaw_per_head=per_head, shaw_values=values)
-    offsets = [[j - i for j in range(LENGTH)] for i in range(LENGTH)]
-    scores, output = expected(stack, x, offsets)
-    torch.testing.assert_close(logits(stack, x), scores, rtol=0, atol=1e-5)
-    assert difference(attended(stack, x)[0], output) <= 1e-5
-    assert difference(attended(stack, x, need_weights=True)[0], output) <= 1e-5
-
-
-@every_stack
-def test_gradients_are_those_of_the_equations(side):
-    stack, x = stack_of(side)
-    offsets = [[j - i for j in range(LENGTH)] for i in range(LENGTH)]
-    block = stack.layers[0]
-    parameters = [*block.positions.parameters(), *block.self_attn.parameters()]
-    found, wanted = (
-        torch.autograd.grad(output.square().sum(), parameters)
-        for output in (attended(stack, x)[0], expected(stack, x, offsets)[1])
-    )
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
 
 
 @every_stack
@@ -104,44 +48,6 @@ def test_keys_are_those_of_wav2vec2_bert(side, monkeypatch):
     assert difference(attended(stack, x)[0], output.transpose(0, 1)) <= 1e-5
 
 
-@every_stack
-@torch.no_grad()
-def test_a_stretched_distance_goes_to_the_nearest_whole_one(side):
-    stack, x = stack_of(side)
-    offsets = [[round(3 * (j - i) / 4) for j in range(LENGTH)] for i in range(LENGTH)]
-    scores, output = expected(stack, x, offsets)
-    at = stretched(LENGTH, rows_per_token=4)
-    torch.testing.assert_close(logits(stack, x, at), scores, rtol=0, atol=1e-5)
-    assert difference(attended(stack, x, at)[0], output) <= 1e-5
-
-
-@pytest.mark.parametrize("encoder", ["shaw", "nezha"])
-@torch.no_grad()
-def test_training_counts_in_stretched_tokens(encoder):
-    batch = source_batch(), target_batch()
-    found = []
-    for stretch in (None, "1:1", "2:2"):
-        model = visible(encoder, target="attention", position_stretch=stretch, dropout=0.0)
-        found.append(raw_log_probs(model.train(), *batch)[batch[1].ne(PAD)])
-    assert difference(found[0], found[1]) <= TOLERANCE
-    assert difference(found[0], found[2]) > 0.01
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ({}, 38_400),
-        ({"shaw_per_head": True}, 307_200),
-        ({"shaw_values": "off"}, 19_200),
-        ({"shaw_clip": 4}, (9 + 5) * 2 * 64 * 6),
-    ],
-)
-def test_parameters(options, count):
-    added = added_parameters("floater_transformer", "shaw", "all", **options)
-    assert sum(added.values()) == count
-    assert all("layers" in name for name in added)  # each block owns its tables
-
-
 @pytest.mark.parametrize("per_head", [False, True], ids=["shared", "per-head"])
 def test_vectors_start_from_xaviers_law(per_head):
     model = build("shaw", target="attention", shaw_per_head=per_head, shaw_clip=60)
@@ -155,34 +61,6 @@ def test_vectors_start_from_xaviers_law(per_head):
         assert all(difference(one, of_all[0]) > 0 for one in of_all[1:])
 
 
-CHANGES = [{"shaw_values": "off"}, {"shaw_per_head": True}, {"shaw_clip": 3}]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-def test_each_option_changes_the_model(change):
-    batch = source_batch(), target_batch()
-    usual, changed = (visible("shaw", target="attention", **o) for o in ({}, change))
-    assert difference(log_probs(usual, *batch), log_probs(changed, *batch)) > 1e-3
-    describe = POSITION_ENCODERS["shaw"].describe
-    usual_words, words = (describe(m.encoder.positions.spec.options, "") for m in (usual, changed))
-    assert usual_words != words
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"shaw_clip": 0}, "`--shaw-clip` must be at least 1, but is 0 .*--position-encoder none"),
-        ({"shaw_clip": 1.5}, "`--shaw-clip` must be of type int, but is 1.5"),
-        ({"shaw_per_head": "false"}, "`--shaw-per-head` must be of type bool, but is 'false'"),
-        ({"shaw_clip": float("inf")}, "`--shaw-clip` must be of type int, but is inf"),
-        ({"shaw_values": "both"}, "`--shaw-values` must be one of on, off, but is 'both'"),
-    ],
-)
-def test_bad_options_are_refused(bad, message):
-    with pytest.raises(ValueError, match=message):
-        build("shaw", target="attention", **bad)
-
-
 @pytest.mark.parametrize(("value", "needed"), [(True, True), (False, False), ("off", False)])
 def test_on_and_off_may_come_as_yaml_reads_them(value, needed):
     model = build("shaw", target="attention", shaw_values=value)
@@ -192,8 +70,6 @@ def test_on_and_off_may_come_as_yaml_reads_them(value, needed):
 @torch.no_grad()
 def test_beyond_the_clip_all_distances_look_alike():
     stack, x = stack_of("encoder")
-    limit = stack.positions.distance_limit(stack.positions.spec.options)
-    assert limit == ("--shaw-clip", CLIP)
     at = slots(LENGTH)
     nearer, near, far = (
         logits(stack, x, at._replace(queries=at.queries + LENGTH - 1 + smallest))

@@ -118,12 +118,3 @@ def test_a_decoder_without_positions_has_no_limit_of_length():
     limits = {"max_source_positions": 16, "max_target_positions": 16}
     source, target = build("learned", position_sides="source", **limits).max_positions()
     assert source == 16 and target > 16
-
-
-def test_one_side_of_none_is_refused():
-    words = "`--position-sides` must be both with --position-encoder none, but is source instead"
-    with pytest.raises(ValueError, match=words):
-        build("none", position_sides="source")
-    words = "`--position-sides` must be one of both, source, target, but is 'left' instead"
-    with pytest.raises(ValueError, match=words):
-        build("rope", target="attention", position_sides="left")

@@ -21,8 +21,9 @@ from helpers import (
 from warped import training_log_probs
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows, sinusoid_rows_between
-from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.kept_table import PositionRangeError
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_at, sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places, Tokens
 from fairseq_floater.position_encoders.warp import DrawnWarp, drawn_factors
 from fairseq_floater.position_encoders.warp_law import ROWS_PER_TOKEN, Stretching, WarpLaw
 
@@ -55,8 +56,8 @@ def test_rows_between_tokens_meet_the_rows_of_tokens(encoder, target):
     model = visible(encoder, "all", target, **ALONE)
     for stack, name, signal in signals(model):
         with torch.no_grad():
-            rows = signal.compute(12, parts(stack, name))
-            fine = signal.compute_between(45, 4, parts(stack, name))
+            rows = signal.rows(Places(12), parts(stack, name))
+            fine = signal.rows(Places(45, 4), parts(stack, name))
         scale = rows.abs().max()
         assert difference(fine[::4], rows) <= 1e-5 * scale
         # Between two rows the flow is on its way from one to the other; a bucket ends at once.
@@ -159,7 +160,7 @@ def test_the_table_is_long_enough_for_any_draw():
 
 def test_the_sinusoid_between_tokens_is_fairseqs_at_tokens():
     for dim in (64, 63):
-        rows = sinusoid_rows_between(61, 4, dim, PAD)
+        rows = sinusoid_at(torch.arange(61) / 4, dim, PAD)
         assert difference(rows[::4], sinusoid_rows(16, dim, PAD)) < 1e-6
 
 
@@ -196,7 +197,7 @@ def rotation(rows, **options):
     model = build("rotation_flow", target="hidden", **options).eval()
     stack, name, signal = signals(model)[0]
     with torch.no_grad():
-        return signal, parts(stack, name), signal.compute(rows, parts(stack, name))
+        return signal, parts(stack, name), signal.rows(Places(rows), parts(stack, name))
 
 
 def test_a_rotation_keeps_every_norm():
@@ -239,9 +240,22 @@ def test_the_exponential_and_its_gradient_are_torchs(angle, dtype, tolerance):
     assert difference(gradient, expected[1]) < tolerance * scale * float(expected[1].abs().max())
 
 
-@pytest.mark.parametrize("frequency", [0.1, 0.3])
-def test_the_initial_frequencies_are_those_asked_for(frequency):
-    signal, _, _ = rotation(2, rotation_frequency=frequency, encoder_embed_dim=256)
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 3e-4), (torch.float64, 1e-11)])
+@pytest.mark.parametrize("frequency", [0.3, 30.0])
+def test_rows_far_out_are_exact_up_to_rounding(frequency, dtype, rounding):
+    """Too few or too many squarings of the exponential leave small angles right, but not these rows."""
+    model = build("rotation_flow", target="hidden", rotation_frequency=frequency).to(dtype)
+    (stack, name, signal), last = signals(model)[0], 399
+    with torch.no_grad():
+        rows = signal.rows(Places(last + 1), parts(stack, name)).double()
+        skew = (0.1 * (signal.generator - signal.generator.T)).double()
+        expected = rows[0] @ torch.matrix_exp(last * skew)
+    assert difference(rows[last], expected) < rounding * frequency
+
+
+@pytest.mark.parametrize(("asked", "frequency"), [(0.1, 0.1), (None, 0.3)])
+def test_the_initial_frequencies_are_those_asked_for(asked, frequency):
+    signal, _, _ = rotation(2, rotation_frequency=asked, encoder_embed_dim=256)
     with torch.no_grad():
         skew = 0.1 * (signal.generator - signal.generator.T)
         largest = float(torch.linalg.eigvals(skew).imag.abs().max())
@@ -266,3 +280,14 @@ def test_the_similarity_of_two_rows_depends_on_their_distance_alone():
     products = torch.einsum("nslc,mslc->slnm", rows, rows)
     for diagonal in (products.diagonal(k, 2, 3) for k in (1, 7, 30)):
         assert float((diagonal - diagonal[..., :1]).abs().max()) < 1e-3 * float(products.max())
+
+
+@pytest.mark.parametrize(
+    ("times", "dtype"), [(1e10, torch.float32), (1e25, torch.float32), (1e18, torch.float64)]
+)
+def test_a_rotation_that_diverged_is_out_of_range(times, dtype):
+    model = build("rotation_flow", target="hidden").to(dtype).eval()
+    with torch.no_grad():
+        model.encoder.positions.generator.mul_(times)
+    with pytest.raises(PositionRangeError, match="Position 1 of rotation_flow has norm nan"):
+        log_probs(model, source_batch(), target_batch())

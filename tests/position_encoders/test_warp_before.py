@@ -6,7 +6,7 @@ from helpers import PAD, TOLERANCE, difference, parts, signals, source_batch, ta
 from warped import model_of, training_log_probs
 
 from fairseq_floater.ode import solve
-from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.transforms import Places, Tokens
 
 
 @pytest.mark.parametrize("target", ["hidden", "qkv"])
@@ -16,7 +16,7 @@ def test_rows_before_the_first_lie_on_the_same_curve(encoder, target):
         blocks = parts(stack, name)
         with torch.no_grad():
             rows = signal(30 + 40, blocks, torch.float32, 8, 30)
-            assert difference(rows[30:], signal.compute_between(40, 8, blocks)) == 0
+            assert difference(rows[30:], signal.rows(Places(40, 8), blocks)) == 0
         # What is smooth has third differences that are small everywhere, at the seam too.
         third = rows.diff(n=3, dim=0).flatten(1).norm(dim=1)
         assert third[26:31].max() <= 2 * max(third[:26].max(), third[31:].max()) + 1e-4
@@ -26,7 +26,7 @@ def test_the_flow_before_the_first_token_is_solved_backwards():
     for stack, name, signal in signals(model_of("floater", "qkv").eval()):
         blocks = parts(stack, name)
         with torch.no_grad():
-            before = signal.compute_before(40, 8, blocks)
+            before = signal.rows(Places(40, 8, before=40), blocks)
             # From the row before, the flow itself arrives at p(0).
             start, times = before[0].double(), torch.tensor([0.0, 0.5], dtype=torch.float64)
             h = signal.dynamics.double()

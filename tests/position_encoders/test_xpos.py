@@ -14,21 +14,14 @@ from helpers import (
 from one_attention import (
     LENGTH,
     SIDES,
-    attended,
     causal_mask,
     heads_of,
-    logits,
-    logits_differ_by,
     stack_of,
-    step_by_step,
     stream,
-    stretched,
     written_out,
 )
 
-from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.row_range import PositionRangeError
+from fairseq_floater.position_encoders.kept_table import PositionRangeError
 
 HEAD = 16
 OPTIONS = {
@@ -36,7 +29,6 @@ OPTIONS = {
     "options": {"xpos_scale_base": 7.0, "rope_base": 50.0},
     "partial": {"xpos_scale_base": 20.0, "rope_partial": 0.5},
 }
-every_side = pytest.mark.parametrize("side", SIDES)
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
@@ -55,31 +47,6 @@ def turned(stack, x, places):
     q, k, v = heads_of(stack, x)
     turn = package.apply_rotary_pos_emb
     return turn(q, angles, scale), turn(k, angles, of_key), v
-
-
-@every_side
-@every_option
-@torch.no_grad()
-def test_attention_is_that_of_x_transformers_rotary_embedding(side, options):
-    stack, x = stack_of(side, "xpos", **options), stream()
-    scores, output = written_out(stack, *turned(stack, x, torch.arange(LENGTH)))
-    assert logits_differ_by(stack, logits(stack, x), scores) <= 1e-5
-    for found in (attended(stack, x)[0], attended(stack, x, need_weights=True)[0]):
-        assert difference(found, output) <= 1e-5
-    if side == "decoder":
-        assert difference(step_by_step(stack, x)[0], output) <= 1e-5
-
-
-@every_side
-@every_option
-@torch.no_grad()
-def test_stretched_attention_is_x_transformers_at_real_positions(side, options):
-    stack, x, factors = stack_of(side, "xpos", **options), stream(), (0.5, 2.3)
-    found = attended(stack, x, stretched(*factors))[0]
-    for i, factor in enumerate(factors):
-        places = (4 * factor * torch.arange(LENGTH)).round() / 4
-        expected = written_out(stack, *turned(stack, x[:, i : i + 1], places))[1]
-        assert difference(found[:, i : i + 1], expected) <= 1e-5
 
 
 @torch.no_grad()
@@ -130,33 +97,6 @@ def test_what_float16_cannot_hold_is_an_error():
             model.decoder.positions(5000, blocks, torch.float16)
 
 
-@pytest.mark.parametrize(("partial", "count"), [(1.0, 32), (0.25, 8)])
-def test_learned_frequencies_are_ropes(partial, count):
-    options = {"rope_partial": partial, "rope_learned": True}
-    added = added_parameters("floater_transformer", "xpos", "all", **options)
-    assert added == {f"{side}.positions.frequencies": count for side in SIDES}
-    assert not added_parameters("floater_transformer", "xpos", "all")
-
-
-def test_what_is_said_of_the_options():
-    cls = POSITION_ENCODERS["xpos"]
-    options = {"rope_base": 500.0, "rope_partial": 0.5, "rope_learned": False}
-    said = cls.describe({**options, "xpos_scale_base": 64.0}, "attention")
-    assert said == "q, k turned, base 500, partial 0.5, scale base 64"
-    assert "--rope-values" not in {option.name for option in cls.options}
+def test_values_are_never_turned():
     model = build("xpos", target="attention", rope_values=True)  # of another encoder
-    assert model.encoder.positions.relative
-
-
-@pytest.mark.parametrize("base", [0.0, -512.0, float("inf"), float("nan")])
-def test_a_scale_base_that_fades_nothing_is_refused(base):
-    words = f"`--xpos-scale-base` must be positive, but is {base} instead"
-    with pytest.raises(ValueError, match=words):
-        build("xpos", target="attention", xpos_scale_base=base)
-
-
-def test_ropes_options_are_checked_too():
-    with pytest.raises(ValueError, match="`--rope-base` must be more than 1, but is 1.0 instead"):
-        build("xpos", target="attention", rope_base=1.0)
-    with pytest.raises(ValueError, match="--position-encoder xpos needs an even number"):
-        build("xpos", target="attention", encoder_embed_dim=30, decoder_embed_dim=30)
+    assert model.encoder.positions.is_relative(model.encoder.positions.spec.options)

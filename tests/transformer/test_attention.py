@@ -1,6 +1,8 @@
 """What attention with position biases computes, counted in elements rather than in seconds."""
 
+import pytest
 import torch
+from fairseq.modules import MultiheadAttention
 from fairseq.utils import fill_with_neg_inf
 from helpers import VOCABULARY, build, difference, every_target, parts, sentence, signals
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,3 +59,19 @@ def test_padding_in_front_is_finite_where_weights_are_formed():
     assert float(weights.masked_select(padding[:, None] & ~padding[:, :, None]).abs().max()) == 0
     output.sum().backward()
     assert output.isfinite().all() and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
+def test_a_key_without_a_position_is_refused(option):
+    with pytest.raises(ValueError, match="add_bias_kv and add_zero_attn must be off"):
+        PositionBiasedAttention(8, 2, self_attention=True, **{option: True})
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_boolean_mask_hides_as_it_does_for_fairseq(need_weights):
+    attention = PositionBiasedAttention(8, 2, self_attention=True).eval()
+    x, mask = torch.randn(5, 3, 8), torch.ones(5, 5, dtype=torch.bool).triu(1)
+    options = {"need_weights": need_weights, "attn_mask": mask}
+    found, _ = attention(x, x, x, **options)
+    expected, _ = MultiheadAttention.forward(attention, x, x, x, **options)
+    assert difference(found, expected) < 1e-6

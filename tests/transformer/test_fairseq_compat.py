@@ -37,6 +37,9 @@ from helpers import (
     visible,
 )
 
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders.transforms import Places
+
 # Models that are fairseq's Transformer: to the letter, and until the flow is trained.
 pytestmark = pytest.mark.usefixtures("measured_once")
 SAME = {
@@ -131,7 +134,7 @@ def test_positions_enter_where_the_equations_say(encoder, blocks, target):
             continue
         of_source = stack is model.encoder or name == "source_positions"
         length = batch[0 if of_source else 1].size(1)
-        table = signal.compute(length, [getattr(mine, name) for mine, _ in pairs]).detach()
+        table = signal.rows(Places(length), [getattr(mine, name) for mine, _ in pairs]).detach()
         for slot, (_, other) in enumerate(pairs):
             for s, stream in enumerate(signal.spec.streams):
                 rows = table[:, s, slot]
@@ -381,3 +384,38 @@ def test_the_sinusoid_is_fairseqs(blocks, target):
 
 
 # Bad options: the name, the rule, the value.
+
+
+# Modes and compilers of torch.
+
+
+@every_encoder
+def test_a_look_in_inference_mode_leaves_nothing_that_training_cannot_use(encoder, blocks, target):
+    model = build(encoder, blocks, target).eval()
+    with torch.inference_mode():
+        loss_of(model)
+    gradients(model)
+
+
+@pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+def test_a_compiled_stack_computes_the_same(encoder):
+    """In training, where every table is computed, and for a second length, which it takes as variable."""
+    torch._dynamo.reset()
+    sizes = {
+        "encoder_embed_dim": 8,
+        "encoder_ffn_embed_dim": 8,
+        "encoder_layers": 1,
+        "dropout": 0.0,
+    }
+    sizes["floater_solver"] = "rk4"  # quick to trace
+    target = POSITION_ENCODERS[encoder].targets[0]
+    model = randomise_positions(build(encoder, "all", target, decoder_embed_dim=8, **sizes))
+    compiled = torch.compile(model.encoder, backend="eager")
+    for words in (sentence(5), sentence(7)):
+        found, expected = (stack(words)["encoder_out"][0] for stack in (compiled, model.encoder))
+        assert torch.equal(found, expected)
+
+
+def test_torchscript_is_refused_in_a_sentence():
+    with pytest.raises(NotImplementedError, match="torch.jit.script does not take a model"):
+        torch.jit.script(build("rope", target="attention"))

@@ -86,7 +86,7 @@ def spec(options):
         side="source",
         max_positions=64,
         padding_idx=1,
-        base_at_input=False,
+        base=False,
         heads=HEADS,
         options=options,
     )
@@ -156,7 +156,7 @@ def test_the_output_is_the_papers(kernel, options, causal, counts):
     assert difference(output[~hidden.T], expected[~hidden.T]) < 1e-6
     assert output.isfinite().all()
     if not causal:  # as the encoder hides its padding: by a mask of one row
-        mask = additive_mask(hidden, torch.float64)
+        mask = additive_mask(hidden[:, None, None], torch.float64)
         assert difference(built(x, x, x, attn_mask=mask, **arguments)[0], output) == 0
         mask[0] = 0.0
         only_first = hidden & (torch.arange(3) == 0)[:, None]
@@ -285,3 +285,13 @@ def test_weights_are_refused(asked):
     built, x = attention("elu"), stream()
     with pytest.raises(ValueError, match=f"{asked}.*must be off.*`--attention-kind softmax`"):
         built(x, x, x, **{asked: True})
+
+
+@every_kernel
+def test_a_boolean_mask_hides(kernel):
+    x, hidden = stream(), torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    built = attention(kernel)
+    found, expected = (
+        built(x, x, x, attn_mask=mask)[0] for mask in (hidden, additive_mask(hidden, x.dtype))
+    )
+    assert torch.equal(found, expected)

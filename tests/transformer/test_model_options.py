@@ -119,7 +119,7 @@ BAD = [
     ({"floater_delta": "wide"}, ["--floater-delta", "type float", "'wide'"]),
     ({"floater_time_scale": -1.0}, ["--floater-time-scale", "positive", "-1.0"]),
     ({"floater_lr_scale": 0.0}, ["--floater-lr-scale", "positive", "0.0"]),
-    ({"floater_init_scale": -0.1}, ["--floater-init-scale", "negative", "-0.1"]),
+    ({"floater_init_scale": -0.1}, ["--floater-init-scale", "at least 0", "-0.1"]),
     ({"floater_step_size": 0.0}, ["step", "positive", "0.0"]),
     ({"floater_solver": "euler"}, ["--floater-solver", "one of auto, adams", "'euler'"]),
     ({"floater_gradient": "adjoint"}, ["gradient", "adjoint", "needs", "but is auto"]),

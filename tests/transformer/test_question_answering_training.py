@@ -9,7 +9,7 @@ from squad_corpus import households, vocabulary, write
 from toy import fairseq, floater
 
 from fairseq_floater.data.understanding import squad as preparation
-from fairseq_floater.evaluation.understanding.squad.score import score
+from fairseq_floater.evaluation.understanding.squad import score
 from fairseq_floater.transformer.question_answering.answer import answer_questions
 
 MODEL = (

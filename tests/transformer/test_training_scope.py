@@ -9,7 +9,7 @@ import torch
 from fairseq.optim.adam import Adam
 from helpers import source_batch
 
-from fairseq_floater.position_encoders.floater_training import SCOPES
+from fairseq_floater.position_encoders.floater_options import SCOPES
 
 # Of h, of p(0), and of all else: whether they are trained.
 TRAINED = {
@@ -163,8 +163,7 @@ def test_one_trajectory_for_all_is_warned_of(options, warns, caplog):
     assert [("all blocks, and q, k and v alike, get one trajectory" in line) for line in said] == (
         [True] * warns
     )
-    scope = options.get("floater_train")
-    assert any(f"trained: {scope}" in r.getMessage() for r in caplog.records) == bool(scope)
+    assert f"floater-train {options.get('floater_train', 'all')}" in caplog.text
 
 
 # Of a flow that is frozen the table is kept in training too.
@@ -173,11 +172,11 @@ def test_one_trajectory_for_all_is_warned_of(options, warns, caplog):
 def counted(model, monkeypatch):
     signal, calls = model.encoder.sentence_encoder.positions, []
 
-    def compute(*args, _compute=signal.compute):
+    def compute(*args, _compute=signal.rows):
         calls.append(_compute(*args))
         return calls[-1]
 
-    monkeypatch.setattr(signal, "compute", compute)
+    monkeypatch.setattr(signal, "rows", compute)
     return calls
 
 

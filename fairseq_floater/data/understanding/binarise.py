@@ -133,34 +133,6 @@ def check_dictionary(counts: Binarised, dictionary: Path, text: str) -> None:
         )
 
 
-def binarise_inputs(
-    work: Path, split: str, inputs: Iterable[list[list[str]]], vocabulary: Vocabulary
-) -> dict[str, int]:
-    """Write the inputs of a task as ``input0/<split>``, ``input1/<split>``, ... below ``work``.
-
-    Args:
-        work: the folder; lines of subwords are left in ``work/text``.
-        split: its name.
-        inputs: the lines of each input, in the order of the examples.
-        vocabulary: of the subwords.
-
-    Returns:
-        The number of ``subwords``, and of those that are ``unknown`` to the dictionary.
-
-    Raises:
-        TextDataError: the dictionary is of another BPE.
-    """
-    counts = {"subwords": 0, "unknown": 0}
-    for number, lines in enumerate(inputs):
-        text = work / "text" / f"{split}.input{number}"
-        write_lines(text, lines)
-        found = binarise(text, vocabulary.dictionary, work / f"input{number}" / split)
-        check_dictionary(found, vocabulary.dictionary, f"{split}, input {number}")
-        counts["subwords"] += found.words
-        counts["unknown"] += found.unknown
-    return counts
-
-
 def write_model_dictionary(subwords: Subwords, path: Path) -> None:
     """Write the dictionary of a sentencepiece model: all its pieces, in the model's order."""
     write_dictionary(subwords.files[0], path)

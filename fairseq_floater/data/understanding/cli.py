@@ -9,9 +9,9 @@ from typing import Any
 
 from fairseq_floater.data import wikitext
 from fairseq_floater.data.prepare import cores
+from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding import masked_lm
 from fairseq_floater.data.understanding.binarise import Vocabulary
-from fairseq_floater.data.understanding.folder import PreparedFolder
 from fairseq_floater.data.understanding.subwords import KINDS
 from fairseq_floater.verbs import add_parts, add_verb, positive
 
@@ -63,16 +63,9 @@ def add_subword_options(parser: argparse.ArgumentParser) -> None:
 def with_vocabulary(prepare: Callable[..., PreparedFolder]) -> Callable[..., PreparedFolder]:
     """Return ``prepare`` for a verb: it takes the options of the subwords instead of a ``vocabulary``."""
 
-    def run(
-        *,
-        like: Path | None,
-        bpe: str | None,
-        bpe_dir: Path | None,
-        dictionary: Path | None,
-        **options: Any,
-    ) -> PreparedFolder:
-        vocabulary = Vocabulary.chosen(like, bpe, bpe_dir, dictionary)
-        return prepare(vocabulary=vocabulary, **options)
+    def run(**options: Any) -> PreparedFolder:
+        chosen = {name: options.pop(name) for name in ("like", "bpe", "bpe_dir", "dictionary")}
+        return prepare(vocabulary=Vocabulary.chosen(**chosen), **options)
 
     return run
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
     binarise,
-    binarise_inputs,
     write_lines,
 )
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.glue_files import Example, read_examples, split_files
 from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
-from fairseq_floater.data.understanding.subwords import Subwords
+from fairseq_floater.data.understanding.task_data import TaskData
 from fairseq_floater.errors import UsageError
 from fairseq_floater.files import write_text
 
@@ -58,52 +56,53 @@ def prepare(
         raise UsageError(
             f"`--max-positions` must be at least {_LEAST_POSITIONS}, but is {max_positions}."
         )
-    files = split_files(task, raw_dir)
-    inputs = [path for paths in files.values() for path in paths]
     parameters = {"task": task.name, "max_positions": max_positions}
-    build = partial(_build, task=task, files=files, vocabulary=vocabulary, limit=max_positions)
-    return make_folder(out_dir, parameters, [*inputs, *vocabulary.files], build, force=force)
+    data = _GlueData(task.name, split_files(task, raw_dir), vocabulary, task, max_positions)
+    return data.prepare(out_dir, parameters, force)
 
 
-def _build(
-    work: Path, *, task: GlueTask, files: dict[str, list[Path]], vocabulary: Vocabulary, limit: int
-) -> dict[str, Any]:
-    read = {split: read_examples(task, split, paths) for split, paths in files.items()}
-    labels = work / "labels.txt"
-    write_text(labels, "".join(f"{label} 1\n" for label in task.labels))
-    counts, warnings = {}, []
-    for split, (examples, broken) in read.items():
-        counts[split] = _write_inputs(work, split, examples, vocabulary, limit)
-        _write_labels(work, split, examples, labels if task.labels else None)
+@dataclass
+class _GlueData(TaskData):
+    task: GlueTask
+    limit: int
+
+    def read(self, split: str) -> tuple[list[Example], int]:
+        return read_examples(self.task, split, self.files[split])
+
+    def facts(self, examples: dict[str, Any]) -> dict[str, Any]:
+        return {"labels": self.task.labels}
+
+    def write(
+        self, work: Path, split: str, examples: tuple[list[Example], int]
+    ) -> tuple[dict[str, int], list[str]]:
+        kept, broken = examples
+        counts = self._write_sentences(work, split, kept)
+        self._write_labels(work, split, [example.label for example in kept])
         if split != "train":
-            rows = [f"{example.name}\t{example.label}\n" for example in examples]
+            rows = [f"{example.name}\t{example.label}\n" for example in kept]
             write_text(work / f"references.{split}.tsv", "index\tlabel\n" + "".join(rows))
-        if broken:
-            warnings.append(f"{split}: {broken:,} broken lines were left out.")
-        if len(examples) != task.sizes[split]:
-            warnings.append(
-                f"{split} has {len(examples):,} examples, but {task.sizes[split]:,} are published "
-                f"for {task.name}."
-            )
-    labels.unlink()
-    shutil.rmtree(work / "text")
-    return {"labels": task.labels, "splits": counts, "warnings": warnings}
+        warnings = [f"{split}: {broken:,} broken lines were left out."] if broken else []
+        return counts, warnings + self.size_warnings(split, counts, self.task.sizes[split])
 
+    def _write_sentences(self, work: Path, split: str, examples: list[Example]) -> dict[str, int]:
+        counts = {"examples": len(examples), "subwords": 0, "unknown": 0, "shortened": 0}
+        encoded = [
+            self.vocabulary.subwords.encode_lines([line.strip() for line in column])
+            for column in zip(*(example.inputs for example in examples))
+        ]
+        for sentences in zip(*encoded):
+            counts["shortened"] += shorten(sentences, self.limit)
+        return counts | self.write_inputs(work, split, encoded)
 
-def _write_inputs(
-    work: Path, split: str, examples: list[Example], vocabulary: Vocabulary, limit: int
-) -> dict[str, int]:
-    counts = {"examples": len(examples), "subwords": 0, "unknown": 0, "shortened": 0}
-    encoded = [
-        _encoded(vocabulary.subwords, column) for column in zip(*(e.inputs for e in examples))
-    ]
-    for sentences in zip(*encoded):
-        counts["shortened"] += shorten(sentences, limit)
-    return counts | binarise_inputs(work, split, encoded, vocabulary)
-
-
-def _encoded(subwords: Subwords, lines: tuple[str, ...]) -> list[list[str]]:
-    return subwords.encode_lines([line.strip() for line in lines])
+    def _write_labels(self, work: Path, split: str, labels: list[str]) -> None:
+        if not self.task.labels:
+            scores = [f"{float(label) / _HIGHEST_SCORE}\n" for label in labels]
+            write_text(work / "label" / f"{split}.label", "".join(scores))
+            return
+        text, dictionary = work / "text" / f"{split}.label", work / "text" / "labels.txt"
+        write_text(dictionary, "".join(f"{label} 1\n" for label in self.task.labels))
+        write_lines(text, ([label] for label in labels))
+        binarise(text, dictionary, work / "label" / split)
 
 
 def shorten(sentences: tuple[list[str], ...], limit: int) -> bool:
@@ -116,13 +115,3 @@ def shorten(sentences: tuple[list[str], ...], limit: int) -> bool:
     for _ in range(surplus):
         max(sentences, key=len).pop()
     return surplus > 0
-
-
-def _write_labels(work: Path, split: str, examples: list[Example], labels: Path | None) -> None:
-    if labels is None:
-        scores = [f"{float(example.label) / _HIGHEST_SCORE}\n" for example in examples]
-        write_text(work / "label" / f"{split}.label", "".join(scores))
-        return
-    text = work / "text" / f"{split}.label"
-    write_lines(text, ([example.label] for example in examples))
-    binarise(text, labels, work / "label" / split)

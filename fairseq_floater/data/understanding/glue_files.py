@@ -32,13 +32,13 @@ def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
     """
     folder = raw_dir / task.name
 
-    def is_there(name: str) -> bool:
+    def is_file(name: str) -> bool:
         return any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))
 
     names = {split: [name] for split, name in task.files.items()}
-    if task.name == "MRPC" and not is_there("train.tsv") and is_there(_MRPC_TEXT):
-        found = next(filter(is_there, _MRPC_DEV), _MRPC_DEV[0])
-        names = dict.fromkeys(names, [_MRPC_TEXT, found])
+    if task.name == "MRPC" and not is_file("train.tsv") and is_file(_MRPC_TEXT):
+        dev = next(filter(is_file, _MRPC_DEV), _MRPC_DEV[0])
+        names = dict.fromkeys(names, [_MRPC_TEXT, dev])
     return {s: [plain_or_zipped(folder / name) for name in names[s]] for s in names}
 
 

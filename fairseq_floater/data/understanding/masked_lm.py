@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.data.moses_subwords import write_counted_dictionary
 from fairseq_floater.data.parallel_text import TextDataError, batched, progress, read_lines
+from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.sentencepiece_subwords import train_subword
 from fairseq_floater.data.understanding.binarise import (
     Vocabulary,
@@ -26,7 +27,6 @@ from fairseq_floater.data.understanding.binarise import (
     write_lines,
     write_model_dictionary,
 )
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.subwords import (
     FOLDER,
     KINDS,
@@ -105,9 +105,6 @@ def prepare(
     options.check()
     parameters = {"bpe": options.bpe, "vocab": options.vocab, "splits": list(texts)}
     inputs = [*texts.values(), *options.files()]
-    for path in inputs:
-        if not path.is_file():
-            raise TextDataError(f"{path} is missing.")
     build = partial(_build, texts=texts, options=options, workers=workers)
     return make_folder(out_dir, parameters, inputs, build, force=force)
 

@@ -18,7 +18,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
+from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.quiz_lists import Draws
 from fairseq_floater.data.understanding.quiz_questions import (
     GLUE,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.understanding.binarise import Vocabulary, binarise_inputs
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
+from fairseq_floater.data.products import PreparedFolder
+from fairseq_floater.data.understanding.binarise import Vocabulary
+from fairseq_floater.data.understanding.task_data import TaskData
 from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.files import write_text
 
@@ -76,16 +76,9 @@ def prepare(
             folder = raw_dir / _SPLITS[split]
             raise TextDataError(f"{folder}/middle and {folder}/high must hold the files of RACE.")
     parameters = {"max_positions": max_positions, "max_option_length": max_option_length}
-    inputs = [path for paths in files.values() for path in paths] + vocabulary.files
     files = {split: paths for split, paths in files.items() if paths}
-    build = partial(
-        _build,
-        files=files,
-        vocabulary=vocabulary,
-        max_positions=max_positions,
-        max_option_length=max_option_length,
-    )
-    return make_folder(out_dir, parameters, inputs, build, force=force)
+    data = _RaceData("RACE", files, vocabulary, max_positions, max_option_length)
+    return data.prepare(out_dir, parameters, force)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -133,53 +126,41 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _build(
-    work: Path,
-    *,
-    files: dict[str, list[Path]],
-    vocabulary: Vocabulary,
-    max_positions: int,
-    max_option_length: int,
-) -> dict[str, Any]:
-    counts, warnings = {}, []
-    for split, paths in files.items():
+@dataclass
+class _RaceData(TaskData):
+    max_positions: int
+    max_option_length: int
+
+    def read(self, split: str) -> list[RaceQuestion]:
+        paths = self.files[split]
         questions = [question for path in paths for question in read_questions(path)]
         if not questions:
             raise TextDataError(f"{paths[0].parent.parent} must hold questions, but holds none.")
-        counts[split] = _write(work, split, questions, vocabulary, max_positions, max_option_length)
-        right = "".join(f"{LETTERS.index(question.answer)}\n" for question in questions)
+        return questions
+
+    def write(
+        self, work: Path, split: str, examples: list[RaceQuestion]
+    ) -> tuple[dict[str, int], list[str]]:
+        counts = self._write_texts(work, split, examples)
+        right = "".join(f"{LETTERS.index(question.answer)}\n" for question in examples)
         write_text(work / "label" / f"{split}.label", right)
-        references = {q.name: {"answer": q.answer, "group": q.group} for q in questions}
+        references = {q.name: {"answer": q.answer, "group": q.group} for q in examples}
         write_text(work / f"references.{split}.json", json.dumps(references, indent=1) + "\n")
-        if len(questions) != PUBLISHED[split]:
-            warnings.append(
-                f"{split} has {len(questions):,} questions, but {PUBLISHED[split]:,} are published for "
-                "RACE."
-            )
-    shutil.rmtree(work / "text")
-    return {"splits": counts, "warnings": warnings}
+        return counts, self.size_warnings(split, counts, PUBLISHED[split])
 
-
-def _write(
-    work: Path,
-    split: str,
-    questions: list[RaceQuestion],
-    vocabulary: Vocabulary,
-    max_positions: int,
-    max_option_length: int,
-) -> dict[str, int]:
-    counts = {"questions": len(questions)}
-    counts |= dict.fromkeys(("subwords", "unknown", "cut_options", "cut_passages"), 0)
-    encode = vocabulary.subwords.encode_lines
-    passages = encode([question.passage for question in questions])
-    options = [encode(list(column)) for column in zip(*(q.options for q in questions))]
-    for column in options:
-        for line in column:
-            counts["cut_options"] += _cut(line, max_option_length - _OPTION_ENDS)
-    for passage, *beside in zip(passages, *options):
-        room = max_positions - _OPTION_ENDS - _PASSAGE_ENDS - max(map(len, beside))
-        counts["cut_passages"] += _cut(passage, room)
-    return counts | binarise_inputs(work, split, [passages, *options], vocabulary)
+    def _write_texts(self, work: Path, split: str, questions: list[RaceQuestion]) -> dict[str, int]:
+        counts = {"questions": len(questions)}
+        counts |= dict.fromkeys(("subwords", "unknown", "cut_options", "cut_passages"), 0)
+        encode = self.vocabulary.subwords.encode_lines
+        passages = encode([question.passage for question in questions])
+        options = [encode(list(column)) for column in zip(*(q.options for q in questions))]
+        for column in options:
+            for line in column:
+                counts["cut_options"] += _cut(line, self.max_option_length - _OPTION_ENDS)
+        for passage, *beside in zip(passages, *options):
+            room = self.max_positions - _OPTION_ENDS - _PASSAGE_ENDS - max(map(len, beside))
+            counts["cut_passages"] += _cut(passage, room)
+        return counts | self.write_inputs(work, split, [passages, *options])
 
 
 def _cut(line: list[str], length: int) -> bool:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, check_dictionary
-from fairseq_floater.data.understanding.folder import PreparedFolder, make_folder
 from fairseq_floater.data.understanding.squad_files import (
     Answer,
     Passage,
@@ -25,6 +26,7 @@ from fairseq_floater.data.understanding.squad_files import (
     read_squad,
 )
 from fairseq_floater.data.understanding.subwords import FOLDER, Subwords
+from fairseq_floater.data.understanding.task_data import TaskData
 
 # Questions as published; other numbers are fine for other data, so they are only warned of.
 PUBLISHED = {
@@ -37,8 +39,8 @@ _SLIP = 2
 
 
 def prepare(
-    raw: Path,
-    out: Path,
+    raw_dir: Path,
+    out_dir: Path,
     vocabulary: Vocabulary,
     *,
     version: str | None = None,
@@ -46,70 +48,67 @@ def prepare(
     valid: Path | None = None,
     force: bool = False,
 ) -> PreparedFolder:
-    """Write ``out`` whole or not at all; what the same files made is kept.
+    """Write ``out_dir`` whole or not at all; what the same files made is kept.
 
     Args:
-        raw: the folder of the official files.
-        out: where the prepared data go.
+        raw_dir: the folder of the official files.
+        out_dir: where the prepared data go.
         vocabulary: subwords and dictionary of the model to be trained.
-        version: 1.1 or 2.0; None: the one that ``raw`` holds.
-        train, valid: files of ``raw``, or paths, instead of the official names.
+        version: 1.1 or 2.0; None: the one that ``raw_dir`` holds.
+        train, valid: files of ``raw_dir``, or paths, instead of the official names.
         force: replace data that other files made.
 
     Raises:
         UserError: a file that is missing or cannot be used, or other data are in the way.
     """
-    files = _files(raw, version, {"train": train, "valid": valid})
-
-    def build(work: Path) -> dict[str, Any]:
-        data = {split: read_squad(path) for split, path in files.items()}
-        common = _common_version(data, files, version)
-        writers = {s: _Split(s, files[s], PUBLISHED[common][s], vocabulary) for s in data}
-        for split, squad in data.items():
-            writers[split].write(squad, work / f"{split}.jsonl")
-        shutil.copyfile(files["valid"], work / "references.valid.json")
-        shutil.copyfile(vocabulary.dictionary, work / "dict.txt")
-        vocabulary.subwords.store(work / FOLDER)
-        return {
-            "version": common,
-            "splits": {split: writer.counts for split, writer in writers.items()},
-            "warnings": [text for writer in writers.values() for text in writer.warnings()],
-        }
-
-    names = {split: path.name for split, path in files.items()}
+    files = _files(raw_dir, version, {"train": train, "valid": valid})
+    names = {split: path.name for split, (path,) in files.items()}
     parameters = {"task": "squad", "version": version, **names}
-    inputs = [*files.values(), *vocabulary.files]
-    return make_folder(out, parameters, inputs, build, force=force)
+    return _SquadData("SQuAD", files, vocabulary, version).prepare(out_dir, parameters, force)
 
 
-def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dict[str, Path]:
-    """Return the files of train and valid."""
+def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dict[str, list[Path]]:
     if version is None and None in given.values():
         missing = [split for split, path in given.items() if path is None]
         names = {v: [f"{_NAMES[split]}-v{v}.json" for split in missing] for v in PUBLISHED}
-        there = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
-        if len(there) != 1:
-            found = "both" if there else "neither"
+        held = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
+        if len(held) != 1:
+            number = "both" if held else "neither"
             wanted = " or ".join(" and ".join(names[v]) for v in PUBLISHED)
-            remedy = "choose by --data-version" if there else "name files by --train and --valid"
-            raise SquadError(f"{raw} must hold {wanted}, but holds {found}; {remedy}.")
-        version = there[0]
-    files = {}
-    for split, path in given.items():
-        files[split] = raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)
-        if not files[split].is_file():
-            raise SquadError(f"{files[split]} is missing.")
-    return files
+            remedy = "choose by --data-version" if held else "name files by --train and --valid"
+            raise SquadError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
+        version = held[0]
+    return {
+        split: [raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)]
+        for split, path in given.items()
+    }
 
 
-def _common_version(data: dict[str, Squad], files: dict[str, Path], wanted: str | None) -> str:
-    """Return the version of all files; refuse files of different ones."""
-    version = wanted or data["train"].version
-    for split, squad in data.items():
-        if squad.version != version:
-            rule = f"{files[split]} must be SQuAD {version}"
-            raise SquadError(f"{rule}, but is {squad.version} instead.")
-    return version
+@dataclass
+class _SquadData(TaskData):
+    version: str | None
+
+    def read(self, split: str) -> Squad:
+        return read_squad(self.files[split][0])
+
+    def facts(self, examples: dict[str, Squad]) -> dict[str, Any]:
+        """Return the version of all files; refuse files of different ones."""
+        self.version = self.version or examples["train"].version
+        for split, squad in examples.items():
+            if squad.version != self.version:
+                rule = f"{self.files[split][0]} must be SQuAD {self.version}"
+                raise SquadError(f"{rule}, but is {squad.version} instead.")
+        return {"version": self.version}
+
+    def write(self, work: Path, split: str, examples: Squad) -> tuple[dict[str, int], list[str]]:
+        source = self.files[split][0]
+        writer = _Split(split, source, PUBLISHED[examples.version][split], self.vocabulary)
+        writer.write(examples, work / f"{split}.jsonl")
+        if split == "valid":
+            shutil.copyfile(source, work / "references.valid.json")
+            shutil.copyfile(self.vocabulary.dictionary, work / "dict.txt")
+            self.vocabulary.subwords.store(work / FOLDER)
+        return writer.counts, list(writer.warnings())
 
 
 class _Split:
@@ -165,7 +164,7 @@ class _Split:
             )
 
     def _entry(self, passage: Passage) -> dict[str, Any]:
-        words, spans = self.subwords.encode_with_offsets(passage.text)
+        subwords, spans = self.subwords.encode_with_offsets(passage.text)
         questions = []
         for question in passage.questions:
             places = (self._covering(spans, passage, question, a) for a in question.answers)
@@ -178,15 +177,15 @@ class _Split:
             self.counts["answers"] += len(answers)
             # Annotators often agree; each different answer is kept once, the first one first.
             kept = list(dict.fromkeys(answers))
-            asked = self.subwords.encode(question.text.strip())
-            questions.append({"id": question.id, "subwords": " ".join(asked), "answers": kept})
+            text = " ".join(self.subwords.encode(question.text.strip()))
+            questions.append({"id": question.id, "subwords": text, "answers": kept})
         self.counts["passages"] += 1
         self.counts["skipped"] = len(self.skipped)
-        self.counts["subwords"] += len(words)
-        self.counts["unknown"] += sum(word not in self.known for word in words)
+        self.counts["subwords"] += len(subwords)
+        self.counts["unknown"] += sum(subword not in self.known for subword in subwords)
         return {
             "passage": passage.text,
-            "subwords": " ".join(words),
+            "subwords": " ".join(subwords),
             "starts": [start for start, _ in spans],
             "ends": [end for _, end in spans],
             "questions": questions,

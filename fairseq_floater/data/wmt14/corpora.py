@@ -11,7 +11,6 @@ import gzip
 import json
 import lzma
 import re
-import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.parallel_text import LINE_BREAKS, TextDataError
+from fairseq_floater.data.products import work_folder
 from fairseq_floater.data.wmt14.sources import Corpus, Recipe
 from fairseq_floater.errors import say
 from fairseq_floater.files import put_folder, write_text
@@ -79,26 +79,29 @@ def assemble(
     Raises:
         TextDataError: a file is missing, sides of unequal length, other counts than the published.
     """
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    source, target = (
-        _assemble_side(recipe, archives, temporary, lang, valid) for lang in ("en", recipe.target)
-    )
-    for name, count in source["lines"].items():
-        if target["lines"][name] != count:
+    with work_folder(folder.with_name(f".{folder.name}.tmp")) as work:
+        source, target = (
+            _assemble_side(recipe, archives, work, lang, valid) for lang in ("en", recipe.target)
+        )
+        _check_lines(recipe, source["lines"], target["lines"], check)
+        repaired = {"en": source["repaired"], recipe.target: target["repaired"]}
+        write_text(work / COUNTS, json.dumps({**source, "repaired": repaired}, indent=2) + "\n")
+        put_folder(work, folder)
+
+
+def _check_lines(
+    recipe: Recipe, source: dict[str, int], target: dict[str, int], as_published: bool
+) -> None:
+    for name, count in source.items():
+        if target[name] != count:
             raise TextDataError(
-                f"{name} has {count:,} English lines, but {target['lines'][name]:,} of "
-                f"{recipe.target}."
+                f"{name} has {count:,} English lines, but {target[name]:,} of {recipe.target}."
             )
-        if check and count != recipe.published_lines[name]:
+        if as_published and count != recipe.published_lines[name]:
             raise TextDataError(
                 f"{name} must have {recipe.published_lines[name]:,} lines as published, but has "
                 f"{count:,}; is its archive the published one?"
             )
-    repaired = {"en": source["repaired"], recipe.target: target["repaired"]}
-    write_text(temporary / COUNTS, json.dumps({**source, "repaired": repaired}, indent=2) + "\n")
-    put_folder(temporary, folder)
 
 
 def _assemble_side(

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_floater.data import prepare
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
@@ -18,6 +19,7 @@ from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
 VALID = ("held-out", "newstest2013")
+_SETTINGS = ("pair", "valid", "rehearsal")
 
 
 def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
@@ -44,32 +46,29 @@ def _make_corpus(args: argparse.Namespace) -> None:
                 f"{folder / archive.name} must be fetched first: run scripts/prepare_wmt14.sh."
             )
         checksums[archive.name] = record.read_text(encoding="utf-8").split(" ")[0]
-    made_of = {name: getattr(args, name) for name in ("pair", "valid", "rehearsal")}
-    made_of["archives"] = checksums
+    origin = Origin({name: getattr(args, name) for name in _SETTINGS}, checksums)
     manifest = args.out / "corpus.json"
-    known = read_json(manifest) if manifest.is_file() else None
-    if known == made_of and (corpus / COUNTS).is_file():
-        say("corpus is there already: skipped.")
-        return
-    if known not in (None, made_of) and not args.force:
-        raise TextDataError(
-            f"{corpus} was made of other archives or settings ({manifest}); add --force to make it anew, "
-            "or use another --out."
-        )
+    if (corpus / COUNTS).is_file() and manifest.is_file():
+        settings = read_json(manifest)
+        old = Origin(settings, settings.pop("archives"))
+        if is_made(corpus, old, origin, force=args.force, option="--out"):
+            say("corpus is there already: skipped.")
+            return
     # Gone while the text is made: a break in between never leaves old text under a new description.
     manifest.unlink(missing_ok=True)
     assemble(recipe, folder, corpus, valid=args.valid, check=not args.rehearsal)
-    write_text(manifest, json.dumps(made_of, indent=2) + "\n")
+    record = {**origin.parameters, "archives": origin.inputs}
+    write_text(manifest, json.dumps(record, indent=2) + "\n")
 
 
 def report(pair: str, out: Path) -> dict[str, Any]:
     """Return what was made beside what is published: lines of each corpus, pairs kept of each split."""
-    recipe, made_of = RECIPES[pair], read_json(out / "corpus.json")
+    recipe, settings = RECIPES[pair], read_json(out / "corpus.json")
     counts, summary = read_json(out / "corpus" / COUNTS), read_json(out / "summary.json")
     published = recipe.published_lines
     train = summary["splits"]["train"]
     return {
-        **{key: made_of[key] for key in ("pair", "valid", "rehearsal")},
+        **{key: settings[key] for key in _SETTINGS},
         "lines": {n: {"found": k, "published": published[n]} for n, k in counts["lines"].items()},
         "repaired": counts["repaired"],
         "splits": {

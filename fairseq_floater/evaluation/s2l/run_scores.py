@@ -139,9 +139,10 @@ def _described(data: Path) -> _Data:
             f"{data} is not what `scripts/prepare_text.sh` makes: it holds no {missing}. A run's data are in "
             "`data` of its --work."
         ) from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise S2LError(
-            f"{data} is not what `scripts/prepare_text.sh` makes: {type(error).__name__} {error}."
+            f"{data} is not what `scripts/prepare_text.sh` makes, in summary.json or tests.json: "
+            f"{type(error).__name__} {error}."
         ) from None
 
 

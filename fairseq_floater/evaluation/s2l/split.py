@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from fairseq_floater.data.parallel_text import (
-    TextDataError,
     batched,
     check_parallel,
     find_splits,
@@ -31,6 +30,7 @@ from fairseq_floater.data.parallel_text import (
     read_pairs,
     text_file,
 )
+from fairseq_floater.data.products import Origin, is_made, work_folder
 from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS, join_pieces
@@ -76,20 +76,19 @@ def split(
     splits = find_splits(raw_dir, *langs)
     files = [text_file(raw_dir, s, lang) for s in splits for lang in langs]
     settings = asdict(options) | {"spm_model": options.spm_model and file_hash(options.spm_model)}
-    made_from = {"options": settings, "inputs": {f.name: file_hash(f) for f in files}}
-    made_from = json.loads(json.dumps(made_from))  # as it is read back
-    if _is_there(out_dir, made_from, force):
-        return SplitReport.read(out_dir)
+    settings = json.loads(json.dumps(settings))  # as they are read back
+    new = Origin(settings, {path.name: file_hash(path) for path in files})
+    old = SplitReport.read(out_dir) if (out_dir / "split.json").is_file() else None
+    old_origin = Origin(old.made_from["options"], old.made_from["inputs"]) if old else None
+    is_same = is_made(out_dir, old_origin, new, force=force, option="OUT_DIR")
+    if old and is_same and not force:
+        say(f"{out_dir} is there already: skipped.")
+        return old
     _check_form(files, options.encoded)
-    work = out_dir.with_name(f".{out_dir.name}.s2l.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        with naming(out_dir):
-            report = _Splitter(raw_dir, work, splits, options, threads).run(made_from)
-            put_folder(work, out_dir)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work, naming(out_dir):
+        made_from = {"options": new.parameters, "inputs": new.inputs}
+        report = _Splitter(raw_dir, work, splits, options, threads).run(made_from)
+        put_folder(work, out_dir)
     return report
 
 
@@ -272,20 +271,3 @@ def _check_form(files: list[Path], encoded: bool) -> None:
                 f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
                 "sentencepiece's), but `--encoded` says so."
             )
-
-
-def _is_there(out_dir: Path, made_from: dict[str, Any], force: bool) -> bool:
-    """Tell whether the same split is there already; raise where something else is."""
-    if not out_dir.exists() or (out_dir.is_dir() and not any(out_dir.iterdir())):
-        return False
-    if not (out_dir / "split.json").is_file():
-        raise TextDataError(f"{out_dir} holds something else; choose another OUT_DIR.")
-    if force:
-        return False
-    if SplitReport.read(out_dir).made_from != made_from:
-        raise TextDataError(
-            f"{out_dir} was made of other text or with other options; choose another OUT_DIR or "
-            "add --force."
-        )
-    say(f"{out_dir} is there already: skipped.")
-    return True

@@ -1,8 +1,11 @@
-"""Score predictions on SQuAD 1.1 or 2.0: exact match and F1, under the official script's names."""
+"""Score predictions on SQuAD 1.1 or 2.0 as its official script does, under its names."""
 
 from __future__ import annotations
 
+import re
+import string
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +14,10 @@ from typing import Any
 from fairseq_floater.data.understanding.squad_files import Question, read_squad
 from fairseq_floater.errors import ReportError, UsageError, say, shown
 from fairseq_floater.evaluation.understanding.answers import check_ids
-from fairseq_floater.evaluation.understanding.squad.match import best
 from fairseq_floater.records import read_object
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,8 @@ def score(
     if na_prob is not None:
         for k, name in enumerate(("exact", "f1")):
             scores = {id_: both[k] for id_, both in raw.items()}
-            found = best_threshold(questions, answers, scores, nothing)
-            fields |= {f"best_{name}": found[0], f"best_{name}_thresh": found[1]}
+            highest, limit = best_threshold(questions, answers, scores, nothing)
+            fields |= {f"best_{name}": highest, f"best_{name}_thresh": limit}
     return SquadScores(squad.version, fields)
 
 
@@ -116,15 +121,15 @@ def best_threshold(
     """
     answerable = {question.id: bool(question.answers) for question in questions}
     now: float = sum(not has for has in answerable.values())
-    found, threshold = now, 0.0
+    highest, threshold = now, 0.0
     for id_ in sorted(nothing, key=nothing.__getitem__):
         if answerable[id_]:
             now += scores[id_]
         elif answers[id_]:
             now -= 1
-        if now > found:
-            found, threshold = now, nothing[id_]
-    return 100.0 * found / len(questions), threshold
+        if now > highest:
+            highest, threshold = now, nothing[id_]
+    return 100.0 * highest / len(questions), threshold
 
 
 def _by_id(
@@ -145,3 +150,43 @@ def _is_finite(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def words(answer: str) -> list[str]:
+    """Return the words that count: lower case, without ASCII punctuation, without English articles.
+
+    Articles go after the punctuation, so that "a." is one as well.
+    """
+    return _ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split()
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """Return 1 where the words are the same, in the same order, else 0."""
+    return float(words(answer) == words(gold))
+
+
+def f1(answer: str, gold: str) -> float:
+    """Return the harmonic mean of precision and recall of the words, each as often as it comes.
+
+    Where one side has no words, it is 1 if the other has none either.
+    """
+    predicted, right = words(answer), words(gold)
+    if not predicted or not right:
+        return float(predicted == right)
+    common = (Counter(predicted) & Counter(right)).total()
+    if common == 0:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(right)
+    return 2 * precision * recall / (precision + recall)
+
+
+def best(answer: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and F1 against the nearest of several right answers, each by itself.
+
+    Right answers without a word do not count; where none is left, the right one is no answer.
+    """
+    counted = [gold for gold in golds if words(gold)] or [""]
+    return (
+        max(exact_match(answer, gold) for gold in counted),
+        max(f1(answer, gold) for gold in counted),
+    )

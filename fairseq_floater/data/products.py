@@ -1,0 +1,154 @@
+"""Keep data that the same input made before, refuse other data, and make folders whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.errors import say
+from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text
+from fairseq_floater.records import read_json
+
+SUMMARY = "summary.json"
+_MOST_INPUTS = 20
+_PACKAGES = ("fairseq-fixed", "sentencepiece", "tokenizers")
+
+
+class Origin(NamedTuple):
+    """What data are made from: parameters, as JSON has them, and the checksum of each input by name."""
+
+    parameters: dict[str, Any]
+    inputs: dict[str, str]
+
+    @classmethod
+    def read(cls, path: Path) -> Origin | None:
+        """Read the origin that a JSON file records; None where there is no file, or one of other use."""
+        record = read_json(path) if path.is_file() else {}
+        is_origin = isinstance(record, dict) and "parameters" in record
+        return cls(record["parameters"], record.get("inputs", {})) if is_origin else None
+
+    def differs_from(self, new: Origin) -> str | None:
+        """Name the first parameter or input that is another; None: the data are the same."""
+        for name in {**self.parameters, **new.parameters}:
+            before, now = self.parameters.get(name), new.parameters.get(name)
+            if before != now:
+                return f"`{name}` {before}, not {now}"
+        for name in {**self.inputs, **new.inputs}:
+            if self.inputs.get(name) != new.inputs.get(name):
+                return f"{'another' if name in self.inputs else 'no'} {name}"
+        return None
+
+
+def is_made(
+    folder: Path, old: Origin | None, new: Origin, *, force: bool = False, option: str = "OUT"
+) -> bool:
+    """Tell whether a folder holds the data already.
+
+    Args:
+        folder: where the data go.
+        old: what the folder says that it is made from; None: it says nothing.
+        new: what the data are to be made from.
+        force: other data may be replaced, but never a folder that says nothing.
+        option: what the command line calls the folder.
+
+    Raises:
+        TextDataError: something else is in the way.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    if old is None:
+        raise TextDataError(f"{folder} was not made here; choose another {option}.")
+    difference = old.differs_from(new)
+    if difference is not None and not force:
+        raise TextDataError(
+            f"{folder} was made with {difference}; choose another {option} or add --force."
+        )
+    return difference is None
+
+
+@contextmanager
+def work_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder ``path`` to fill; what is still in it at the end is deleted."""
+    remove_folder(path)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        remove_folder(path)
+
+
+@dataclass(frozen=True)
+class PreparedFolder:
+    """A folder of prepared data and its ``summary.json``."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    def format_text(self) -> str:
+        """Format the counts of the splits for a person."""
+        splits: dict[str, dict[str, int]] = self.summary["splits"]
+        columns = list(next(iter(splits.values())))
+        lines = ["  ".join([f"{'split':<7}", *(f"{column:>14}" for column in columns)])]
+        for split, counts in splits.items():
+            lines.append("  ".join([f"{split:<7}", *(f"{counts[c]:>14,}" for c in columns)]))
+        return "\n".join([*lines, str(self.folder)])
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return the summary."""
+        return self.summary
+
+
+def make_folder(
+    out_dir: Path,
+    parameters: dict[str, Any],
+    inputs: Iterable[Path],
+    build: Callable[[Path], dict[str, Any]],
+    *,
+    force: bool = False,
+) -> PreparedFolder:
+    """Let ``build`` fill a folder beside ``out_dir``, add the summary, and rename it to ``out_dir``.
+
+    Args:
+        out_dir: kept as it is where the same parameters and inputs made it.
+        parameters: what shapes the data, as JSON has it.
+        inputs: the files that shape the data, each in its place; they may have moved since.
+        build: fills the folder; returns ``splits`` ({split: {count: number}}), ``warnings`` and more.
+        force: replace data of other input.
+
+    Raises:
+        TextDataError: an input is missing, or other data are in the way.
+    """
+    new = Origin(parameters, _checksums(inputs))
+    old = Origin.read(out_dir / SUMMARY)
+    if old is not None and len(old.inputs) == len(new.inputs):
+        old = old._replace(inputs=dict(zip(new.inputs, old.inputs.values())))
+    if is_made(out_dir, old, new, force=force):
+        say(f"{out_dir} is there already: skipped.")
+        return PreparedFolder(out_dir, read_json(out_dir / SUMMARY))
+    with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
+        packages = {package: version(package) for package in _PACKAGES}
+        summary = {**new._asdict(), "packages": packages, **build(work)}
+        write_text(work / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        put_folder(work, out_dir)
+    for warning in summary["warnings"]:
+        say(f"warning: {warning}")
+    return PreparedFolder(out_dir, summary)
+
+
+def _checksums(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the checksum of each file, or one of all where they are many."""
+    sums = {}
+    for path in paths:
+        if not path.is_file():
+            raise TextDataError(f"{path} is missing.")
+        sums[str(path)] = file_hash(path)
+    if len(sums) <= _MOST_INPUTS:
+        return sums
+    return {f"{len(sums):,} files": hashlib.sha256("".join(sums.values()).encode()).hexdigest()}

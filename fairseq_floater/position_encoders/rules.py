@@ -1,0 +1,265 @@
+"""Say which options do not go together: no other file refuses a combination of them.
+
+Each generator yields the messages of one subject; an encoder's ``faults`` yields those of its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
+from fairseq_floater.position_encoders.shared_options import (
+    ATTENTION_OPTIONS,
+    BOTH,
+    LINEAR,
+    SHARED_OPTIONS,
+    all_options,
+    encoder_options,
+    has_base,
+    joined,
+)
+from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, Shifting, WarpLaw
+
+if TYPE_CHECKING:
+    from fairseq_floater.position_encoders.base import PositionEncoder
+
+# Stacks of a model: encoder and decoder, or an encoder alone.
+TWO_STACKS, ONE_STACK = 2, 1
+# What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
+_LR_SCALE_BECOMES = {
+    "sgd": "s squared",
+    "nag": "s squared",
+    "adadelta": "another multiple",
+    "lamb": "no multiple at all",
+    "adafactor --scale-parameter": "no multiple at all",
+}
+
+
+def refuse(
+    args: Any,
+    encoder: type[PositionEncoder],
+    options: dict[str, Any],
+    law: WarpLaw | None,
+    stacks: int | None,
+) -> None:
+    """Raise ValueError with the first message of a rule that complete options break.
+
+    Args:
+        args: the model's options, complete; a Namespace or Hydra's DictConfig, which has no ``vars``.
+        encoder: the class that they name.
+        options: the encoder's, by ``dest``.
+        law: by which training moves positions.
+        stacks: of the model; None: without the rules of fairseq's options.
+    """
+    messages = chain(
+        _of_positions(args, encoder),
+        () if law is None else _of_moved_positions(args, encoder, options, law),
+        _of_attention(args, encoder),
+        _of_fairseqs_options(args) if stacks else (),
+        _of_cross_self_attention(args) if stacks == TWO_STACKS else (),
+        _of_one_stack(args) if stacks == ONE_STACK else (),
+        encoder.faults(options, args.position_target),
+    )
+    for message in messages:
+        raise ValueError(message)
+
+
+def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
+    name, target = args.position_encoder, args.position_target
+    if target not in encoder.targets:
+        yield (
+            f"`--position-target` must be {' or '.join(encoder.targets)} with --position-encoder "
+            f"{name}, but is {target} instead."
+        )
+    if args.position_base == "keep" and getattr(args, "no_token_positional_embeddings", False):
+        yield "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops it."
+    if name != "floater":
+        # --floater-freeze is short for a value of --floater-train.
+        trained = "transformer" if args.floater_freeze else args.floater_train or "all"
+        for flag, value, rule in (
+            ("--floater-train", trained, "all"),
+            ("--floater-start", args.floater_start, "zero"),
+        ):
+            if value != rule:
+                yield (
+                    f"`{flag}` must be {rule} with --position-encoder {name}, but is {value} "
+                    "instead: only floater has a flow h and initial positions p(0)."
+                )
+    if encoder.acts_on is None and args.position_sides != BOTH:
+        yield (
+            f"`--position-sides` must be {BOTH} with --position-encoder {name}, but is "
+            f"{args.position_sides} instead: no side has positions."
+        )
+    enters_input = encoder.combines and target == "hidden"
+    if args.position_combine != ADD and not enters_input:
+        yield (
+            f"`--position-combine` must be add with --position-encoder {name} and "
+            f"--position-target {target}, but is {args.position_combine} instead: only the "
+            f"rows of a signal ({_able('combines')}) of target hidden meet a block's input."
+        )
+
+
+def _able(attribute: str, value: bool = True) -> str:
+    classes = POSITION_ENCODERS.items()
+    return ", ".join(name for name, cls in classes if getattr(cls, attribute) == value)
+
+
+def _of_moved_positions(
+    args: Any, encoder: type[PositionEncoder], options: dict[str, Any], law: WarpLaw
+) -> Iterator[str]:
+    """Refuse training-time positions that the encoder lacks, or that would change nothing."""
+    name, given = encoder.name, [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
+    if not encoder.takes_stretch(options):
+        phrase = encoder.describe(options, args.position_target)
+        details = f" ({phrase})" if encoder.continuous else ""
+        yield (
+            f"`{given[0]}` needs positions between two tokens ({_able('continuous')}), but "
+            f"--position-encoder is {name}{details} instead."
+        )
+    if law.random is not None and len(given) > 1:
+        yield (
+            f"`--position-random` must be alone, but comes with `{given[0]}` instead: it draws the "
+            "positions themselves, of which nothing is left to be moved."
+        )
+    if law.shift is not None and encoder.is_relative(options):
+        yield (
+            f"`--position-shift` must not be set with --position-encoder {name}, where it would "
+            "change nothing: distances alone count, and they stay as they are."
+        )
+    # Two tokens come nearer by 2 E at most; within half a token a distance keeps its number.
+    if 0 < law.jitter < 0.25 and law.stretch is None and encoder.rounds_distances(options):
+        yield (
+            f"`--position-jitter` must be at least 0.25 with --position-encoder {name}, but is "
+            f"{law.jitter} instead: it would change nothing, as a distance goes to the nearest whole one."
+        )
+    if law.reach(1)[0] and not encoder.goes_before_start(options):
+        yield (
+            f"`{given[-1]}` puts tokens up to {law.jitter - (law.shift or Shifting(0, 0)).low:g} before "
+            f"position 0, which --position-encoder {name} does not have with these options; "
+            f"`--position-shift {law.jitter:g}:HIGH` moves all to where it has."
+        )
+    if has_base(args):
+        yield (
+            f"`{given[0]}` must come with `--no-token-positional-embeddings` (or "
+            "`--position-base drop`): fairseq's own positions underneath would stay as they are."
+        )
+
+
+def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
+    if args.attention_kind != LINEAR:
+        for option in ATTENTION_OPTIONS[1:]:
+            if getattr(args, option.dest) != option.default:
+                yield (
+                    f"`{option.name}` must come with `--attention-kind linear`, but that is "
+                    f"{args.attention_kind} instead."
+                )
+    elif encoder.needs_logits:
+        yield (
+            f"`--attention-kind` must be softmax with --position-encoder {encoder.name}, which acts on "
+            f"logits, but is linear instead: it forms none, and takes {_able('needs_logits', False)}."
+        )
+    elif getattr(args, "cross_self_attention", False):
+        yield (
+            "`--cross-self-attention` must be off with `--attention-kind linear`: a state of fixed "
+            "size holds either the source's keys or the target's."
+        )
+
+
+def _of_fairseqs_options(args: Any) -> Iterator[str]:
+    if getattr(args, "base_layers", 0):
+        yield (
+            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
+            "Transformer block and takes no positions."
+        )
+    for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
+        value = getattr(args, name, None)
+        if value:
+            yield (
+                f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
+                "has no place for positions."
+            )
+    noise = getattr(args, "quant_noise_scalar", 0)
+    if noise and not POSITION_ENCODERS[args.position_encoder].takes_scalar_noise:
+        yield (
+            f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
+            f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
+            "others. Use --quant-noise-pq."
+        )
+    if getattr(args, "ddp_backend", None) == "fully_sharded":
+        yield (
+            "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
+            "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
+        )
+
+
+def _of_cross_self_attention(args: Any) -> Iterator[str]:
+    if not getattr(args, "cross_self_attention", False):
+        return
+    if args.position_target in ("attention", "relative"):
+        yield (
+            "`--cross-self-attention` must be off with `--position-encoder "
+            f"{args.position_encoder}`: source and target tokens have no distance from each other."
+        )
+    if args.position_target == "qkv" and args.position_sides != BOTH:
+        yield (
+            "`--cross-self-attention` must be off with `--position-sides "
+            f"{args.position_sides}` and target `qkv`: one attention reads both sides' biases."
+        )
+
+
+def _of_one_stack(args: Any) -> Iterator[str]:
+    for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
+        value = getattr(args, name, -1)
+        if value != -1:
+            flag = "--" + name.replace("_", "-")
+            yield (
+                f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's maps, "
+                "and positions that it was trained with would no longer fit them."
+            )
+    if args.position_sides == "target":
+        yield (
+            "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
+            "alone has source tokens only."
+        )
+    if args.linear_cross:
+        yield (
+            "`--linear-cross` must be off with a RoBERTa: an encoder alone has no cross-attention."
+        )
+
+
+def training_fault(args: Any) -> str | None:
+    """Say why the model must not be trained with the optimiser of ``args``, if so; hydra names none."""
+    optimizer = getattr(args, "optimizer", None) or ""
+    if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
+        optimizer += " --scale-parameter"
+    becomes = _LR_SCALE_BECOMES.get(optimizer)
+    if becomes is None or args.position_encoder != "floater" or args.floater_lr_scale == 1:
+        return None
+    return (
+        f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}`, but is {args.floater_lr_scale} "
+        f"instead: a multiple s of the rate would become {becomes}. Use adam, adamax, adagrad, or "
+        "adafactor without --scale-parameter."
+    )
+
+
+def warnings(args: Any) -> Iterator[str]:
+    """Say which of complete options have no effect, or one that surprises."""
+    read = {*SHARED_OPTIONS, *POSITION_ENCODERS[args.position_encoder].options}
+    given = [o for o in all_options() if o not in read and getattr(args, o.dest) != o.default]
+    if given:
+        names = joined(f"`{o.name}`" for o in given)
+        yield f"--position-encoder {args.position_encoder} does not read {names}: no effect."
+    dropout = getattr(args, "attention_dropout", 0.0)
+    if args.attention_kind == LINEAR and dropout:
+        remains = "nowhere" if args.linear_cross else "in cross-attention only"
+        yield (
+            "`--attention-dropout` should be 0 with `--attention-kind linear`, which forms no weights to "
+            f"drop, but is {dropout}: it acts {remains}."
+        )
+    encoder = encoder_class(args.position_encoder, args.position_target)
+    warning = encoder.warning(encoder_options(args), args.position_target)
+    if warning:
+        yield warning

@@ -1,0 +1,140 @@
+"""Declare the options that every position encoder shares, and read complete ones.
+
+This file needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
+from fairseq_floater.position_encoders.registry import (
+    BLOCKS,
+    DEFAULT_TARGETS,
+    ENCODERS,
+    POSITION_ENCODERS,
+    TARGETS,
+    encoder_class,
+)
+from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
+
+BOTH = "both"
+LINEAR = "linear"
+COSINE = "cosine"
+BASES = ("auto", "keep", "drop")
+
+
+def joined(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+_QKV, _INSIDE, _STAGES = (
+    [name for name, default in DEFAULT_TARGETS.items() if default == target]
+    for target in ("qkv", "attention", "stage")
+)
+POSITION_SIDES = Option(
+    "--position-sides",
+    BOTH,
+    "whose tokens have positions; the other side has none, fairseq's sinusoid included (source: a "
+    "decoder that knows order by its causal mask alone)",
+    str,
+    (BOTH, "source", "target"),
+)
+ATTENTION_OPTIONS = (
+    Option(
+        "--attention-kind",
+        "softmax",
+        "self-attention: softmax, or linear, with a state of fixed size in place of cached keys "
+        "(for position encoders that need no logits)",
+        str,
+        ("softmax", LINEAR),
+    ),
+    Option(
+        "--linear-kernel",
+        "elu",
+        "weight of a key in linear attention: phi(q) phi(k) with phi = elu + 1, or 1 + the cosine of "
+        "q and k",
+        str,
+        ("elu", COSINE),
+    ),
+    Option(
+        "--linear-cross",
+        False,
+        "linear cross-attention too; then nothing can be aligned (--replace-unk, --print-alignment)",
+        bool,
+    ),
+)
+SHARED_OPTIONS = (
+    Option(
+        "--position-encoder",
+        "floater",
+        "where positions come from: " + ", ".join(ENCODERS),
+        str,
+        tuple(ENCODERS),
+    ),
+    Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
+    POSITION_SIDES,
+    Option(
+        "--position-target",
+        None,
+        "how positions enter: added to a block's input (hidden) or to q, k, v (qkv), or, of floater, by "
+        "distance inside attention (relative); "
+        f"default: qkv for {joined(_QKV)}, hidden for the other signals; {joined(_INSIDE)} act inside "
+        f"attention and {joined(_STAGES)} on the stream before a block, and take no target",
+        str,
+        TARGETS,
+    ),
+    Option(
+        "--position-combine",
+        ADD,
+        "how a signal of target hidden meets a block's input x: x + p, x times p by channel "
+        "(multiply), or both through one linear map that starts as the sum (concat)",
+        str,
+        COMBINATIONS,
+    ),
+    Option(
+        "--position-base",
+        "auto",
+        "fairseq's own sinusoid underneath: keep, drop, or as the encoder's paper has it (auto)",
+        str,
+        BASES,
+    ),
+    *WARP_OPTIONS,
+    *ATTENTION_OPTIONS,
+)
+
+
+def all_options() -> tuple[Option, ...]:
+    """Return the shared options, then each encoder's; some encoders have one in common."""
+    of_encoders = (o for encoder in POSITION_ENCODERS.values() for o in encoder.options)
+    return SHARED_OPTIONS + tuple(dict.fromkeys(of_encoders))
+
+
+def encoder_options(args: Any) -> dict[str, Any]:
+    """Return the options of the encoder that complete ``args`` name, by ``dest``."""
+    encoder = POSITION_ENCODERS[args.position_encoder]
+    return {option.dest: getattr(args, option.dest) for option in encoder.options}
+
+
+def has_positions(args: Any, side: str) -> bool:
+    """Return whether the tokens of ``side``, source or target, have positions, by complete options."""
+    return args.position_sides in (BOTH, side)
+
+
+def has_base(args: Any, side: str | None = None) -> bool:
+    """Return whether fairseq's ``embed_positions`` stands underneath, by complete options.
+
+    Args:
+        args: the model's options, complete.
+        side: source or target; None: either.
+    """
+    if side is not None and not has_positions(args, side):
+        return False
+    if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
+        return False
+    base = encoder_class(args.position_encoder, args.position_target).base
+    # An encoder that is the base itself would count twice, were its rows not added.
+    kept = base == "kept" or (base == "itself" and args.position_combine == ADD)
+    return args.position_base == "keep" or kept

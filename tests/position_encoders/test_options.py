@@ -1,0 +1,182 @@
+"""What the options of encoders may be, how many parameters they bring, and that each changes the model."""
+
+import pytest
+from helpers import build, difference, log_probs, source_batch, target_batch, visible
+
+from fairseq_floater.experiments.info import VOCABULARY, added_parameters
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+
+NAN, INF = float("nan"), float("inf")
+ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
+RELATIVE = {"target": "relative"}
+# An encoder's option, values that it does not take, and the rule that the message names.
+OUT_OF_RANGE = [
+    ("alibi", "alibi_slopes", ["none"], "one of fixed, learned"),
+    ("alibi", "bias_direction", ["both"], "one of offset, mirror, heads"),
+    ("sandwich", "bias_direction", ["both"], "one of offset, mirror, heads"),
+    ("kerple", "kerple_kernel", ["gauss"], "one of log, power"),
+    ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
+    ("tupe", "t5_buckets", [6], "a multiple of 4"),
+    ("t5", "t5_max_distance", [16], "more than 16, half of --t5-buckets"),
+    ("tupe", "t5_max_distance", [16], "more than 16, half of --t5-buckets"),
+    ("tupe", "tupe_positions", ["rotary"], "one of sinusoid, learned"),
+    ("fire", "fire_threshold", [0, -16], "at least 1"),
+    ("cope", "cope_positions", [1, 0, -4], "at least 2"),
+    ("shaw", "shaw_clip", [0], "at least 1"),
+    ("shaw", "shaw_clip", [1.5, INF], "of type int"),
+    ("shaw", "shaw_per_head", ["false"], "of type bool"),
+    ("shaw", "shaw_values", ["both"], "one of on, off"),
+    ("nezha", "nezha_clip", [-1], "at least 0"),
+    ("nezha", "nezha_clip", ["far"], "of type int"),
+    ("tener", "tener_scale", ["half"], "one of none, sqrt, 2sqrt"),
+    ("rope", "rope_base", [1.0, 0.0, -3.0, INF, NAN], "more than 1"),
+    ("rope", "rope_partial", [0.0, -0.5, 1.5, NAN], "more than 0 and at most 1"),
+    ("xpos", "rope_base", [1.0], "more than 1"),
+    ("xpos", "xpos_scale_base", [0.0, -512.0, INF, NAN], "positive"),
+    ("deberta", "deberta_distance", [0], "at least 1"),
+    (
+        "deberta",
+        "deberta_buckets",
+        [5, 2, -4, 66],
+        "an even number from 4 to --deberta-distance, 64",
+    ),
+    ("deberta", "deberta_p2c", ["both"], "one of code, paper"),
+    ("deberta", "deberta_absolute", [-1], "at least 0"),
+    ("deberta", "deberta_absolute", [3], "at most .* 2"),
+    ("conv", "conv_kernel", [1, 2, 4, 0, -3], "an odd number of at least 3"),
+    ("complex", "complex_omega", ["each"], "one of word, shared, fixed"),
+    ("learned", "learned_hierarchy", [1, -3], "at least 2"),
+    ("learned", "learned_hierarchy_alpha", [0.0, 0.5, 1.0, NAN], ".*"),
+    ("learned", "position_combine", ["gate"], "one of add, multiply, concat"),
+    ("rnn", "rnn_layers", [3], "one of 1, 2"),
+    ("rnn", "rnn_input", ["letters"], "one of scalar, vector"),
+    ("rotation_flow", "rotation_frequency", [0.0, -1.0, INF, NAN], "positive"),
+    ("rope", "position_jitter", [0.0, -0.1, 0.6, NAN], r"more than 0 and at most 0\.5"),
+    ("rope", "position_random", [1], "at least 2"),
+    ("rope", "position_sides", ["left"], "one of both, source, target"),
+    ("none", "position_sides", ["source"], "both with --position-encoder none"),
+    ("forget", "attention_kind", ["linear"], "softmax"),
+]
+# Options that do not go together, or not with the encoder.
+REFUSED = [
+    ("rope", {"rope_partial": 0.01}, "leaves a pair, but a head has 32 and --rope-partial is 0.01"),
+    ("rope", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "even number.* but a head has 15"),
+    ("xpos", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "xpos needs an even number"),
+    ("tener", ODD, "tener needs an even number of channels.* a head has 9"),
+    ("xl", ODD, "xl needs an even number of channels.* side has 27"),
+    ("complex", {**ODD, "encoder_embed_dim": 63}, "complex needs an even number.* has 63"),
+    (
+        "nezha",
+        {"decoder_embed_dim": 60, "decoder_output_dim": 60, "decoder_attention_heads": 4},
+        "even number of channels, but a head has 15; .* target side",
+    ),
+    ("deberta", {"deberta_absolute": 2, "blocks": "input"}, "must be at most .* 1, but is 2"),
+    (
+        "tupe",
+        {"tupe_positions": "learned", "position_stretch": "0.5:2"},
+        r"`--position-stretch` needs positions between .*tupe \(tupe-positions learned",
+    ),
+    ("cope", {"position_stretch": "1:2"}, "--position-encoder is cope instead"),
+    ("forget", {"position_stretch": "1:2"}, "--position-encoder is forget instead"),
+    ("floater", {"floater_relative": "bias"}, "`--floater-relative` must come with"),
+    ("rotation_flow", {"floater_relative": "bias"}, "`--floater-relative` must come with"),
+    ("floater", {"floater_delta": 0.2, **RELATIVE}, r"`--floater-delta` must be 0\.1 with"),
+    ("floater", {"floater_time": "log", **RELATIVE}, "`--floater-time` must be linear with"),
+    ("floater", {"floater_update_interval": 2, **RELATIVE}, "interval` must be 1 with"),
+    ("floater", {"floater_step_size": -1.0, **RELATIVE}, "`step_size` must be positive"),
+    (
+        "floater",
+        {"position_shift": "500", "no_token_positional_embeddings": True, **RELATIVE},
+        "change nothing",
+    ),
+    ("floater", {"cross_self_attention": True, **RELATIVE}, "`--cross-self-attention` must be off"),
+    ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
+]
+# Of floater_transformer with all blocks.
+PARAMETERS = [
+    ("alibi", {}, 0),
+    ("alibi", {"alibi_slopes": "learned"}, 2 * 8),
+    ("kerple", {}, 32 + 16),
+    ("sandwich", {}, 0),
+    ("sandwich", {"position_base": "keep"}, 2),
+    ("fire", {}, 660),
+    ("cope", {}, 73_728),
+    ("forget", {}, 73_872),
+    ("forget", {"position_base": "keep"}, 73_872 + 12),
+    ("shaw", {}, 38_400),
+    ("shaw", {"shaw_per_head": True}, 307_200),
+    ("shaw", {"shaw_values": "off"}, 19_200),
+    ("shaw", {"shaw_clip": 4}, (9 + 5) * 2 * 64 * 6),
+    ("nezha", {}, 0),
+    ("xl", {}, 3_158_016),
+    ("tener", {"tener_key_term": True, "tener_scale": "sqrt"}, 12_288),
+    ("tupe", {}, 1_053_184),
+    ("tupe", {"t5_buckets": 64}, 1_053_184 + 2 * 32 * 8),
+    ("tupe", {"tupe_positions": "learned"}, 1_053_184 + 2 * 1024 * 512),
+    ("rope", {"rope_partial": 0.3}, 0),
+    ("rope", {"rope_partial": 0.3, "rope_learned": True}, 2 * 9),
+    ("xpos", {}, 0),
+    ("xpos", {"rope_learned": True}, 2 * 32),
+    ("deberta", {"deberta_absolute": 6, "deberta_p2c": "paper"}, 6_428_672),
+    ("deberta", {"deberta_share": True}, 131_072 + 2 * 2 * 512),
+    ("deberta", {"deberta_share": True, "deberta_buckets": 16}, 2 * 32 * 512 + 2 * 2 * 512),
+    ("conv", {}, 6 * 4_096),
+    ("conv", {"blocks": "input", "conv_kernel": 5}, 2 * 512 * (5 + 1)),
+    ("token-rnn", {}, 3_151_872),
+    ("token-rnn", {"blocks": "input"}, 3_151_872),
+    ("complex", {}, 2 * VOCABULARY * 256),
+    ("complex", {"complex_omega": "shared"}, 2 * 256),
+    ("complex", {"complex_omega": "fixed"}, 0),
+    ("learned", {"learned_hierarchy": 64}, 12 * 64 * 512),
+    *(
+        (encoder, {"position_target": "relative", "floater_relative": form}, count)
+        for encoder, form, count in (
+            ("floater", "keys", 2 * 2 * 64 * 66 + 6 * (2 + 1) * 64),
+            ("floater", "values", 2 * 2 * 64 * 66 + 2 * 6 * (2 + 1) * 64),
+            ("floater", "bias", 2 * 2 * 8 * 10 + 6 * (2 + 1) * 8),
+            ("rotation_flow", "values", 2 * 32 + 2 * 6 * (2 + 1) * 64),
+            ("rotation_flow", "bias", 2 * 4 + 6 * (2 + 1) * 8),
+        )
+    ),
+]
+CHANGES = [
+    *(
+        ("shaw", {"shaw_values": "off"}),
+        ("shaw", {"shaw_per_head": True}),
+        ("shaw", {"shaw_clip": 3}),
+    ),
+    *(("tener", {"tener_scale": "2sqrt"}), ("tener", {"tener_key_term": True})),
+    *(("nezha", {"nezha_clip": 3}), ("tupe", {"t5_buckets": 8}), ("tupe", {"t5_max_distance": 17})),
+    *(("tupe", {"tupe_positions": "learned"}), ("xpos", {"xpos_scale_base": 9.0})),
+]
+
+
+def made(how, encoder, options):
+    return how(encoder, **{"target": POSITION_ENCODERS[encoder].targets[0], **options})
+
+
+@pytest.mark.parametrize(("encoder", "dest", "values", "rule"), OUT_OF_RANGE)
+def test_a_value_out_of_range_is_refused(encoder, dest, values, rule):
+    flag = "--" + dest.replace("_", "-")
+    for value in values:
+        with pytest.raises(ValueError, match=rf"`{flag}` must be {rule}.* but is '?{value}'? ?"):
+            made(build, encoder, {dest: value, "no_token_positional_embeddings": True})
+
+
+@pytest.mark.parametrize(("encoder", "options", "words"), REFUSED)
+def test_options_that_exclude_each_other_are_refused(encoder, options, words):
+    with pytest.raises(ValueError, match=words):
+        made(build, encoder, options)
+
+
+@pytest.mark.parametrize(("encoder", "options", "count"), PARAMETERS)
+def test_the_parameters_are_those_of_the_docstrings(encoder, options, count):
+    options = {"blocks": "all", **options}
+    assert sum(added_parameters("floater_transformer", encoder, **options).values()) == count
+
+
+@pytest.mark.parametrize(("encoder", "options"), CHANGES)
+def test_an_option_changes_the_model(encoder, options):
+    batch = source_batch(lengths=(40, 9)), target_batch(lengths=(12, 38))
+    usual, changed = (made(visible, encoder, o) for o in ({}, options))
+    assert difference(log_probs(usual, *batch), log_probs(changed, *batch)) > 1e-3
