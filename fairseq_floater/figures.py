@@ -16,6 +16,7 @@ from fairseq_floater.files import write_whole
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 FORMATS = ("png", "svg", "pdf")
+_SEEDS = {"s": 9, "facecolors": "white", "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
 # Characters of a name beside which a figure of few bars has no room for another.
 LONG_LABEL = 32
 
@@ -88,28 +89,27 @@ def grouped_bars(
     """Draw ``bars[group, series]`` side by side in each group; a missing one leaves its place empty."""
     width = 0.8 / len(series)
     for i, name in enumerate(series):
-        found = [(j, bars[group, name]) for j, group in enumerate(groups) if (group, name) in bars]
-        places = [j + (i - (len(series) - 1) / 2) * width for j, _ in found]
+        shift = (i - (len(series) - 1) / 2) * width
+        placed = {
+            j + shift: bars[group, name] for j, group in enumerate(groups) if (group, name) in bars
+        }
         axes.bar(
-            places,
-            [bar.value for _, bar in found],
+            [*placed],
+            [bar.value for bar in placed.values()],
             width * 0.9,
             color=COLOURS[i % len(COLOURS)],
             hatch=_HATCHES[(i + i // len(COLOURS)) % len(_HATCHES)],
             edgecolor="white",
             label=name,
         )
-        for x, (_, bar) in zip(places, found):
+        for x, bar in placed.items():
             if bar.interval is not None:
-                reach = [
-                    [max(bar.value - bar.interval[0], 0)],
-                    [max(bar.interval[1] - bar.value, 0)],
-                ]
+                low, high = bar.interval
+                reach = [[max(bar.value - low, 0)], [max(high - bar.value, 0)]]
                 style = {"elinewidth": 1.0, "capsize": 2.5, "ecolor": "#333333", "fmt": "none"}
                 axes.errorbar([x], [bar.value], yerr=reach, **style)
             if len(bar.seeds) > 1:
-                dots = {"s": 9, "facecolors": "white", "edgecolors": "black", "linewidths": 0.6}
-                axes.scatter([x] * len(bar.seeds), bar.seeds, zorder=3, **dots)
+                axes.scatter([x] * len(bar.seeds), bar.seeds, **_SEEDS)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
@@ -118,12 +118,9 @@ def grouped_bars(
 
 
 def rows_of_bars(axes: Any, rows: Sequence[str], bars: dict[str, Bar]) -> None:
-    """Draw a panel with one line for each row, the first at the top: a dot, its interval, its seeds.
+    """Draw a line for each row, the first at the top: a dot, its interval, its seeds.
 
-    Args:
-        axes: the panel.
-        rows: the names, shown at the left.
-        bars: by row.
+    ``rows`` are the names, shown at the left, and ``bars`` are by row; one may be missing.
     """
     for y, name in enumerate(rows):
         if name not in bars:
@@ -132,8 +129,7 @@ def rows_of_bars(axes: Any, rows: Sequence[str], bars: dict[str, Bar]) -> None:
         if bar.interval is not None:
             axes.plot(bar.interval, [y, y], color="#777777", linewidth=1.2)
         if len(bar.seeds) > 1:
-            dots = {"s": 9, "facecolors": "white", "edgecolors": "black", "linewidths": 0.6}
-            axes.scatter(bar.seeds, [y] * len(bar.seeds), zorder=3, **dots)
+            axes.scatter(bar.seeds, [y] * len(bar.seeds), **_SEEDS)
         axes.scatter([bar.value], [y], s=16, color=COLOURS[0], zorder=4)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.5, -0.5)

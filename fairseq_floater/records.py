@@ -27,12 +27,12 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in content:
                 raise ReportError(f"{path} has {shown(key)} twice.")
-            found[key] = value
-        return found
+            content[key] = value
+        return content
 
     text = Path(path).read_bytes()
     try:

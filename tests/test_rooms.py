@@ -122,7 +122,7 @@ def test_a_module_imports_no_room_above_it(module):
             ("transformer.encoder", "checkpoints.reading"),
         ),
         *(("checkpoints.donor", "experiments.system"), ("data.prepare", "evaluation.lines")),
-        *(("evaluation.score", "ode"), ("experiments.stages", "results.runs")),
+        *(("evaluation.bleu", "ode"), ("experiments.stages", "results.runs")),
         *(("files", "data.cli"), ("cli", "data.cli"), ("results.cli", "cli"), ("", "results")),
     ],
 )

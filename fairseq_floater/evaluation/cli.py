@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fairseq_floater.evaluation import score as scoring
+from fairseq_floater.evaluation import bleu
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS, FORMATS
 from fairseq_floater.evaluation.metrics import TOKENIZERS
 from fairseq_floater.verbs import add_verb
@@ -14,7 +14,7 @@ from fairseq_floater.verbs import add_verb
 def add_score(verbs: Any) -> None:
     """Add the verb with its options."""
     example = "floater score generate.txt --references test.de --target-lang de --json scores.json"
-    parser = add_verb(verbs, "score", example, scoring.run)
+    parser = add_verb(verbs, "score", example, bleu.score_files)
     add = parser.add_argument
     add("hypotheses_path", metavar="HYPOTHESES", help="fairseq-generate's output or lines")
     text = "raw text, one sentence a line"

@@ -88,7 +88,7 @@ def _best_hypotheses(
 ) -> list[str]:
     """Return the best hypothesis of each sentence, by id."""
     wanted = _wanted_tag(file, {line.tag for line in tagged}, remove_bpe)
-    found: dict[int, str] = {}
+    best: dict[int, str] = {}
     first: dict[tuple[str, int], int] = {}  # the number of the first line by tag and sentence
     previous, previous_value = -1, 0.0
     for number, tag, sentence, text in tagged:
@@ -106,17 +106,17 @@ def _best_hypotheses(
                 refusal = f"line {number} has a higher score for sentence {sentence}"
                 rule = f"`{file.path}` must hold the best hypothesis of a sentence first"
                 raise scoring_error(rule, refusal, "; are these two runs in one file?")
-            found.setdefault(sentence, hypothesis)
+            best.setdefault(sentence, hypothesis)
             previous, previous_value = sentence, value
     _refuse_broken_off(file, tagged)
     # Count the other lines too, so that a file that broke off is noticed.
     size = 1 + max(line.sentence for line in tagged if line.tag != "P")
-    if lacking := size - len(found):
-        missing = itertools.islice((str(i) for i in range(size) if i not in found), 5)
+    if lacking := size - len(best):
+        missing = itertools.islice((str(i) for i in range(size) if i not in best), 5)
         names = ", ".join(missing) + (", ..." if lacking > 5 else "")
         rule = f"`{file.path}` must hold a hypothesis of each sentence from 0 to {size - 1}"
         raise scoring_error(rule, f"lacks {lacking} ({names})", f"; {DROPPED_HINT}")
-    return [found[i] for i in range(size)]
+    return [best[i] for i in range(size)]
 
 
 def _wanted_tag(file: TextFile, tags: set[str], remove_bpe: str | None) -> str:
@@ -147,15 +147,13 @@ def _refuse_broken_off(file: TextFile, tagged: Sequence[TaggedLine]) -> None:
     if last < len(file.lines):
         return
     if _LOG in file.lines[0]:
-        found = "fairseq's closing lines are not there"
+        sign = "fairseq's closing lines are not there"
     elif not file.ends_in_newline and len({line.tag for line in tagged}) > 1:
-        found = "that line has no end"
+        sign = "that line has no end"
     else:
         return
     hint = "; was fairseq-generate stopped, or the disk full? Generate it again."
-    raise scoring_error(
-        f"`{file.path}` must be whole", f"breaks off at line {last} ({found})", hint
-    )
+    raise scoring_error(f"`{file.path}` must be whole", f"breaks off at line {last} ({sign})", hint)
 
 
 def _segmentations(lines: Sequence[str]) -> list[str]:

@@ -19,17 +19,17 @@ class ScoringOptionError(ScoringError, UsageError):
     """An option of scoring that makes no sense."""
 
 
-def scoring_error(rule: str, found: str, hint: str = "", *, option: bool = False) -> ScoringError:
+def scoring_error(rule: str, fault: str, hint: str = "", *, option: bool = False) -> ScoringError:
     """Return the error for input that breaks a rule.
 
     Args:
         rule: what must hold, as in "`path` must be UTF-8".
-        found: what holds instead, as in "line 2 holds the byte 0xfc".
+        fault: what holds instead, as in "line 2 holds the byte 0xfc".
         hint: the remedy, with its punctuation.
         option: whether it is an option's rule.
     """
     kind = ScoringOptionError if option else ScoringError
-    return kind(f"{rule}, but {found} instead{hint or '.'}")
+    return kind(f"{rule}, but {fault} instead{hint or '.'}")
 
 
 class TextFile:
@@ -69,5 +69,5 @@ class TextFile:
         try:
             return (data.removeprefix(codecs.BOM_UTF8) if number == 1 else data).decode("utf-8")
         except UnicodeDecodeError as error:
-            found = f"line {number} holds the byte 0x{error.object[error.start]:02x}"
-            raise scoring_error(f"`{self.path}` must be UTF-8", found) from None
+            fault = f"line {number} holds the byte 0x{error.object[error.start]:02x}"
+            raise scoring_error(f"`{self.path}` must be UTF-8", fault) from None

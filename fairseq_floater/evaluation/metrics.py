@@ -59,8 +59,8 @@ class Metric:
         for key, value in labels.items():
             signature.update(key, value)
         # Six digits, as sacreBLEU's command gives them with `-w 6`.
-        found = json.loads(score.format(width=6, signature=str(signature), is_json=True))
-        interval = found.get("confidence_mean"), found.get("confidence_var")
+        result = json.loads(score.format(width=6, signature=str(signature), is_json=True))
+        interval = result.get("confidence_mean"), result.get("confidence_var")
         return cls(name, score.score, str(signature), *interval)
 
 
@@ -85,16 +85,16 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
         if isinstance(error, OSError):
             reason = f"sacreBLEU could not download or read its model ({reason})"
         rule = "`tokenize` must be a tokenizer that is installed"
-        found = f"is {tokenize!r}" if tokenize else f"is sacreBLEU's for {language}"
-        raise scoring_error(rule, found, f": {reason}.") from None
+        given = f"is {tokenize!r}" if tokenize else f"is sacreBLEU's for {language}"
+        raise scoring_error(rule, given, f": {reason}.") from None
 
 
 class _Chrf(CHRF):
     """sacreBLEU's chrF, whose interval fails where some resamples score 0, a float among float32s."""
 
     def _compute_f_score(self, statistics: Any) -> Any:
-        found = super()._compute_f_score(statistics)
-        return statistics.dtype.type(found) if isinstance(statistics, np.ndarray) else found
+        score = super()._compute_f_score(statistics)
+        return statistics.dtype.type(score) if isinstance(statistics, np.ndarray) else score
 
 
 def chrf_metric() -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.score_report import UNTRAINED
+from fairseq_floater.evaluation.s2l.report import UNTRAINED
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, progress_of, status_text
 from fairseq_floater.experiments.commands import ONE_THREAD, machines_of

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, AttentionPositions
 from fairseq_floater.position_encoders.transforms import At
-from fairseq_floater.results.position_rows import DEFAULT_LENGTH
+from fairseq_floater.results.position_rows import DEFAULT_LENGTH, OfBlock
 from fairseq_floater.transformer.stack_positions import owned_parts
 
 #: What a term is, by its name in `--streams`.
@@ -37,33 +37,20 @@ _HIDDEN_BELOW = HIDING_BIAS / 10
 
 
 @dataclass
-class Term:
-    """One thing that positions do in one block.
+class Term(OfBlock):
+    """One thing that positions do in one block; ``stream`` is one of :data:`TERMS`.
 
     Attributes:
-        stack: ``encoder`` or ``decoder``.
-        block: from 1.
-        stream: one of :data:`TERMS`.
         distances: [M], ascending.
         values: [H, M], of each head; NaN where a head does not see.
         image: beside the curves: attention where contents are equal [H, M] for a bias, the angle in
             degrees of each pair of channels [D / 2, M] for a turn, else the mean cosine of the vectors
             of two distances [M, M].
-        trained: T, if known.
     """
 
-    stack: str
-    block: int
-    stream: str
     distances: Tensor
     values: Tensor
     image: Tensor
-    trained: int | None
-
-    @property
-    def name(self) -> str:
-        """Return what figures and notes call the term."""
-        return f"{self.stack}, block {self.block}, {self.stream}"
 
     @property
     def has_past(self) -> bool:
@@ -88,9 +75,7 @@ class Term:
         moves = steps > _NOTHING
         last = int(moves.nonzero().max()) + 1 if bool(moves.any()) else 0
         return {
-            "stack": self.stack,
-            "block": self.block,
-            "stream": self.stream,
+            **self.place(),
             "furthest": ahead.size(1) - 1,
             "means": means,
             "alike_from": last if last < ahead.size(1) - 1 else None,
@@ -105,7 +90,7 @@ def read_terms(
 
     Arguments as for :func:`~fairseq_floater.results.position_rows.read_tracks`.
     """
-    found = []
+    terms = []
     for attribute, encoder in stack.named_children():
         if not isinstance(encoder, AttentionPositions):
             continue
@@ -113,11 +98,11 @@ def read_terms(
         count = min(length or 3 * (known or 0) or DEFAULT_LENGTH, encoder.max_positions)
         parts = owned_parts(stack, attribute)
         readers = _Readers(encoder, parts, count)
-        for part in parts:
-            for stream, values, image in readers.terms(part):
-                number = part.block_index + 1
-                found.append(Term(name, number, stream, readers.distances, values, image, known))
-    return found
+        for index, part in enumerate(parts):
+            place = (name, part.block_index + 1)
+            for stream, *term in readers.terms(index):
+                terms.append(Term(*place, stream, known, readers.distances, *term))
+    return terms
 
 
 class _Readers:
@@ -125,7 +110,7 @@ class _Readers:
 
     def __init__(self, encoder: AttentionPositions, parts: list[Any], count: int):
         self.heads, self.width = encoder.spec.heads, encoder.spec.head_dim
-        self.by_part = {id(part): i for i, part in enumerate(parts)}
+        self.parts = parts
         keys = torch.arange(count if encoder.spec.causal else 2 * count - 1)[None]
         query = torch.tensor([[count - 1]])
         self.distances = (query - keys)[0].flip(0)
@@ -137,10 +122,9 @@ class _Readers:
         every = torch.arange(count)[None]
         self.of_all = encoder.prepare(At(every, every, count), parts, torch.float32)
 
-    def terms(self, part: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield stream, values and image of each term that ``part`` has."""
-        index = self.by_part[id(part)]
-        tables = self.of_query[index]
+    def terms(self, index: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield stream, values and image of each term of a part."""
+        part, tables = self.parts[index], self.of_query[index]
         still = self._bias(part, tables)
         bias = self.shared + still[0]
         if float(bias.abs().max()) > _NOTHING:
@@ -148,11 +132,13 @@ class _Readers:
             yield "bias", seen, torch.softmax(bias, dim=-1)
         angles = self._angles(part, self.of_all[index])
         if float(angles.max()) > 0.1:
-            yield "turn", *self._mirrored(angles)
-        vectors = self._bias(part, tables, of_query=True, of_keys=False) - still
-        vectors = torch.cat(
-            [vectors, self._bias(part, tables, of_query=False, of_keys=True) - still]
-        )
+            mirrored = angles[:, self.distances.abs()]  # [D / 2, M]
+            yield "turn", torch.deg2rad(mirrored).cos().mean(dim=0, keepdim=True), mirrored
+        of_tokens = [
+            self._bias(part, tables, of_query=True),
+            self._bias(part, tables, of_keys=True),
+        ]
+        vectors = torch.cat(of_tokens) - still
         if float(vectors.abs().max()) > _NOTHING:
             yield "content", vectors.norm(dim=0), _similarity(vectors)
         if part.needs_weights:
@@ -166,21 +152,20 @@ class _Readers:
 
         It is linear in queries and in keys: the squares of the answers to all D unit vectors add up to
         its variance over tokens whose channels are independent and of variance 1. The tokens between a key
-        and the query are zero vectors too: what they have a say in, an encoder then decides by its own
-        parameters alone.
+        and the query are zero vectors too, so that parameters alone decide what depends on them.
         """
         probes = self.width if of_query or of_keys else 1
         unit = torch.eye(self.width)[:, None, None]
         q = torch.zeros(probes, self.heads, 1, self.width) + (unit if of_query else 0.0)
         k = torch.zeros(probes, self.heads, len(self.distances), self.width)
         k = k + (unit if of_keys else 0.0)
-        found = part.bias(q, k, tables)
+        bias = part.bias(q, k, tables)
         if part.needs_between:
             notes = part.note(torch.zeros(k.size(2), probes, self.heads * self.width))
-            found = part.between(q, k, notes, None, tables)
-        if found is None:
+            bias = part.between(q, k, notes, None, tables)
+        if bias is None:
             return torch.zeros(probes, self.heads, len(self.distances))
-        return found[:, :, 0].expand(probes, self.heads, -1).flip(-1)
+        return bias[:, :, 0].expand(probes, self.heads, -1).flip(-1)
 
     def _angles(self, part: Any, tables: Tables) -> Tensor:
         """Return by how many degrees each even channel is turned from its direction at i = 0: [D / 2, N]."""
@@ -190,18 +175,13 @@ class _Readers:
         cosines = F.cosine_similarity(turned, turned[:, :1], dim=-1)
         return torch.rad2deg(cosines.clamp(-1, 1).acos())
 
-    def _mirrored(self, angles: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the similarity [1, M] and the angles [D / 2, M], by signed distance."""
-        angles = angles[:, self.distances.abs()]
-        return torch.deg2rad(angles).cos().mean(dim=0, keepdim=True), angles
-
     def _values(self, part: Any, tables: Tables) -> Tensor:
         """Return what a key adds that has all the weight, by distance: [D, H, M]."""
-        found = []
+        added = []
         for weights in torch.eye(len(self.distances)).split(_MOST_KEYS):
             each = weights[:, None, None].expand(-1, self.heads, 1, -1)
-            found.append(part.values(each, tables)[:, :, 0])  # [keys, H, D]
-        return torch.cat(found).permute(2, 1, 0).flip(-1)
+            added.append(part.values(each, tables)[:, :, 0])  # [keys, H, D]
+        return torch.cat(added).permute(2, 1, 0).flip(-1)
 
 
 def _similarity(vectors: Tensor) -> Tensor:

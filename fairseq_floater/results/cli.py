@@ -90,31 +90,30 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
         raise UsageError("`--test` is an option of `--paper`.")
     if paper and figure is not None:
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
-    understanding = None if paper or figure is not None else collect_understanding(results)
-    try:
-        translation = _translation(results, figure, paper, test)
-    except ReportError:
-        if understanding is None:
-            raise
-        return understanding
-    return translation if understanding is None else Joined([translation, understanding])
-
-
-def _translation(results: str, figure: str | None, paper: bool, test: str | None) -> Any:
     # Brings torch, which scoring and our own table do without.
     from fairseq_floater.results.paper import collect_paper_tables
 
-    tables = collect_paper_tables(results, test=test)
     if paper:
-        return tables
-    is_filled = any(cell.found for cell in tables.cells)
+        return collect_paper_tables(results, test=test)
+    understanding = None if figure is not None else collect_understanding(results)
+    parts: list[Any] = []
+    try:
+        parts += _translation(collect_paper_tables(results), results, figure)
+    except ReportError:
+        if understanding is None:
+            raise
+    return Joined(parts + [understanding] if understanding else parts)
+
+
+def _translation(tables: Any, results: str, figure: str | None) -> list[Any]:
+    """Return the scores of an experiment, and the paper's tables where a run answers to a cell."""
+    filled = [tables] if any(cell.runs for cell in tables.cells.values()) else []
     try:
         scores = collect(results)
     except ReportError:
-        if figure is not None or not is_filled:
+        if figure is not None or not filled:
             raise
-        return tables  # the runs lie deeper, in several experiments
+        return filled  # the runs lie deeper, in several experiments
     if figure is not None:
         plot_scores(scores, figure)
-    # Show the paper's numbers unasked where a run answers to one.
-    return Joined([scores, tables]) if is_filled else scores
+    return [scores, *filled]

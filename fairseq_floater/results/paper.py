@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,15 +25,14 @@ TEST_NAMES = ("newstest2014", "test")
 BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
 # Runs of table2.sh, seen from the folder of all experiments: table2/<config>/seed-1/<run>.
 _DEEPEST = 4
+# The settings that tell the cell of a run.
+_DECIDING = ("arch", "source", "target", "encoder", "blocks")
 _METRICS = ("sacrebleu", "tokenised")
-_RUN_HEADS = (
-    *("run", "seed", *_METRICS, "sentences", "encoder parameters"),
-    *("training hours", "tokens an update"),
-)
-
-
-class OutsideError(Exception):
-    """The reason why a run is in none of the tables."""
+_RUN_HEADS = ["run", "seed", *_METRICS, "sentences", "encoder parameters", "training hours"]
+_RUN_HEADS += ["tokens an update"]
+# Size, source, target, blocks and encoder of a cell of Table 2; encoder, layers and input of one of Table 6.
+Key = tuple[str | None, ...]
+_FLOATER = ("floater", None, None)  # in Table 6: the same runs as of its cell in Table 2
 
 
 class Scored(NamedTuple):
@@ -73,16 +73,16 @@ class PaperCell:
     """A number of the paper and the runs that answer to it."""
 
     paper: float
-    found: list[Scored] = field(default_factory=list)
+    runs: list[Scored] = field(default_factory=list)
 
     @property
     def is_papers_test(self) -> bool:
         """Return whether every run was scored on as many sentences as the paper's test set has."""
-        return all(run.is_newstest2014(test) for run, test in self.found)
+        return all(run.is_newstest2014(test) for run, test in self.runs)
 
     def ours(self, name: str) -> dict[str, Any] | None:
         """Return mean, standard deviation over seeds (None for one run) and number of runs."""
-        scores = [score for one in self.found if (score := one.score(name)) is not None]
+        scores = [score for one in self.runs if (score := one.score(name)) is not None]
         if not scores:
             return None
         spread = statistics.stdev(scores) if len(scores) > 1 else None
@@ -101,25 +101,19 @@ class PaperCell:
         return {
             "paper": self.paper,
             **{name: self.ours(name) for name in _METRICS},
-            "runs": [run.name for run, _ in self.found],
-            "seeds": [run.seed for run, _ in self.found],
-            "papers_test_set": self.is_papers_test if self.found else None,
+            "runs": [run.name for run, _ in self.runs],
+            "seeds": [run.seed for run, _ in self.runs],
+            "papers_test_set": self.is_papers_test if self.runs else None,
         }
 
 
 @dataclass
 class PaperTables:
-    """Both tables, filled as far as there are runs; ``outside`` holds (run, reason)."""
+    """The cells of both tables, filled as far as there are runs; ``outside`` holds (run, reason)."""
 
     folder: str
-    table_2: dict[tuple[str, str], list[PaperCell]]
-    table_6: dict[tuple[str, str | None, str | None], PaperCell]
-    outside: list[tuple[str, str]]
-
-    @property
-    def cells(self) -> list[PaperCell]:
-        """Return the cells of both tables."""
-        return [*(c for row in self.table_2.values() for c in row), *self.table_6.values()]
+    cells: dict[Key, PaperCell]
+    outside: list[tuple[str, str]] = field(default_factory=list)
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return every cell as plain JSON values."""
@@ -127,23 +121,22 @@ class PaperTables:
             "folder": self.folder,
             "table_2": [
                 {"blocks": blocks, "encoder": encoder, "size": size, "pair": f"{source}-{target}"}
-                | cell.to_json_dict()
-                for (blocks, encoder), cells in self.table_2.items()
-                for (size, source, target), cell in zip(COLUMNS, cells)
+                | self.cells[size, source, target, blocks, encoder].to_json_dict()
+                for blocks, encoder in TABLE_2
+                for size, source, target in COLUMNS
             ],
             "table_6": [
-                {"encoder": encoder, "layers": layers, "input": input}
-                | {"paper_parameters": TABLE_6[encoder, layers, input][1] * 1000}
-                | {"parameters": [run.parameters for run, _ in cell.found]}
-                | cell.to_json_dict()
-                for (encoder, layers, input), cell in self.table_6.items()
+                dict(zip(("encoder", "layers", "input"), row))
+                | {"paper_parameters": thousands * 1000}
+                | {"parameters": [run.parameters for run, _ in self.cells[row].runs]}
+                | self.cells[row].to_json_dict()
+                for row, (_, thousands) in TABLE_6.items()
             ],
             "outside": [{"run": run, "reason": reason} for run, reason in self.outside],
         }
 
     def format_text(self) -> str:
         """Return Markdown: Table 2, Table 6, signatures, and what is in neither."""
-        cells = self.cells
         lines = ["Table 2, BLEU: paper / ours", "", *self._table_2()]
         lines += ["", "Table 6, En-De, base: paper / ours", "", *self._table_6(), ""]
         lines += [
@@ -152,15 +145,16 @@ class PaperTables:
             "The paper counts the parameters of one dynamics or recurrence; ours are all that the "
             "encoder adds.",
         ]
-        found = list({one.run.name: one for cell in cells for one in cell.found}.values())
+        cells = self.cells.values()
+        runs = list({one.run.name: one for cell in cells for one in cell.runs}.values())
         if any("*" in cell.format(name) for cell in cells for name in _METRICS):
             lines.append(
                 "Starred: of another test set than newstest2014, not comparable with the paper."
             )
-        metrics = [(name, run.metric(name, test)) for name in _METRICS for run, test in found]
+        metrics = [(name, run.metric(name, test)) for name in _METRICS for run, test in runs]
         lines += sorted({f"{name}: {metric['signature']}" for name, metric in metrics if metric})
-        if found:
-            table = markdown_table(_RUN_HEADS, [one.cells() for one in found])
+        if runs:
+            table = markdown_table(_RUN_HEADS, [one.cells() for one in runs])
             lines += ["", "What they are of", "", *table]
         if self.outside:
             lines += ["", "Not in the table:", *(f"- {run}: {why}" for run, why in self.outside)]
@@ -169,21 +163,47 @@ class PaperTables:
     def _table_2(self) -> list[str]:
         heads = [f"{size} {source.title()}-{target.title()}" for size, source, target in COLUMNS]
         rows = [
-            [blocks, encoder, name, *(cell.format(name) for cell in cells)]
-            for (blocks, encoder), cells in self.table_2.items()
+            [*row, name, *(self.cells[(*column, *row)].format(name) for column in COLUMNS)]
+            for row in TABLE_2
             for name in _METRICS
         ]
         return markdown_table(["blocks", "encoder", "BLEU", *heads], rows)
 
     def _table_6(self) -> list[str]:
         rows = []
-        for (encoder, layers, input), cell in self.table_6.items():
+        for (encoder, layers, input), (_, thousands) in TABLE_6.items():
+            cell = self.cells[encoder, layers, input]
             label = encoder if layers is None else f"{encoder}, layers {layers}, {input} input"
-            counts = sorted({run.parameters for run, _ in cell.found if run.parameters is not None})
+            counts = sorted({run.parameters for run, _ in cell.runs if run.parameters is not None})
             ours = ", ".join(f"{count:,}" for count in counts) or "-"
-            paper = f"{TABLE_6[encoder, layers, input][1]:,.1f}K"
-            rows.append([label, *(cell.format(name) for name in _METRICS), f"{paper} / {ours}"])
+            numbers = f"{thousands:,.1f}K / {ours}"
+            rows.append([label, *(cell.format(name) for name in _METRICS), numbers])
         return markdown_table(["encoder", *_METRICS, "parameters"], rows)
+
+    def add(self, run: Run, test: str | None) -> str | None:
+        """Add a run to the cells that it answers to; return the reason where it is in none."""
+        lacking = [key for key in _DECIDING if key not in run.settings]
+        if lacking:
+            return f"its settings lack {lacking[0]}" if run.settings else "has no settings"
+        if not run.scores:
+            return "is not scored yet"
+        wanted = [*TEST_NAMES] if test is None else [test]
+        names = wanted if test or len(run.scores) > 1 else [*wanted, *run.scores]
+        name = next((name for name in names if name in run.scores), None)
+        if name is None:
+            return f"has {', '.join(sorted(run.scores))}, not {' or '.join(wanted)}"
+        keys = _keys(run)
+        if isinstance(keys, str):
+            return keys
+        scored, cells = Scored(run, name), [self.cells[key] for key in keys]
+        for other in (other for cell in cells for other in cell.runs):
+            if scored.text != other.text:
+                return f"is of another text than {other.run.name} in its cell"
+            if run.seed == other.run.seed:
+                return f"seed {run.seed} of its cell is {other.run.name}"
+        for cell in cells:
+            cell.runs.append(scored)
+        return None
 
 
 def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = None) -> PaperTables:
@@ -198,12 +218,11 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     """
     folder = Path(folder)
     refuse_a_run(folder)
-    tables = PaperTables(
-        str(folder),
-        {row: [PaperCell(number) for number in numbers] for row, numbers in TABLE_2.items()},
-        {row: PaperCell(bleu) for row, (bleu, _) in TABLE_6.items()},
-        [],
-    )
+    numbers: dict[Key, float] = {
+        (*column, *row): bleu for row, of in TABLE_2.items() for column, bleu in zip(COLUMNS, of)
+    }
+    numbers |= {row: bleu for row, (bleu, _) in TABLE_6.items()}
+    tables = PaperTables(str(folder), {key: PaperCell(bleu) for key, bleu in numbers.items()})
     paths = {
         path.parent
         for depth in range(1, _DEEPEST + 1)
@@ -217,26 +236,10 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     runs = [read_run(path, str(path.relative_to(folder))) for path in sorted(paths)]
     # WMT14 first: a cell is of the text of its first run.
     for run in sorted(runs, key=lambda run: not run.settings.get("wmt14")):
-        try:
-            scored = Scored(run, _chosen_test(run, test))
-            cells = _cells(run, tables)
-            for other in (other for cell in cells for other in cell.found):
-                _check_same_experiment(scored, other)
-        except OutsideError as reason:
-            tables.outside.append((run.name, str(reason)))
-            continue
-        for cell in cells:
-            cell.found.append(scored)
+        if reason := tables.add(run, test):
+            tables.outside.append((run.name, reason))
     tables.outside.sort()
     return tables
-
-
-def _check_same_experiment(ours: Scored, other: Scored) -> None:
-    """Raise OutsideError unless two runs are seeds of one system on one text."""
-    if ours.text != other.text:
-        raise OutsideError(f"is of another text than {other.run.name} in its cell")
-    if ours.run.seed == other.run.seed:
-        raise OutsideError(f"seed {ours.run.seed} of its cell is {other.run.name}")
 
 
 def _is_translation(folder: Path) -> bool:
@@ -244,67 +247,50 @@ def _is_translation(folder: Path) -> bool:
     return bool(settings) and "experiment" not in settings
 
 
-def _chosen_test(run: Run, test: str | None) -> str:
-    """Return the test set to show; raises OutsideError for a run that says too little."""
-    if not run.settings:
-        raise OutsideError("has no settings")
-    for key in ("arch", "source", "target", "encoder", "blocks"):
-        if key not in run.settings:
-            raise OutsideError(f"its settings lack {key}")
-    tests = tuple(run.scores)
-    if not tests:
-        raise OutsideError("is not scored yet")
-    wanted = (test,) if test is not None else TEST_NAMES + tests * (len(tests) == 1)
-    for name in wanted:
-        if name in tests:
-            return name
-    raise OutsideError(f"has {', '.join(sorted(tests))}, not {test or ' or '.join(TEST_NAMES)}")
-
-
-def _cells(run: Run, tables: PaperTables) -> list[PaperCell]:
-    """Return the cells that ``run`` answers to; raises OutsideError where there are none."""
-    settings = run.settings
-    encoder, blocks, options = (settings[key] for key in ("encoder", "blocks", "options"))
-    shape = settings["arch"].removeprefix("floater_")
+def _placed(settings: dict[str, str]) -> dict[str, Any]:
+    """Return what places a run in the tables, as its record has it, of a run whose record has it not."""
+    shape, words = settings["arch"].removeprefix("floater_"), settings["options"].replace("=", " ")
     size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
-    column = (size, settings["source"], settings["target"])
+    options = words.split()
+    return {
+        "column": [size, settings["source"], settings["target"]],
+        "encoder": settings["encoder"],
+        "blocks": settings["blocks"],
+        "target": settings.get("position_target"),
+        "scratch": settings["scratch"] == "yes",
+        "base": settings["base"] == "yes",
+        "options": {
+            name.removeprefix("--"): x for name, x in zip_longest(options[::2], options[1::2])
+        },
+    }
+
+
+def _keys(run: Run) -> list[Key] | str:
+    """Return the cells that a run answers to, or the reason why it is in none.
+
+    The tables are of warm starts with the encoder's own target.
+    """
+    cell, settings = run.cell or _placed(run.settings), run.settings
+    column, encoder, blocks = tuple(cell["column"]), cell["encoder"], cell["blocks"]
+    usual = DEFAULT_TARGETS.get(encoder)
     if column not in COLUMNS:
         pair = f"{settings['source']}-{settings['target']}"
-        raise OutsideError(f"{settings['arch']}, {pair} is no column of Table 2")
-    _check_protocol(settings)
+        return f"{settings['arch']}, {pair} is no column of Table 2"
+    if cell["scratch"]:
+        return "was trained from random parameters, the tables are of warm starts"
+    if not cell["base"]:
+        return "is without fairseq's sinusoid underneath"
+    if usual is not None and cell["target"] not in (None, usual):
+        return f"has target {cell['target']}, the row is of {usual}"
+    shape = {"rnn-layers": "1", "rnn-input": "scalar"} if encoder == "rnn" else {}
+    if cell["options"].keys() - shape.keys():
+        return f"has further options, {settings['options']}"
     if encoder == "rnn":
-        row = (encoder, *_rnn_shape(options))
-        if row in tables.table_6 and blocks == "all" and column == COLUMNS[0]:
-            return [tables.table_6[row]]
-        raise OutsideError(
-            f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"
-        )
-    if options:
-        raise OutsideError(f"has further options, {options}")
+        row = (encoder, *(shape | cell["options"]).values())
+        if row in TABLE_6 and blocks == "all" and column == COLUMNS[0]:
+            return [row]
+        return f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"
     if (blocks, encoder) not in TABLE_2:
-        raise OutsideError(f"{encoder} is no row of the paper's tables")
-    cells = [tables.table_2[blocks, encoder][COLUMNS.index(column)]]
-    if (blocks, encoder, column) == ("all", "floater", COLUMNS[0]):
-        cells.append(tables.table_6["floater", None, None])
-    return cells
-
-
-def _check_protocol(settings: dict[str, str]) -> None:
-    """Raise OutsideError for what is no warm start with the encoder's own target."""
-    default = DEFAULT_TARGETS.get(settings["encoder"])
-    if settings["scratch"] == "yes":
-        raise OutsideError("was trained from random parameters, the tables are of warm starts")
-    if settings["base"] == "no":
-        raise OutsideError("is without fairseq's sinusoid underneath")
-    target = settings.get("position_target")
-    if default is not None and target not in (None, default):
-        raise OutsideError(f"has target {target}, the row is of {default}")
-
-
-def _rnn_shape(options: str) -> tuple[str, str]:
-    """Read layers and input of ``--rnn-layers 2 --rnn-input scalar``; else raise OutsideError."""
-    words = options.replace("=", " ").split()
-    shape = {"--rnn-layers": "1", "--rnn-input": "scalar", **dict(zip(words[::2], words[1::2]))}
-    if len(shape) > 2:
-        raise OutsideError(f"has further options, {options}")
-    return shape["--rnn-layers"], shape["--rnn-input"]
+        return f"{encoder} is no row of the paper's tables"
+    both = (*column, blocks, encoder) == (*COLUMNS[0], "all", "floater")
+    return [(*column, blocks, encoder), *([_FLOATER] if both else [])]

@@ -19,11 +19,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import STACKS, build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
-from fairseq_floater.position_encoders import (
-    distance_warning,
-    encoder_class,
-    encoder_options,
-)
+from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
 from fairseq_floater.results.position_drawing import draw
@@ -70,40 +66,36 @@ class PositionFigure:
 
     def format_text(self) -> str:
         """Format as Markdown, with a dash where there are no rows."""
+        unit = "T" if any(self.trained_lengths.values()) else "N"
+        lengths = [f"{unit}/2", unit, f"2{unit}", f"3{unit}"]
         lines = [f"{self.output}: {self.title}", ""]
-        lines += [*self._tables(), ""] if self.tables else []
-        lines += [*self._terms(), ""] if self.terms else []
+        if self.tables:
+            heads = ["table", "positions", f"norm at {unit}/2", *lengths[1:]]
+            for part in (f"up to {unit}", f"past {unit}"):
+                heads += [f"nearest neighbours {part}: distance", "cosine"]
+            rows = [_cells(t, t["positions"], *t["norms"].values(), *_near(t)) for t in self.tables]
+            lines += [*markdown_table(heads, rows), ""]
+        if self.terms:
+            heads = ["term", "distances up to", *(f"at {name}" for name in ("1", *lengths))]
+            heads.append("alike from")
+            rows = [
+                _cells(t, t["furthest"], *t["means"].values(), t["alike_from"]) for t in self.terms
+            ]
+            lines += [*markdown_table(heads, rows), ""]
         lines += [f"note: {n}" for n in self.notes] + [f"warning: {w}" for w in self.warnings]
         return "\n".join(lines).rstrip()
 
-    def _terms(self) -> list[str]:
-        """Return the table of what acts inside attention."""
-        unit = "T" if any(self.trained_lengths.values()) else "N"
-        names = ("1", f"{unit}/2", unit, f"2{unit}", f"3{unit}")
-        heads = ["term", "distances up to", *(f"at {name}" for name in names), "alike from"]
-        rows = []
-        for term in self.terms:
-            means = ("-" if value is None else f"{value:.4g}" for value in term["means"].values())
-            alike = "-" if term["alike_from"] is None else str(term["alike_from"])
-            name = f"{term['stack']}, block {term['block']}, {term['stream']}"
-            rows.append([name, str(term["furthest"]), *means, alike])
-        return markdown_table(heads, rows)
 
-    def _tables(self) -> list[str]:
-        """Return the table of tables of rows."""
-        unit = "T" if any(self.trained_lengths.values()) else "N"
-        heads = ["table", "positions", f"norm at {unit}/2", unit, f"2{unit}", f"3{unit}"]
-        for part in (f"up to {unit}", f"past {unit}"):
-            heads += [f"nearest neighbours {part}: distance", "cosine"]
-        rows = []
-        for table in self.tables:
-            numbers = [*table["norms"].values()]
-            for near in (table["up_to_T"] or {}, table["past_T"] or {}):
-                numbers += [near.get("distance"), near.get("cosine")]
-            cells = ["-" if number is None else f"{number:.4g}" for number in numbers]
-            name = f"{table['stack']}, block {table['block']}, {table['stream']}"
-            rows.append([name, str(table["positions"]), *cells])
-        return markdown_table(heads, rows)
+def _near(table: dict[str, Any]) -> list[float | None]:
+    """Return distance and cosine of the nearest neighbours up to T, then past it."""
+    parts = (table[part] or {} for part in ("up_to_T", "past_T"))
+    return [part.get(name) for part in parts for name in ("distance", "cosine")]
+
+
+def _cells(measures: dict[str, Any], *numbers: float | None) -> list[str]:
+    name = "{stack}, block {block}, {stream}".format(**measures)
+    texts = (f"{n:.4g}" if isinstance(n, float) else "-" if n is None else str(n) for n in numbers)
+    return [name, *texts]
 
 
 def plot_positions(
@@ -142,51 +134,51 @@ def plot_positions(
     model = build_model(state, args, checkpoint)
     trained = trained_lengths(trained_length, data, state, args)
     figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
-    found = _read(_stacks(model, args, stack), length, figure)
-    chosen = _selected(found, streams, blocks, figure.notes)
+    read = _read(model, args, stack, length, figure)
+    chosen = _selected(read, streams, blocks, figure.notes)
     tracks = [track for track in chosen if isinstance(track, Track)]
     terms = [term for term in chosen if isinstance(term, Term)]
-    for track in tracks:
-        figure.tables.append(track.measure())
-        _judge(track, figure.tables[-1], figure)
+    figure.tables += [track.measure() for track in tracks]
     figure.terms += [term.measure() for term in terms]
+    for track, table in zip(tracks, figure.tables):
+        _judge(track, table, figure)
     known = [n for n in trained.values() if n]
-    warning = distance_warning(args, min(known)) if terms and known else None
-    figure.warnings += [warning] if warning else []
+    if terms and known and (warning := distance_warning(args, min(known))):
+        figure.warnings.append(warning)
     heading = [figure.title, *figure.notes]
     draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
     return figure
 
 
 def _family(args: argparse.Namespace) -> Family:
-    """Return the family of a model that was built."""
     family = family_of(architecture(args))
-    assert family is not None
+    assert family is not None  # the model was built
     return family
 
 
-def _stacks(model: Any, args: argparse.Namespace, choice: str) -> dict[str, Any]:
-    """Return the chosen stacks of a model, by encoder and decoder; a RoBERTa has an encoder alone."""
+def _read(
+    model: Any, args: argparse.Namespace, choice: str, length: int | None, figure: PositionFigure
+) -> list[Track | Term]:
+    """Read all that can be drawn of the chosen stacks, of which a RoBERTa has the encoder alone.
+
+    Raises:
+        CheckpointError: that is nothing.
+    """
     places = _family(args).stacks(model)
     stacks = {place.partition(".")[0]: stack for place, stack in places.items()}
     if choice != "both":
         _check("--stack", [choice], ["both", *stacks])
         stacks = {choice: stacks[choice]}
-    return stacks
-
-
-def _read(stacks: dict[str, Any], length: int | None, figure: PositionFigure) -> list[Track | Term]:
-    """Read all that can be drawn of ``stacks``; CheckpointError where that is nothing."""
-    found: list[Track | Term] = []
+    read: list[Track | Term] = []
     for name, stack in stacks.items():
-        found += read_tracks(stack, name, length, figure.trained_lengths, figure.notes)
-        found += read_terms(stack, name, length, figure.trained_lengths)
-    if not found:
+        read += read_tracks(stack, name, length, figure.trained_lengths, figure.notes)
+        read += read_terms(stack, name, length, figure.trained_lengths)
+    if not read:
         raise CheckpointError(
             f"{figure.checkpoint} has no position table to draw: {figure.model}. Before it sees words "
             "it tells no positions apart."
         )
-    return found
+    return read
 
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
@@ -205,21 +197,21 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
 
 
 def _selected(
-    found: list[Track | Term],
+    read: list[Track | Term],
     streams: Sequence[str] | None,
     blocks: Sequence[str | int] | None,
     notes: list[str],
 ) -> list[Track | Term]:
     """Return the tables of some streams and blocks; adds a note on blocks left out unasked."""
     if streams is not None:
-        _check("--streams", streams, [t.stream for t in found])
-        found = [t for t in found if t.stream in streams]
-    numbers = [str(n) for n in sorted({t.block for t in found})]
+        _check("--streams", streams, [t.stream for t in read])
+        read = [t for t in read if t.stream in streams]
+    numbers = [str(n) for n in sorted({t.block for t in read})]
     if blocks is None and len(numbers) > 1:
         notes.append(f"block {numbers[0]} alone is shown, of blocks {', '.join(numbers)}")
     wanted = numbers[:1] if blocks is None else [str(b) for b in blocks]
     _check("--blocks", wanted, [*numbers, "all"])
-    return [t for t in found if "all" in wanted or str(t.block) in wanted]
+    return [t for t in read if "all" in wanted or str(t.block) in wanted]
 
 
 def _check(name: str, values: Sequence[str], allowed: Sequence[str]) -> None:

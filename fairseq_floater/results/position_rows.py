@@ -30,19 +30,29 @@ DEFAULT_LENGTH = 128
 
 
 @dataclass
-class Track:
-    """The rows [N, C] that one stream of one block receives; ``trained`` is T, if known."""
+class OfBlock:
+    """What one block of a stack (encoder, decoder) gets, by stream; ``trained`` is T, if known."""
 
     stack: str
-    block: int
+    block: int  # from 1
     stream: str
-    rows: Tensor
     trained: int | None
 
     @property
     def name(self) -> str:
-        """Return what figures and notes call the table."""
+        """Return what figures and notes call it."""
         return f"{self.stack}, block {self.block}, {self.stream}"
+
+    def place(self) -> dict[str, Any]:
+        """Return what tells it from others, for its measures."""
+        return {"stack": self.stack, "block": self.block, "stream": self.stream}
+
+
+@dataclass
+class Track(OfBlock):
+    """The rows [N, C] that a block receives."""
+
+    rows: Tensor
 
     @property
     def has_past(self) -> bool:
@@ -64,7 +74,7 @@ class Track:
         unit, norms = self.trained or len(self.rows), self.rows.norm(dim=1)
         window = max(1, unit // 8)
         ends = {"T/2": -(-unit // 2), "T": unit, "2T": 2 * unit, "3T": 3 * unit}
-        found = {
+        lengths = {
             name: float(norms[end - window : end].mean()) if end <= len(norms) else None
             for name, end in ends.items()
         }
@@ -75,15 +85,13 @@ class Track:
             near, cosine = steps[part], cosines[part]
             if not len(near):
                 return None
-            found = {"distance": float(near.min()), "cosine": float(cosine.max())}
-            return {**found, "median_distance": float(near.median())}
+            nearest = {"distance": float(near.min()), "cosine": float(cosine.max())}
+            return {**nearest, "median_distance": float(near.median())}
 
         return {
-            "stack": self.stack,
-            "block": self.block,
-            "stream": self.stream,
+            **self.place(),
             "positions": len(norms),
-            "norms": found,
+            "norms": lengths,
             "up_to_T": nearest(slice(unit - 1)),
             "past_T": nearest(slice(unit - 1, None)),
         }
@@ -124,7 +132,7 @@ def read_tracks(
         trained: T by side, where known.
         notes: gets a note on each table that is shorter.
     """
-    found = []
+    tracks = []
     for attribute, source in stack.named_children():
         if isinstance(source, PositionSignal):
             parts = owned_parts(stack, attribute)
@@ -140,8 +148,8 @@ def read_tracks(
         wanted = length or 3 * (trained[side] or 0) or DEFAULT_LENGTH
         count = min(wanted, source.max_positions)
         table = _table(source, parts, count, stack.padding_idx)
-        found += [
-            Track(name, number, stream, table[:, i, j], trained[side])
+        tracks += [
+            Track(name, number, stream, trained[side], table[:, i, j])
             for j, number in enumerate(numbers)
             for i, stream in enumerate(streams)
         ]
@@ -149,7 +157,7 @@ def read_tracks(
             reason = "the flow is not finite past" if len(table) < count else "the table ends after"
             of = f"{len(table)} of {wanted} positions"
             notes.append(f"{name}, {', '.join(streams)}: {reason} {of}")
-    return found
+    return tracks
 
 
 def _table(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> Tensor:

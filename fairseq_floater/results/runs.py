@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import ReportError
-from fairseq_floater.evaluation.score import TEST_SET_LINES
+from fairseq_floater.errors import ReportError, UsageError
+from fairseq_floater.evaluation.bleu import TEST_SET_LINES
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
+from fairseq_floater.experiments.system import System
 from fairseq_floater.records import read_json
 
 
@@ -20,7 +21,8 @@ from fairseq_floater.records import read_json
 class Run:
     """A run: what was trained, its scores by test set, what its encoder adds, what training cost.
 
-    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there.
+    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there. ``cell``
+    is what places the run in the paper's tables, as newer records have it.
     """
 
     name: str
@@ -28,6 +30,21 @@ class Run:
     scores: dict[str, dict[str, Any]]
     average: dict[str, Any]
     before: dict[str, Any] | None
+    cell: dict[str, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the system's short label; the run's name where its settings do not tell the system."""
+        names = ("encoder", "blocks", "position_target", "scratch", "base")
+        if not self.settings.keys() >= set(names):
+            return self.name
+        encoder, blocks, target, scratch, base = (self.settings[name] for name in names)
+        options = tuple(self.settings["options"].split())
+        try:
+            known = None if target == "None" else target
+            return System(encoder, blocks, known, scratch == "yes", base == "yes", options).label
+        except UsageError:  # an encoder that is no longer registered
+            return self.name
 
     @property
     def parameters(self) -> int | None:
@@ -83,6 +100,7 @@ def read_run(folder: Path, name: str) -> Run:
         scores,
         read_json(average) if average.exists() else {},
         read_json(before) if before.exists() else None,
+        RunFolder(folder).read().get("cell"),
     )
 
 
@@ -91,8 +109,8 @@ def read_settings(folder: Path) -> dict[str, str]:
 
     A key that older runs did not write has its only value of then.
     """
-    found = RunFolder(folder).read()["settings"]
-    return {"scratch": "no", "base": "yes", "options": "", **found} if found else {}
+    settings = RunFolder(folder).read()["settings"]
+    return {"scratch": "no", "base": "yes", "options": "", **settings} if settings else {}
 
 
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,16 @@ class Results:
     runs: list[Run]
     tests: list[str]
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return what tables and figures call each run: its system, and the seed where runs are by seed."""
+        labels = {}
+        for run in self.runs:
+            seed = "" if Path(run.name).name == run.name else f", seed {run.seed}"
+            labels[run.name] = run.label if run.label == run.name else f"{run.label}{seed}"
+        common = Counter(labels.values())
+        return {name: label if common[label] == 1 else name for name, label in labels.items()}
+
     def to_json_dict(self) -> dict[str, Any]:
         """Return the runs without their settings, as plain JSON values."""
         names = ("name", "scores", "average", "before")
@@ -36,15 +47,13 @@ class Results:
             for run in self.runs
             for test, score in run.scores.items()
         }
+        rows = [[label, *self._cells(run)] for run, label in zip(self.runs, self.labels.values())]
         notes = ["", "BLEU with its 95 % bootstrap interval; length: hypothesis / reference."]
-        return "\n".join(
-            [*markdown_table(heads, map(self._cells, self.runs)), *notes, *sorted(signatures)]
-        )
+        return "\n".join([*markdown_table(heads, rows), *notes, *sorted(signatures)])
 
     def _cells(self, run: Run) -> list[str]:
         seconds = run.average.get("training_seconds")
         return [
-            run.name,
             *(cell for test in self.tests for cell in _score_cells(run.scores.get(test))),
             f"{run.average['position_parameters']:,}",
             "-" if seconds is None else f"{seconds:.0f}",
@@ -92,13 +101,13 @@ def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
 
     Writes the format of ``path``'s ending, one of :data:`~fairseq_floater.figures.FORMATS`.
     """
+    labels = results.labels
     bars = {
-        (test, run.name): Bar(score["bleu"]["score"], confidence_interval(score["bleu"]))
+        (test, labels[run.name]): Bar(score["bleu"]["score"], confidence_interval(score["bleu"]))
         for run in results.runs
         for test, score in run.scores.items()
     }
-    names = [run.name for run in results.runs]
-    with new_figure(path, 1, len(names) * len(results.tests)) as (figure, (axes,)):
-        grouped_bars(axes, results.tests, names, bars)
+    with new_figure(path, 1, len(labels) * len(results.tests)) as (figure, (axes,)):
+        grouped_bars(axes, results.tests, list(labels.values()), bars)
         axes.set_ylabel("BLEU (95 % bootstrap interval)")
         legend(figure, axes)

@@ -6,21 +6,23 @@ smaller than what a seed changes, so each cell has the median of the seeds and t
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_floater.data.understanding import glue_tasks, race, squad
 from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.records import markdown_table, read_json
-from fairseq_floater.results.chance import chance_level, published_size
 
 _NUMBERS = {"glue": ("score",), "race": ("score", "middle", "high"), "squad": ("exact", "f1")}
-_BEST = {"exact": "best_exact", "f1": "best_f1"}  # at the best threshold of SQuAD 2.0
+_BEST = {"best_exact": "exact", "best_f1": "f1"}  # at the best threshold of SQuAD 2.0
 _HEADS = {"score": "all", "exact": "EM", "f1": "F1"}
 _TABLES = (
     (3, "glue", "GLUE, dev sets (CoLA: Matthews, STS-B: Pearson, accuracy else)"),
@@ -41,9 +43,8 @@ class Key(NamedTuple):
     def paper(self) -> float | None:
         """Return the paper's number; None where it has none."""
         names = _NUMBERS[TASKS[self.task].family]
-        plain = next((n for n, best in _BEST.items() if best == self.name), self.name)
         row = TABLES_345.get((self.size, self.task), {}).get(self.system)
-        return None if row is None else row[names.index(plain)]
+        return None if row is None else row[names.index(_BEST.get(self.name, self.name))]
 
 
 @dataclass
@@ -108,6 +109,32 @@ class UnderstandingTables:
             "updates_an_epoch": self.updates,
         }
 
+    def add_paper(self, size: str) -> None:
+        """Add the cells of the paper of a size, in its order."""
+        for (other, task), systems in TABLES_345.items():
+            for system in systems if other == size else ():
+                for name in _names(task):
+                    key = Key(size, system, task, name)
+                    self.cells[key] = SeedScores(key.paper)
+
+    def add(self, path: Path, record: dict[str, Any]) -> None:
+        """Add the scores of a fine-tuning, if it has any yet, to the cells that they are of."""
+        settings, file = record["settings"], path / "scores.json"
+        size, system, task = (settings[key] for key in ("size", "system", "task"))
+        scores = read_json(file) if file.is_file() else {}
+        sized = scores.get("total", scores.get("n")) == published_size(task)
+        for name in _names(task):
+            key = Key(size, system, task, name)
+            cell = self.cells.setdefault(key, SeedScores(key.paper))
+            if name in scores:
+                cell.scores[settings["seed"]] = float(scores[name])
+                cell.is_papers_set &= sized
+                cell.chance = chance_level(path.parents[2] / "data" / task, task)
+        updates, recipe = record.get("updates_an_epoch"), settings.get("recipe_updates")
+        if updates and recipe:
+            text = f"{updates:,} updates an epoch, the recipe's {float(recipe):,.0f}"
+            self.updates[f"{size} {task}"] = text
+
     def format_text(self) -> str:
         """Return Markdown: a table a family, then the masked-LM stages, then notes."""
         lines: list[str] = []
@@ -135,17 +162,17 @@ class UnderstandingTables:
         rows = []
         for size in dict.fromkeys(key.size for key in keys):
             for system in dict.fromkeys(key.system for key in keys if key.size == size):
-                found = [self.cells.get(Key(size, system, *column)) for column in columns]
-                if any(cell and cell.scores for cell in found):
-                    rows.append([size, system, *(c.format() if c else "" for c in found)])
+                cells = [self.cells.get(Key(size, system, *column)) for column in columns]
+                if any(cell and cell.scores for cell in cells):
+                    rows.append([size, system, *(c.format() if c else "" for c in cells)])
             level = [self._chance(size, task) for task, _ in columns]
             if any(value is not None for value in level):
                 rows.append([size, "chance", *("" if v is None else f"{v:.1f}" for v in level)])
         return markdown_table(["size", "system", *heads], rows)
 
     def _chance(self, size: str, task: str) -> float | None:
-        found = (c.chance for key, c in self.cells.items() if key[::2] == (size, task))
-        return next((level for level in found if level is not None), None)
+        levels = (c.chance for key, c in self.cells.items() if key[::2] == (size, task))
+        return next((level for level in levels if level is not None), None)
 
     def _stages(self) -> list[str]:
         rows = []
@@ -153,29 +180,24 @@ class UnderstandingTables:
             before = _bits(stage.before)
             after = _bits(stage.after) if stage.after else {}
             rows += [
-                [stage.config, stage.system, span, f"{bits:.3f} -> " + _number(after.get(span))]
+                [stage.config, stage.system, span, f"{bits} -> {after.get(span, '-')}"]
                 for span, bits in before.items()
             ]
         return markdown_table(["configuration", "system", "tokens", "loss"], rows)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _bits(found: dict[str, Any]) -> dict[str, float]:
+def _bits(loss: dict[str, Any]) -> dict[str, str]:
     """Return the loss by span of tokens, of a result of `floater position-loss`."""
-    spans = {f"{b['first']}-{b['last']}": b["bits"] for b in found["bins"]}
-    return {**spans, "all": found["all"]["bits"]}
+    spans = {f"{span['first']}-{span['last']}": span["bits"] for span in loss["bins"]}
+    return {span: f"{bits:.3f}" for span, bits in {**spans, "all": loss["all"]["bits"]}.items()}
 
 
 def _head(task: str, name: str) -> str:
     title = TASKS[task].title
     if TASKS[task].family == "glue":
         return title
-    plain = next((n for n, best in _BEST.items() if best == name), None)
-    shown = _HEADS.get(plain or name, name)
-    return f"{title} {shown}" + (" (best)" if plain else "")
+    plain = _BEST.get(name, name)
+    return f"{title} {_HEADS.get(plain, plain)}" + (" (best)" if name in _BEST else "")
 
 
 def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables | None:
@@ -186,69 +208,30 @@ def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables
     """
     place = Path(folder).resolve()  # the parents of "." have no names
     places = [place, *place.glob("*/")]
-    found = {path.parent for place in places for path in place.glob(f"*/seed-*/{RECORD}")}
-    runs = [run for run in map(_read, sorted(found)) if run is not None]
+    paths = {path.parent for place in places for path in place.glob(f"*/seed-*/{RECORD}")}
+    records = {path: RunFolder(path).read() for path in sorted(paths)}
+    runs = {path: record for path, record in records.items() if _is_finetuning(record["settings"])}
     stages = list(_stages(places))
     if not runs and not stages:
         return None
     tables = UnderstandingTables(str(folder), {}, stages, {})
-    for size in sorted({run.settings["size"] for run in runs}):
-        _add_paper(tables, size)
-    for run in runs:
-        run.add_to(tables)
+    for size in sorted({record["settings"]["size"] for record in runs.values()}):
+        tables.add_paper(size)
+    for path, record in runs.items():
+        tables.add(path, record)
     return tables
 
 
-def _add_paper(tables: UnderstandingTables, size: str) -> None:
-    """Add the cells of the paper of a size, in its order."""
-    for (other, task), systems in TABLES_345.items():
-        for system in systems if other == size else ():
-            for name in _names(task):
-                key = Key(size, system, task, name)
-                tables.cells[key] = SeedScores(key.paper)
+def _is_finetuning(settings: dict[str, str]) -> bool:
+    return settings.get("experiment") == "roberta" and settings.get("task") in TASKS
 
 
 def _names(task: str) -> tuple[str, ...]:
     names = _NUMBERS[TASKS[task].family]
-    return (*names, *_BEST.values()) if TASKS[task].version == "2.0" else names
+    return (*names, *_BEST) if TASKS[task].version == "2.0" else names
 
 
-class _Run(NamedTuple):
-    """A fine-tuning: its folder, settings and scores (empty where it has none yet)."""
-
-    path: Path
-    settings: dict[str, str]
-    scores: dict[str, Any]
-    updates: int | None
-
-    def add_to(self, tables: UnderstandingTables) -> None:
-        """Add the scores to the cells that they are of."""
-        size, system, task = (self.settings[key] for key in ("size", "system", "task"))
-        names = _names(task)
-        sized = self.scores.get("total", self.scores.get("n")) == published_size(task)
-        for name in names:
-            key = Key(size, system, task, name)
-            cell = tables.cells.setdefault(key, SeedScores(key.paper))
-            if name in self.scores:
-                cell.scores[self.settings["seed"]] = float(self.scores[name])
-                cell.is_papers_set &= sized
-                cell.chance = chance_level(self.path.parents[2] / "data" / task, task)
-        recipe = self.settings.get("recipe_updates")
-        if self.updates and recipe:
-            text = f"{self.updates:,} updates an epoch, the recipe's {float(recipe):,.0f}"
-            tables.updates[f"{size} {task}"] = text
-
-
-def _read(path: Path) -> _Run | None:
-    record, scores = RunFolder(path).read(), path / "scores.json"
-    settings = record["settings"]
-    if settings.get("experiment") != "roberta" or settings.get("task") not in TASKS:
-        return None
-    found = read_json(scores) if scores.is_file() else {}
-    return _Run(path, settings, found, record.get("updates_an_epoch"))
-
-
-def _stages(places: Iterable[Path]) -> Iterable[MaskedLmStage]:
+def _stages(places: Iterable[Path]) -> Iterator[MaskedLmStage]:
     for path in sorted({path for place in places for path in place.glob("*/before.json")}):
         settings = RunFolder(path.parent).read()["settings"]
         before, after = read_json(path), path.with_name("after.json")
@@ -256,3 +239,37 @@ def _stages(places: Iterable[Path]) -> Iterable[MaskedLmStage]:
             system = settings.get("system", path.parent.name)
             done = read_json(after) if after.is_file() else None
             yield MaskedLmStage(path.parent.parent.name, system, before, done)
+
+
+def published_size(task: str) -> int:
+    """Return the published number of examples of the set that the paper's tables are of."""
+    kind = TASKS[task]
+    if kind.family == "glue":
+        return glue_tasks.glue_task(task).sizes["valid"]
+    if kind.family == "race":
+        return race.PUBLISHED[kind.splits[0]]
+    return squad.PUBLISHED[kind.version]["valid"]
+
+
+def chance_level(data: Path, task: str) -> float | None:
+    """Return what guessing scores: the most frequent answer, in per cent, or 0 for a correlation.
+
+    SQuAD's is no answer at all. None is returned where the references of the prepared task ``data`` are
+    gone.
+    """
+    kind = TASKS[task]
+    path = data / f"references.{kind.splits[0]}.{kind.ending}"
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8")
+    if kind.family == "squad":
+        paragraphs = [p for article in json.loads(text)["data"] for p in article["paragraphs"]]
+        questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
+        return 100 * sum(not question["answers"] for question in questions) / len(questions)
+    if kind.family == "race":
+        answers = [question["answer"] for question in json.loads(text).values()]
+    elif glue_tasks.glue_task(task).metric == "accuracy":
+        answers = [line.rpartition("\t")[2] for line in text.splitlines()[1:]]
+    else:
+        return 0.0
+    return 100 * max(Counter(answers).values()) / len(answers)

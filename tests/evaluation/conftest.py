@@ -1,5 +1,7 @@
 """What the tests of scores share."""
 
+import json
+
 import numpy as np
 import pytest
 from scored_split import damaged, generated, sentence, text
@@ -11,9 +13,11 @@ from fairseq_floater.evaluation.s2l.systems import SystemFiles
 
 @pytest.fixture
 def write(tmp_path):
+    """Write a file of bytes or text, or of anything else as JSON, and return its path."""
+
     def writer(name, content):
-        data = content if isinstance(content, bytes) else content.encode("utf-8")
-        (tmp_path / name).write_bytes(data)
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
         return tmp_path / name
 
     return writer

@@ -13,8 +13,8 @@ from toy import ROOT
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation.metrics import sentence_counts
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
-from fairseq_floater.evaluation.s2l.score import score
-from fairseq_floater.evaluation.s2l.score_report import BinScore, Comparison, Measure, S2LScores
+from fairseq_floater.evaluation.s2l.report import BinScore, Gain, S2LScores, SeedMean
+from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
 
@@ -36,7 +36,7 @@ def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
     references, sources = text(folder, "test"), text(folder, "test", "en")
     hypotheses = damaged(references, 5)
     path = generated(tmp_path / "g", sources, hypotheses)
-    report = score(folder, [SystemFiles("one", [path])], bootstrap=0)
+    report = score_split(folder, [SystemFiles("one", [path])], bootstrap=0)
     bins = [row.split("\t")[1] for row in (folder / "test.tsv").read_text().split("\n")[1:-1]]
     assert list(report.scores) == ["[8, 12)", "[12, 20)", "[20, inf)", "all"]
     for name in report.scores:
@@ -59,7 +59,7 @@ def _signature():
 def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, systems):
     bad, good = systems
     same = SystemFiles("same", good.hypotheses, good.losses)
-    report = score(folder, [good, bad, same], baseline="good", bootstrap=300)
+    report = score_split(folder, [good, bad, same], baseline="good", bootstrap=300)
     for name in report.scores:
         assert report.scores[name]["same"].bleu_gain.p_value == 1
         assert report.scores[name]["same"].bleu_gain.difference == 0
@@ -74,7 +74,7 @@ def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, 
 def test_p_values_are_corrected_and_losses_ranked(folder, systems):
     bad, good = systems
     same, twin = (SystemFiles(name, good.hypotheses, good.losses) for name in ("same", "twin"))
-    report = score(folder, [good, bad, same, twin], baseline="same", bootstrap=300)
+    report = score_split(folder, [good, bad, same, twin], baseline="same", bootstrap=300)
     found = report.to_json_dict()["bins"]["all"]["systems"]
     gain = found["bad"]["bleu_against_baseline"]
     assert gain["p_value"] == pytest.approx(1 / 301) and gain["p_value_holm"] == 3 * gain["p_value"]
@@ -93,7 +93,7 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
 
 def test_a_loss_that_is_not_known_counts_as_a_comparison(folder, systems):
     bad, good = systems
-    report = score(
+    report = score_split(
         folder, [good, bad, SystemFiles("x", bad.hypotheses)], baseline="good", bootstrap=50
     )
     gain = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_against_baseline"]
@@ -115,20 +115,22 @@ def test_rank_brackets_are_of_every_seed(folder, systems, tmp_path):
             # Sentences differ, or no difference between systems would be told from chance.
             path.write_text(re.sub(r"-\d\.\d{4}", moved, path.read_text()))
             files.losses.append(path)
-    score_of_all = score(folder, systems, bootstrap=100).to_json_dict()["bins"]["all"]["systems"]
+    score_of_all = score_split(folder, systems, bootstrap=100).to_json_dict()["bins"]["all"][
+        "systems"
+    ]
     ranks = [score_of_all[name]["rank_by_loss"] for name in ("good", "bad")]
     assert [tuple(rank.values()) for rank in ranks] == [(1, 1, 2), (2, 1, 2)]
 
 
 def test_notes_explain_what_is_shown_alone(folder, systems):
     _, good = systems
-    text = score(folder, [good], baseline="good", bootstrap=50).format_text()
+    text = score_split(folder, [good], baseline="good", bootstrap=50).format_text()
     for word in ("against", "p is ", "rank", "comparisons"):
         assert word not in text
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
-    report = score(folder, systems, bootstrap=50)
+    report = score_split(folder, systems, bootstrap=50)
     for found in report.scores["all"].values():
         assert len(found.bleu.per_seed) == 2
         assert found.bleu.value == pytest.approx(np.mean(found.bleu.per_seed))
@@ -148,13 +150,13 @@ def test_hypotheses_that_reach_the_length_limit_are_counted(folder, tmp_path):
     long = [" ".join(["the"] * (len(s.split()) + 1 + 3)) for s in sources]
     mixed = [h if i % 2 else r for i, (h, r) in enumerate(zip(long, references))]
     path = generated(tmp_path / "g", sources, mixed)
-    report = score(folder, [SystemFiles("x", [path])], length_limit=(1, 3), bootstrap=0)
+    report = score_split(folder, [SystemFiles("x", [path])], length_limit=(1, 3), bootstrap=0)
     assert report.scores["all"]["x"].cut_off == pytest.approx(0.5, abs=0.01)
-    looser = score(folder, [SystemFiles("x", [path])], length_limit=(1, 4), bootstrap=0)
+    looser = score_split(folder, [SystemFiles("x", [path])], length_limit=(1, 4), bootstrap=0)
     assert looser.scores["all"]["x"].cut_off == 0
     plain = tmp_path / "plain"
     plain.write_text("".join(h + "\n" for h in mixed))
-    untold = score(folder, [SystemFiles("x", [plain])], length_limit=(1, 3), bootstrap=0)
+    untold = score_split(folder, [SystemFiles("x", [plain])], length_limit=(1, 3), bootstrap=0)
     assert untold.scores["all"]["x"].cut_off is None
     assert untold.scores["all"]["x"].bleu.value == report.scores["all"]["x"].bleu.value
 
@@ -163,7 +165,7 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     references, sources = text(folder, "test"), text(folder, "test", "en")
     short = [" ".join(r.split()[: len(r.split()) // 2]) for r in references]
     path = generated(tmp_path / "g", sources, short)
-    report = score(folder, [SystemFiles("short", [path])], bootstrap=0)
+    report = score_split(folder, [SystemFiles("short", [path])], bootstrap=0)
     small = [name for name in report.scores if report.sentences[name] < 100]
     assert small
     for name in small:
@@ -172,10 +174,10 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     ratios = {of["short"].length_ratio: name for name, of in report.scores.items()}
     assert early.endswith(f"At its shortest: short {min(ratios):.2f} in {ratios[min(ratios)]}")
     whole = generated(tmp_path / "whole", sources, references)
-    fine = score(folder, [SystemFiles("whole", [whole])], bootstrap=0)
+    fine = score_split(folder, [SystemFiles("whole", [whole])], bootstrap=0)
     assert not any("stop early" in w or "run on" in w for w in fine.warnings)
     path = generated(tmp_path / "long", sources, [f"{r} {r}" for r in references])
-    report = score(folder, [SystemFiles("long", [path])], length_limit=(0, 1), bootstrap=0)
+    report = score_split(folder, [SystemFiles("long", [path])], length_limit=(0, 1), bootstrap=0)
     (late,) = (w for w in report.warnings if "run on" in w)
     assert re.search(r"At its longest: long 2\.\d\d in \[", late)
     assert re.search(r"^\| system .*\| ratio \| cut off \|$", report.format_text(), re.MULTILINE)
@@ -186,7 +188,7 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
 def test_the_trained_lengths_come_first(folder, systems, tmp_path):
     references, sources = text(folder, "test_short"), text(folder, "test_short", "en")
     path = generated(tmp_path / "short", sources, references)
-    report = score(
+    report = score_split(
         folder, systems, short_systems=[SystemFiles("good", [path])], baseline="good", bootstrap=50
     )
     assert next(iter(report.scores)) == "[1, 8)"
@@ -223,7 +225,7 @@ def test_one_table_holds_what_training_on_changed():
         report.sentences[name], report.mean_length[name] = 120, 5.5
         report.scores[name] = {
             system: BinScore(
-                *(Measure(of[system], None, [of[system]], None) for of in (bleu, loss)), 0, 1, None
+                *(SeedMean(of[system], None, [of[system]], None) for of in (bleu, loss)), 0, 1, None
             )
             for system in labels
         }
@@ -242,8 +244,8 @@ def test_one_table_holds_what_training_on_changed():
 def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, systems):
     bad, good = systems
     start = SystemFiles("good-before", bad.hypotheses, bad.losses)
-    alone = score(folder, systems, baseline="bad", bootstrap=300)
-    beside = score(folder, [bad, start, good], baseline="bad", bootstrap=300)
+    alone = score_split(folder, systems, baseline="bad", bootstrap=300)
+    beside = score_split(folder, [bad, start, good], baseline="bad", bootstrap=300)
     for name, scores in beside.scores.items():
         assert scores["good-before"].loss.value == alone.scores[name]["bad"].loss.value
         assert scores["good-before"].loss_gain is None and scores["good-before"].rank is None
@@ -257,12 +259,12 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     labels = {entry.system.name: entry.label for entry in section.listed()}
     report = S2LScores("split", labels, section.baseline, "nrefs:1", "tokens", 1000, 1, (2, 20))
     bleu, loss = (
-        Measure(34.56, (30.1, 39.9), [33, 36], None),
-        Measure(2.34, (2.1, 2.5), [2.3, 2.4], None),
+        SeedMean(34.56, (30.1, 39.9), [33, 36], None),
+        SeedMean(2.34, (2.1, 2.5), [2.3, 2.4], None),
     )
     for name in ("[48, inf)", "all"):
         report.sentences[name], report.mean_length[name] = 1200, 51.2
-        gains = (Comparison(-12.34, 0.0012), Comparison(-0.123, 0.0123))
+        gains = (Gain(-12.34, 0.0012), Gain(-0.123, 0.0123))
         found = BinScore(bleu, loss, 56.7, 0.987, 0.021, *gains)
         report.scores[name] = dict.fromkeys(labels, found)
     text = report.format_text()
@@ -289,7 +291,7 @@ def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
         report.sentences = report.mean_length = {"all": 10}
         report.scores["all"] = {}
         for number, name in enumerate(labels):
-            measure = Measure(number, (number - 1, number + 1), [number, number + 0.5], None)
+            measure = SeedMean(number, (number - 1, number + 1), [number, number + 0.5], None)
             loss = measure if has_loss else None
             report.scores["all"][name] = BinScore(measure, loss, 50.0, 1.0, None)
         plot_s2l(report, tmp_path / "f.png")

@@ -10,7 +10,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score import score
+from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 
 
@@ -48,7 +48,7 @@ def spoilt(folder, tmp_path, change):
 )
 def test_hypotheses_that_do_not_fit_are_refused(folder, tmp_path, change, message):
     with pytest.raises(ScoringError, match=message):
-        score(folder, [spoilt(folder, tmp_path, change)], bootstrap=0)
+        score_split(folder, [spoilt(folder, tmp_path, change)], bootstrap=0)
 
 
 @pytest.mark.parametrize("mark", ["\u200c", "\u2019", " ", "&apos; &quot;"], ids=ascii)
@@ -59,7 +59,7 @@ def test_marks_that_subwords_change_do_not_make_another_text(folder, systems, tm
     )
     assert mark in files.hypotheses[0].read_text()
     files.losses.append(files.hypotheses[0])  # it has P lines as well
-    report = score(folder, [files], bootstrap=0)
+    report = score_split(folder, [files], bootstrap=0)
     assert all(found["x"].loss is not None for found in report.scores.values())
 
 
@@ -84,29 +84,29 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
         (broken, r"finite numbers on P lines, but line \d+ has 'none'"),
     ):
         with pytest.raises(ScoringError, match=message):
-            score(folder, [SystemFiles("x", bad.hypotheses[:1], [path])], bootstrap=0)
+            score_split(folder, [SystemFiles("x", bad.hypotheses[:1], [path])], bootstrap=0)
     files = SystemFiles("x", bad.hypotheses, [bad.losses[0], cut])
     with pytest.raises(S2LError, match="losses of x count 1 tokens in sentence 3, those of x"):
-        score(folder, [files], bootstrap=0)
+        score_split(folder, [files], bootstrap=0)
     with pytest.raises(S2LError, match="x has 2 files of hypotheses, but 1 of losses"):
-        score(folder, [SystemFiles("x", bad.hypotheses, bad.losses[:1])], bootstrap=0)
+        score_split(folder, [SystemFiles("x", bad.hypotheses, bad.losses[:1])], bootstrap=0)
 
 
 def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
     with pytest.raises(UsageError, match="`--baseline` must be one of bad, good, but is 'ugly'"):
-        score(folder, systems, baseline="ugly")
+        score_split(folder, systems, baseline="ugly")
     with pytest.raises(UsageError, match="`--short` names ugly"):
-        score(folder, systems, short_systems=[SystemFiles("ugly", ["f"])])
+        score_split(folder, systems, short_systems=[SystemFiles("ugly", ["f"])])
     with pytest.raises(ScoringError, match="`tokenize` must be one of"):
-        score(folder, systems, tokenize="words")
+        score_split(folder, systems, tokenize="words")
     with pytest.raises(ScoringError, match="`bootstrap` must be 0"):
-        score(folder, systems, bootstrap=-5)
+        score_split(folder, systems, bootstrap=-5)
     with pytest.raises(UsageError, match="must not be negative"):
-        score(folder, systems, length_limit=(float("nan"), 3))
+        score_split(folder, systems, length_limit=(float("nan"), 3))
     with pytest.raises(UsageError, match="At least one system"):
-        score(folder, [])
+        score_split(folder, [])
     with pytest.raises(S2LError, match=r"split\.json is not what"):
-        score(tmp_path, systems)
+        score_split(tmp_path, systems)
     name = f"x={systems[0].hypotheses[0]}"
     words = ["s2l", "score", str(folder), "--hypotheses", name]
     assert main([*words, "--losses", "y=file"]) == 2
@@ -123,7 +123,7 @@ def test_a_table_of_origins_of_another_form_or_length_is_refused(folder, systems
     lines = (copy / "test.tsv").read_text().split("\n")
     (copy / "test.tsv").write_text("\n".join([*lines[:5], "5\tbin\tnine", *lines[6:]]))
     with pytest.raises(S2LError, match=r"test\.tsv is no table of `floater s2l split`"):
-        score(copy, systems)
+        score_split(copy, systems)
     (copy / "test.tsv").write_text("\n".join(lines[:50]) + "\n")
     with pytest.raises(S2LError, match=r"test\.en has 120 lines, but test\.tsv beside it has 49"):
-        score(copy, systems)
+        score_split(copy, systems)

@@ -3,23 +3,22 @@
 import gzip
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import sentencepiece
+from toy import floater
 
 from fairseq_floater.cli import main
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.options import Bins, S2LError, SplitOptions
-from fairseq_floater.evaluation.s2l.repeats import NGRAM, first_occurrences, overlap
+from fairseq_floater.evaluation.s2l.repeats import NGRAM, overlap
 from fairseq_floater.evaluation.s2l.split import split
 
+LANGUAGES = ("--src", "en", "--tgt", "de")
 ENCODED = {"source": "en", "target": "de", "encoded": True}
 
 
@@ -147,16 +146,6 @@ def test_duplicates_go_and_the_held_out_copy_stays(raw, tmp_path):
     assert held[0] in lines(tmp_path / "out" / "test_short.en")
     assert held[0] not in lines(tmp_path / "out" / "train.en")
     assert lines(tmp_path / "out" / "train.en").count(sources[1]) == 2
-
-
-def test_the_first_of_equal_pairs_is_found():
-    generator = np.random.default_rng(0)
-    pairs = [(f"a{n}", f"b{n}") for n in generator.integers(0, 300, 5000)]
-    seen, expected = set(), []
-    for pair in pairs:
-        expected.append(pair not in seen)
-        seen.add(pair)
-    assert first_occurrences(iter(pairs)).tolist() == expected
 
 
 def test_overlap_counts_lines_and_13grams():
@@ -298,7 +287,7 @@ def test_empty_overlong_and_odd_lines(raw, tmp_path):
 )
 def test_faults_of_the_text_are_named(raw, tmp_path, capsys, spoil, message):
     spoil(raw)
-    words = ["--src", "en", "--tgt", "de", "--encoded", "--threshold", "8", "--edges", "12,16"]
+    words = [*LANGUAGES, "--encoded", "--threshold", "8", "--edges", "12,16"]
     assert main(["s2l", "split", str(raw), str(tmp_path / "out"), *words]) == 1
     error = capsys.readouterr().err
     assert error.startswith("floater s2l split: ")
@@ -329,12 +318,8 @@ def test_no_long_pair_and_empty_bins_name_the_longest(raw, tmp_path):
     ],
 )
 def test_bad_usage_exits_with_2(raw, tmp_path, words, message):
-    command = [sys.executable, "-m", "fairseq_floater", "s2l", "split", raw, tmp_path / "out"]
-    result = subprocess.run(
-        [*map(str, command), "--src", "en", "--tgt", "de", *words], capture_output=True, text=True
-    )
-    assert result.returncode == 2
-    assert message in result.stderr
+    done = floater("s2l", "split", raw, tmp_path / "out", *LANGUAGES, *words, code=2)
+    assert message in done.stderr
 
 
 def test_gzipped_text_gives_the_same_split(raw, tmp_path):
@@ -362,15 +347,6 @@ def test_the_input_is_never_replaced(raw, tmp_path):
     with pytest.raises(TextDataError, match="was not made here; choose another OUT_DIR"):
         split(raw, tmp_path / "out", options(), force=True)
     assert (tmp_path / "out" / "notes").read_text() == "mine"
-
-
-def test_lines_that_vanish_in_tokens_are_empty(tmp_path):
-    write_numbers(tmp_path / "raw", train=300, valid=30, test=20, test_long=40)
-    for lang in ("en", "de"):
-        with (tmp_path / "raw" / f"train.{lang}").open("a") as file:
-            file.write("\u200b\n\x01\x02\n")
-    report = split(tmp_path / "raw", tmp_path / "out", SplitOptions("en", "de", (24,), vocab=120))
-    assert report.left_out["train"]["empty"] == 2
 
 
 @pytest.mark.parametrize(

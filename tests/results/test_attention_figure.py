@@ -141,7 +141,7 @@ def test_terms_that_see_tokens_are_read_through_the_hooks(monkeypatch):
 def test_vectors_of_one_size_may_still_differ():
     angle = torch.tensor([0.0, 0.5, 1.0, 1.0, 1.0])
     image = (angle[:, None] - angle).cos()
-    term = Term("decoder", 1, "content", torch.arange(5), torch.ones(1, 5), image, None)
+    term = Term("decoder", 1, "content", None, torch.arange(5), torch.ones(1, 5), image)
     assert term.measure()["alike_from"] == 2
     assert dataclasses.replace(term, stream="bias").measure()["alike_from"] == 0
 

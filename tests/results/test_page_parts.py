@@ -29,7 +29,7 @@ def test_a_chart_puts_values_where_its_ticks_say():
         "BLEU", "", [Line(0, "a", points)], x_title="", x_ticks=[Tick(0, "a"), Tick(1, "b")]
     )
     ticks = {tick.text: tick.place for tick in chart.y_ticks}
-    (x, y, low, high, _, text), (last, top, *_) = chart.lines[0].marks
+    (x, y, low, high, _, text), (last, top, *_) = chart.lines[0].points
     assert (y, low, high, top) == (
         ticks["20"],
         (ticks["0"] + ticks["20"]) / 2,
@@ -44,7 +44,7 @@ def test_a_chart_puts_values_where_its_ticks_say():
     assert places["0.1"] - places["1"] == pytest.approx(
         2 * (places["0.5"] - places["5"]) / 2, abs=0.2
     )
-    assert powers.lines[0].marks[1][1] == places["5"]
+    assert powers.lines[0].points[1].value == places["5"]
 
 
 @pytest.mark.parametrize(

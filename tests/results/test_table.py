@@ -6,14 +6,17 @@ import pytest
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import ReportError
+from fairseq_floater.experiments.system import System
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.results.table import collect as collect_results
 from fairseq_floater.results.table import plot_scores
 
 
-def save_run(folder, name, bleu, before=None):
+def save_run(folder, name, bleu, before=None, system=None, seed="1"):
     run = folder / name
     run.mkdir(parents=True)
+    if system is not None:
+        (run / "run.json").write_text(json.dumps({"settings": {**system.settings(), "seed": seed}}))
     metric = {"signature": f"sig:{name[0]}", "mean": bleu, "half_width": 1.5}
     scores = {
         "bleu": {"score": bleu, **metric},
@@ -45,6 +48,28 @@ def test_runs_of_seeds_are_named_by_them(tmp_path):
         save_run(tmp_path, name, 30.5)
     found = [run.name for run in collect_results(tmp_path).runs]
     assert found == ["seed-1/plain", "seed-2/rope-all-attention"]
+
+
+def test_systems_are_shown_by_their_short_label(tmp_path):
+    stretched = ("--position-stretch", "0.5:2.5")
+    system = System("rotation_flow", base=False, scratch=True, options=stretched)
+    save_run(tmp_path / "demo", system.name, 30.5, system=system)
+    save_run(tmp_path / "demo", "plain", 30.5)
+    assert set(collect_results(tmp_path / "demo").labels.values()) == {
+        "plain",
+        "rotation_flow, stretched",
+    }
+    assert "| rotation_flow, stretched | 30.50" in collect_results(tmp_path / "demo").format_text()
+    for seed in "12":
+        save_run(tmp_path / "seeds", f"seed-{seed}/{system.name}", 30.5, system=system, seed=seed)
+    labels = list(collect_results(tmp_path / "seeds").labels.values())
+    assert labels == ["rotation_flow, stretched, seed 1", "rotation_flow, stretched, seed 2"]
+    # One label for two systems would tell them apart no more.
+    wider = System("rope", scratch=True, options=("--position-stretch", "0.5:4"))
+    for other in (wider, System("rope", scratch=True, options=stretched)):
+        save_run(tmp_path / "both", other.name, 30.5, system=other)
+    labels = collect_results(tmp_path / "both").labels
+    assert list(labels) == list(labels.values())
 
 
 def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):

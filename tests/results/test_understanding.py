@@ -9,8 +9,12 @@ from toy import floater
 from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.results.chance import chance_level, published_size
-from fairseq_floater.results.understanding import Key, collect_understanding
+from fairseq_floater.results.understanding import (
+    Key,
+    chance_level,
+    collect_understanding,
+    published_size,
+)
 
 
 def finetuning(work, size, task, system, seed, **scores):

@@ -13,9 +13,8 @@ from fairseq_floater.evaluation.cli import add_metric_options
 from fairseq_floater.evaluation.lines import FilePath
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
-from fairseq_floater.evaluation.s2l.score import score
-from fairseq_floater.evaluation.s2l.score_report import S2LScores
-from fairseq_floater.evaluation.s2l.score_runs import score_runs
+from fairseq_floater.evaluation.s2l.report import S2LScores
+from fairseq_floater.evaluation.s2l.run_scores import score_runs, score_split
 from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
@@ -155,7 +154,9 @@ def _score(
     **options: Any,
 ) -> S2LScores:
     systems, short_systems = _systems(hypotheses, losses), _systems(short, short_losses)
-    return _with_figures(partial(score, split_dir, systems, short_systems=short_systems), **options)
+    return _with_figures(
+        partial(score_split, split_dir, systems, short_systems=short_systems), **options
+    )
 
 
 def _with_figures(
@@ -202,10 +203,10 @@ def _systems(hypotheses: _Named, losses: _Named) -> Sequence[SystemFiles]:
 
 def _by_name(named: _Named) -> dict[str, list[FilePath]]:
     """Return the paths of each name; a name that comes again is another seed, and no path twice."""
-    found: dict[str, dict[Path, FilePath]] = {}
+    paths: dict[str, dict[Path, FilePath]] = {}
     for name, path in named:
-        seeds, place = found.setdefault(name, {}), Path(path).resolve()
+        seeds, place = paths.setdefault(name, {}), Path(path).resolve()
         if place in seeds:
             raise UsageError(f"`{name}={path}` is given twice, but each must be another seed.")
         seeds[place] = path
-    return {name: list(seeds.values()) for name, seeds in found.items()}
+    return {name: list(seeds.values()) for name, seeds in paths.items()}

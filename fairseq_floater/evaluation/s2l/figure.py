@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-from fairseq_floater.evaluation.s2l.score_report import S2LScores
+from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
+_TITLES = {"bleu": "BLEU", "loss": "loss, bits per token"}
 
 
 def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
@@ -22,45 +23,43 @@ def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
         _plot_bars(report, path)
 
 
-def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw the loss, or BLEU where there is none, a panel a group, the best system of the main one first."""
-    title, attribute, sign = ("loss, bits per token", "loss", 1)
-    if not report.has_loss:
-        title, attribute, sign = ("BLEU", "bleu", -1)
-    bins = {
-        name: {
-            report.labels[system]: Bar(measure.value, measure.interval, measure.per_seed)
-            for system, found in by_system.items()
-            if (measure := getattr(found, attribute)) is not None
+def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
+    """Return the bars of the systems that have scores of a kind, by group and label."""
+    return {
+        group: {
+            report.labels[system]: Bar(mean.value, mean.interval, mean.per_seed)
+            for system, score in by_system.items()
+            if (mean := getattr(score, kind)) is not None
         }
-        for name, by_system in report.scores.items()
+        for group, by_system in report.scores.items()
     }
-    main = bins[report.main_group]
+
+
+def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
+    """Draw the loss, or BLEU where no system has one, a panel a group, ordered by the main one."""
+    kind, sign = ("loss", 1) if report.has_loss else ("bleu", -1)
+    bars = _bars(report, kind)
+    main = bars[report.main_group]
     rows = sorted(main, key=lambda label: sign * main[label].value)
-    with new_figure(path, len(bins), rows=len(rows)) as (figure, panels):
-        for axes, (name, bars) in zip(panels, bins.items()):
-            rows_of_bars(axes, rows, bars)
+    with new_figure(path, len(bars), rows=len(rows)) as (figure, panels):
+        for axes, (name, of_group) in zip(panels, bars.items()):
+            rows_of_bars(axes, rows, of_group)
             axes.set_title(f"{name}\n{report.sentences[name]:,} sentences", fontsize=9)
-        figure.supxlabel(f"{title}; {report.length}\n{report.signature}", fontsize=8)
+        figure.supxlabel(f"{_TITLES[kind]}; {report.length}\n{report.signature}", fontsize=8)
 
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw BLEU, and below it the teacher-forced loss where there is one, by group."""
-    panels = (
-        {"BLEU": "bleu", "loss, bits per token": "loss"} if report.has_loss else {"BLEU": "bleu"}
-    )
+    """Draw BLEU, and below it the teacher-forced loss where any system has one, by group."""
+    kinds = ["bleu", "loss"] if report.has_loss else ["bleu"]
     groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
-    with new_figure(path, len(panels), len(report.labels) * len(groups)) as (figure, panel_axes):
-        for axes, (title, attribute) in zip(panel_axes, panels.items()):
+    with new_figure(path, len(kinds), len(report.labels) * len(groups)) as (figure, panels):
+        for axes, kind in zip(panels, kinds):
             bars = {
-                (groups[name], report.labels[system]): Bar(
-                    measure.value, measure.interval, measure.per_seed
-                )
-                for name, by_system in report.scores.items()
-                for system, found in by_system.items()
-                if (measure := getattr(found, attribute)) is not None
+                (groups[name], label): bar
+                for name, of_group in _bars(report, kind).items()
+                for label, bar in of_group.items()
             }
             grouped_bars(axes, list(groups.values()), list(report.labels.values()), bars)
-            axes.set_ylabel(title)
-        panel_axes[-1].set_xlabel(f"{report.length}\n{report.signature}", fontsize=8)
-        legend(figure, panel_axes[0])
+            axes.set_ylabel(_TITLES[kind])
+        panels[-1].set_xlabel(f"{report.length}\n{report.signature}", fontsize=8)
+        legend(figure, panels[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.evaluation.s2l.options import Bins, S2LError
+from fairseq_floater.files import write_text
 from fairseq_floater.records import markdown_table, read_json
 from fairseq_floater.version import __version__
 
@@ -56,7 +57,7 @@ class HeldOut:
         self.bins = bins
         # Bin -1 holds the short pairs of the test files.
         self.kept: dict[int, list[tuple[int, Pair]]] = {i: [] for i in range(-1, len(bins.edges))}
-        self.found = dict.fromkeys(self.kept, 0)
+        self.counted = dict.fromkeys(self.kept, 0)
         self.begin_kind()
 
     def begin_kind(self) -> None:
@@ -66,9 +67,9 @@ class HeldOut:
 
     def add(self, pair: Pair) -> None:
         """Offer a pair to its bin."""
-        index, order = self.bins.index(pair.source_tokens), sum(self.found.values())
+        index, order = self.bins.index(pair.source_tokens), sum(self.counted.values())
         kept, settled = self.kept[index], self.settled[index]
-        self.found[index] += 1
+        self.counted[index] += 1
         self.offered[index] += 1
         if self.limit is None or len(kept) < self.limit:
             kept.append((order, pair))
@@ -76,15 +77,15 @@ class HeldOut:
             kept[place] = (order, pair)
 
     def counts(self) -> dict[str, dict[str, Any]]:
-        """Return how many pairs were found and kept, and kept from each file, by bin."""
+        """Return how many pairs came and were kept, and kept from each file, by bin."""
         names = [self.bins.short_name, *self.bins.names]
         return {
             name: {
-                "found": found,
+                "found": counted,
                 "kept": len(kept),
                 "files": dict(Counter(pair.file for _, pair in kept)),
             }
-            for name, found, kept in zip(names, self.found.values(), self.kept.values())
+            for name, counted, kept in zip(names, self.counted.values(), self.kept.values())
         }
 
     def write(self, folder: Path, langs: Sequence[str]) -> None:
@@ -96,21 +97,12 @@ class HeldOut:
                 continue
             sides: list[list[str]] = [[], [], ["\t".join(COLUMNS)]]
             for number, (_, i, pair) in enumerate(pairs):
-                row = (
-                    number,
-                    names[i],
-                    pair.source_tokens,
-                    pair.target_tokens,
-                    pair.file,
-                    pair.line,
-                )
-                for side, text in zip(sides, (pair.source, pair.target, "\t".join(map(str, row)))):
+                lengths, origin = (pair.source_tokens, pair.target_tokens), (pair.file, pair.line)
+                row = "\t".join(map(str, (number, names[i], *lengths, *origin)))
+                for side, text in zip(sides, (pair.source, pair.target, row)):
                     side.append(text)
             for side, ending in zip(sides, (*langs, "tsv")):
-                with (folder / f"{test}.{ending}").open(
-                    "w", encoding="utf-8", newline="\n"
-                ) as file:
-                    file.writelines(f"{line}\n" for line in side)
+                write_text(folder / f"{test}.{ending}", "".join(f"{line}\n" for line in side))
 
 
 @dataclass
@@ -123,7 +115,7 @@ class SplitReport:
         tokens_of: whose tokens were counted.
         kept: pairs, and the longest source and target in tokens, of train and of valid.
         left_out: pairs by file and reason.
-        held_out: pairs found, kept, and kept from each file, by bin.
+        held_out: the counts of :class:`HeldOut` by bin.
         overlap: shares 0..1 of the test lines, by side, test set and kind.
         longest: source tokens, file and line of the longest source of all.
     """
@@ -186,22 +178,18 @@ class SplitReport:
 
     @classmethod
     def read(cls, folder: Path) -> SplitReport:
-        """Return the report in ``folder``; raise S2LError where there is none."""
+        """Return the report in ``folder``; raise S2LError where it is missing or no report."""
         path = folder / "split.json"
         try:
-            found = read_json(path)
-            options = found["made_from"]["options"]
+            record = read_json(path)
+            options = record["made_from"]["options"]
             check_languages(options["source"], options["target"])  # they become parts of paths
+            names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
             return cls(
-                made_from=found["made_from"],
-                lines=found["lines"],
-                bins=Bins(tuple(found["edges"])),
-                tokens_of=found["tokens_of"],
-                kept=found["kept"],
-                left_out=found["left_out"],
-                held_out=found["bins"],
-                overlap=found["overlap"],
-                longest=tuple(found["longest_source"].values()),
+                **{name: record[name] for name in names},
+                bins=Bins(tuple(record["edges"])),
+                held_out=record["bins"],
+                longest=tuple(record["longest_source"].values()),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise S2LError(

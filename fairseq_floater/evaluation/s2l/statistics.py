@@ -32,14 +32,14 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
     sentences = len(runs[0])
     generator = np.random.default_rng(seed)
     shares = np.full(sentences, 1 / sentences)
-    found = [np.empty((len(runs), 0))]
+    scores = [np.empty((len(runs), 0))]
     chunk = max(1, min(_CHUNK, _MOST_WEIGHTS // sentences))
     for start in range(0, resamples, chunk):
         size = min(chunk, resamples - start)
         # Draw N times with replacement: a weight says how often a sentence is drawn.
         weights = generator.multinomial(sentences, shares, size=size)
-        found.append(np.array([[score(sums) for sums in weights @ counts] for counts in runs]))
-    return np.concatenate(found, axis=1)
+        scores.append(np.array([[score(sums) for sums in weights @ counts] for counts in runs]))
+    return np.concatenate(scores, axis=1)
 
 
 def difference_noise(ours: Array, base: Array, seed: int) -> Array | None:
@@ -90,9 +90,9 @@ def holm(p_values: Sequence[float], comparisons: int) -> list[float]:
     order = np.argsort(p_values, kind="stable")
     counts = comparisons - np.arange(len(order))
     corrected = np.maximum.accumulate(counts * np.asarray(p_values, dtype=np.float64)[order])
-    found = np.empty(len(order))
-    found[order] = np.minimum(corrected, 1)
-    return [float(p) for p in found]
+    in_order = np.empty(len(order))
+    in_order[order] = np.minimum(corrected, 1)
+    return [float(p) for p in in_order]
 
 
 def places(values: Sequence[float], resampled: Sequence[Array]) -> list[tuple[int, int]]:

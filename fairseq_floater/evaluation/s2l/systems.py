@@ -181,9 +181,9 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     expected = range(len(test))
     if losses.keys() != set(expected) or len(repeated) != len(test):
         missing = [str(i) for i in expected if i not in losses][:5]
-        found = f"has {len(losses)}" + (f" (none for {', '.join(missing)})" if missing else "")
+        fault = f"has {len(losses)}" + (f" (none for {', '.join(missing)})" if missing else "")
         rule = f"`{path}` must have a P line for each of {len(test)} sentences"
-        raise scoring_error(rule, found)
+        raise scoring_error(rule, fault)
     _check_sources(file, test)
     pairs = enumerate(zip(repeated, test.references))
     strange = [i for i, (ours, theirs) in pairs if _plain(ours) != _plain(theirs)]
@@ -229,9 +229,9 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
 
 def _check_sources(file: TextFile, test: EvaluationSet) -> None:
     """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
-    found, strange = 0, []
+    count, strange = 0, []
     for number, _, i, text in read_tagged(file, "S"):
-        found += 1
+        count += 1
         if BPE_MARKS["sentencepiece"].search(text):
             tokens, expected = len(text.split()), int(test.source_tokens[i])
             if tokens != expected:
@@ -240,7 +240,7 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
         elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
             strange.append(number)
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
-    if len(strange) > found / 2:
+    if len(strange) > count / 2:
         rule = f"`{file.path}` must translate the test set's sentences"
         raise scoring_error(rule, f"line {strange[0]} has another source")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 WIDTH, HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 10, 46
@@ -15,22 +17,30 @@ _MOST_TICKS = 6
 
 
 class Point(NamedTuple):
-    """A value at x, with its interval and the values of single seeds where there are any."""
+    """A value at x, with its interval and the values of single seeds where there are any.
+
+    In a :class:`Chart` all of them are in pixels, and ``text`` shows the value on hovering.
+    """
 
     x: float
     value: float
     low: float | None = None
     high: float | None = None
     seeds: Sequence[float] = ()
+    text: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """The points of a system (its number on the page) in order of x; ``label`` names it on hovering."""
 
     system: int
     label: str
     points: list[Point]
+
+    @property
+    def path(self) -> str:
+        """Return the ``d`` of an SVG path through the points."""
+        return "M" + "L".join(f"{point.x:g},{point.value:g}" for point in self.points)
 
 
 class Tick(NamedTuple):
@@ -43,32 +53,19 @@ class Tick(NamedTuple):
 
 @dataclass
 class Chart:
-    """A chart in pixels.
-
-    Attributes:
-        lines: of each system its number, the ``d`` of its path, and its points.
-    """
+    """A chart in pixels."""
 
     title: str
     unit: str
     x_title: str
     x_ticks: list[Tick]
     y_ticks: list[Tick]
-    lines: list[Drawn] = field(default_factory=list)
+    lines: list[Line]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = _LEFT
     right: int = WIDTH - _RIGHT
     bottom: int = HEIGHT - _BOTTOM
-
-
-class Drawn(NamedTuple):
-    """A line in pixels; ``marks`` are its points (x, y, low, high, seeds, text)."""
-
-    system: int
-    label: str
-    path: str
-    marks: list[tuple[float, float, float | None, float | None, list[float], str]]
 
 
 def line_chart(
@@ -101,28 +98,23 @@ def line_chart(
     def x_of(x: float) -> float:
         return round(_LEFT + (x - span[0]) / (span[1] - span[0]) * (WIDTH - _LEFT - _RIGHT), 1)
 
-    chart = Chart(
-        title,
-        f"{unit}{scale}",
-        x_title,
-        [Tick(x_of(tick.place), *tick[1:]) for tick in x_ticks],
-        y_ticks,
-    )
-    for line in lines:
-        places = [(x_of(point.x), y_of(point.value)) for point in line.points]
-        path = "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
-        marks = [
-            (
-                *place,
-                None if point.low is None else y_of(point.low),
-                None if point.high is None else y_of(point.high),
-                [y_of(value) for value in point.seeds] if len(point.seeds) > 1 else [],
-                f"{line.label}: {point.value:.3g}",
-            )
-            for place, point in zip(places, line.points)
-        ]
-        chart.lines.append(Drawn(line.system, line.label, path, marks))
-    return chart
+    def in_pixels(label: str, point: Point) -> Point:
+        x, value, low, high, seeds, _ = point
+        return Point(
+            x_of(x),
+            y_of(value),
+            None if low is None else y_of(low),
+            None if high is None else y_of(high),
+            [y_of(seed) for seed in seeds] if len(seeds) > 1 else [],
+            f"{label}: {value:.3g}",
+        )
+
+    drawn = [
+        line._replace(points=[in_pixels(line.label, point) for point in line.points])
+        for line in lines
+    ]
+    x_ticks = [Tick(x_of(tick.place), *tick[1:]) for tick in x_ticks]
+    return Chart(title, f"{unit}{scale}", x_title, x_ticks, y_ticks, drawn)
 
 
 def _y_axis(
@@ -133,33 +125,23 @@ def _y_axis(
     low, high = min(values), max(values)
     is_log = not linear and low > 0 and high / low > _LOGARITHMIC_FROM
     change: Callable[[float], float] = math.log10 if is_log else float
-    if not is_log:
+    if is_log:
+        powers = math.ceil(change(high)) - math.floor(change(low)) + 1
+        locator = LogLocator(subs=(1, 2, 5) if powers <= _MOST_TICKS else (1,))
+        ticks = [float(tick) for tick in locator.tick_values(low, high) if low <= tick <= high]
+    else:
         low, high = min(low, 0.0), high or 1.0
-    ticks = _log_ticks(low, high) if is_log else _linear_ticks(low, high)
+        ticks = _linear_ticks(low, high)
     bottom, top = change(low), change(max(high, ticks[-1]))
 
     def place(value: float) -> float:
         share = (change(value) - bottom) / (top - bottom)
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
-    found = [Tick(place(value), f"{value:,g}") for value in ticks]
-    return place, found, ", logarithmic" if is_log else ""
+    texts = [Tick(place(value), f"{value:,g}") for value in ticks]
+    return place, texts, ", logarithmic" if is_log else ""
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
-    rough = (high - low) / _MOST_TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
-    first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
-    return [round(n * step, 10) for n in range(first, last + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= _MOST_TICKS else (1,)
-    return [
-        round(n * 10.0**power, 10)
-        for power in powers
-        for n in steps
-        if low <= n * 10.0**power <= high
-    ]
+    locator = MaxNLocator(_MOST_TICKS, steps=[1, 2, 5, 10])
+    return [float(tick) for tick in locator.tick_values(low, high)]

@@ -17,10 +17,10 @@ from fairseq_floater.results.page.work import Work
 
 
 class Words(NamedTuple):
-    """Neighbouring words (or characters) of a hypothesis, and whether the reference has them there."""
+    """Neighbouring words (or characters) of a hypothesis, and whether they match the reference."""
 
     text: str
-    found: bool
+    matches: bool
 
 
 class Translation(NamedTuple):
@@ -69,14 +69,13 @@ def compare(reference: str, hypothesis: str) -> list[Words]:
     Of a reference without spaces, as Chinese and Thai write, the characters are compared.
     """
     separator = separator_of(reference)
-    ours, theirs = units(hypothesis, separator), units(reference, separator)
+    words, right = units(hypothesis, separator), units(reference, separator)
     parts, end = [], 0
-    for _, start, size in SequenceMatcher(None, theirs, ours, autojunk=False).get_matching_blocks():
-        for words, found in ((ours[end:start], False), (ours[start : start + size], True)):
-            if words:
-                parts.append(Words(separator.join(words), found))
+    for _, start, size in SequenceMatcher(None, right, words, autojunk=False).get_matching_blocks():
+        parts.append(Words(separator.join(words[end:start]), False))
         end = start + size
-    return parts
+        parts.append(Words(separator.join(words[start:end]), True))
+    return [part for part in parts if part.text]
 
 
 def separator_of(reference: str) -> str:
@@ -109,7 +108,7 @@ def read_examples(work: Work, count: int) -> list[Example]:
 
 
 def _test_sets(work: Work) -> dict[str, EvaluationSet]:
-    """Return the test sets whose text is there, by the name that their translations' files have."""
+    """Return the test sets whose text is kept, by the name that their translations' files have."""
     if work.is_short_to_long:
         split = work.folder / "split"
         if not (split / "split.json").is_file():
@@ -132,23 +131,22 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
 
 
 def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
-    """Return the translations of a test set by the number of the system, where they are there."""
-    found = {}
-    seeds = [list(system.folders) for system in work.systems if system.folders]
-    common = (
-        next((seed for seed in seeds[0] if all(seed in own for own in seeds)), "") if seeds else ""
-    )
+    """Return the translations of a test set by the number of the system, where they are kept."""
+    translations = {}
+    by_seed = [system.folders for system in work.systems if system.folders]
+    first = by_seed[0] if by_seed else {}
+    common = next((seed for seed in first if all(seed in folders for folders in by_seed)), "")
     for number, system in enumerate(work.systems):
         folder = system.folders.get(common) or next(iter(system.folders.values()), None)
         path = folder and folder / f"generate.{test}.txt"
         if path and path.is_file():
-            found[number] = read_hypotheses(path)
-            if len(found[number]) != size:
+            lines = translations[number] = read_hypotheses(path)
+            if len(lines) != size:
                 raise ReportError(
                     f"{path} must have {size} sentences, as the test set beside it, but has "
-                    f"{len(found[number])}: it is of another one."
+                    f"{len(lines)}: it is of another one."
                 )
-    return found
+    return translations
 
 
 def _example(test: EvaluationSet, i: int, place: int, hypotheses: dict[int, list[str]]) -> Example:

@@ -48,25 +48,23 @@ class RunLog:
 
 
 def read_log(folder: Path) -> RunLog:
-    """Read the logs of a run; what is not there stays empty."""
-    train = _text(folder / "train.log")
-    found = RunLog({int(updates): float(loss) for loss, updates in _VALID.findall(train)})
+    """Read the logs of a run; what none of them tells stays empty."""
+    train, record = _text(folder / "train.log"), RunFolder(folder).read()
+    log = RunLog({int(updates): float(loss) for loss, updates in _VALID.findall(train)})
     if speeds := [float(wps) for wps in _EPOCH.findall(train)]:
-        found.words_per_second = statistics.median(speeds)
-    if free := [float(gib) for gib in _FREE.findall(train)]:
-        found.free_memory = min(free)
+        log.words_per_second = statistics.median(speeds)
+    log.free_memory = min((float(gib) for gib in _FREE.findall(train)), default=None)
     logs = sorted(folder.glob("generate.*.log"), key=lambda path: (len(path.name), path.name))
     if logs and (speed := _TRANSLATED.search(_text(logs[0]))):
-        found.sentences_per_second = float(speed[1])
-    record = RunFolder(folder).read()
-    commands = read_commands(folder) or _recorded(record)
-    found.commands = [command] + commands if (command := record.get("command")) else commands
+        log.sentences_per_second = float(speed[1])
+    whole = [record["command"]] if "command" in record else []
+    log.commands = whole + (read_commands(folder) or _recorded(record))
     for session in record.get("sessions", []):
-        made = {**session, "took": duration(session["seconds"])}
-        made["commit"] = session["commit"] or "unknown"
-        found.sessions.append(_SESSION.format(**made))
-        found.versions.append(session["versions"])
-    return found
+        commit = session["commit"] or "unknown"
+        parts = {**session, "took": duration(session["seconds"]), "commit": commit}
+        log.sessions.append(_SESSION.format(**parts))
+        log.versions.append(session["versions"])
+    return log
 
 
 def read_commands(folder: Path) -> list[str]:

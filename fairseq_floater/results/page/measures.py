@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairseq_floater.results.page.logs import RunLog
 from fairseq_floater.results.page.work import ScoredSystem, Work
+from fairseq_floater.results.runs import Run
 
 # Keys of a comparison, the strictest first, and what each p-value accounts for.
 P_VALUES = {
@@ -92,10 +93,10 @@ class Table:
 
 def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any] | None:
     """Return a measure of a score, as ``{"value": ...}`` at the least; None where it was not taken."""
-    found = (score or {}).get(measure.key)
-    if measure is RANK and found:
-        return {"value": found["place"], "low": found["best"], "high": found["worst"]}
-    return found if found is None or isinstance(found, dict) else {"value": found}
+    value = (score or {}).get(measure.key)
+    if measure is RANK and value:
+        return {"value": value["place"], "low": value["best"], "high": value["worst"]}
+    return value if value is None or isinstance(value, dict) else {"value": value}
 
 
 def measure_table(work: Work, measure: Measure) -> Table | None:
@@ -103,55 +104,47 @@ def measure_table(work: Work, measure: Measure) -> Table | None:
     lower = bool(measure.lower_wins)
     columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in work.groups]
     table = Table(measure.title, measure.unit, columns, main=work.main_group)
-    by_group = [
-        [measure_of(system.scores.get(group.name), measure) for system in work.systems]
-        for group in work.groups
+    scores = [
+        [system.scores.get(group.name, {}) for group in work.groups] for system in work.systems
     ]
-    if not any(found for scores in by_group for found in scores):
+    taken = [[measure_of(score, measure) for score in row] for row in scores]
+    if not any(one for row in taken for one in row):
         return None
+    by_group = [[one["value"] for one in column if one] for column in zip(*taken)]
+    rules: dict[str, None] = {}
     for number, system in enumerate(work.systems):
-        cells = [
-            _cell(measure, scores[number], scores, system, group.name, work.baseline)
-            for group, scores in zip(work.groups, by_group)
-        ]
+        is_baseline = system.name == work.baseline
+        gains = [None if is_baseline else score.get(measure.gain) for score in scores[number]]
+        cells = [_cell(measure, *of_group) for of_group in zip(taken[number], by_group, gains)]
         table.rows.append((number, cells))
-    sign = 1 if lower else -1
-    others = (system for system in work.systems if system.name != work.baseline)
-    gains = (scores.get(measure.gain) for other in others for scores in other.scores.values())
-    if rules := {words: None for gain in gains if (words := p_of(gain)[1])}:
+        rules |= {words: None for gain in gains if (words := p_of(gain)[1])}
+    if rules:
         table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
     main = [group.name for group in work.groups].index(table.main)
-    table.rows.sort(key=lambda row: _order(row[1][main].value, sign))
+    values = {number: cells[main].value for number, cells in table.rows}
+    sign = 1 if lower else -1
+    table.rows.sort(key=lambda row: (values[row[0]] is None, sign * (values[row[0]] or 0.0)))
     return table
-
-
-def _order(value: float | None, sign: int) -> tuple[bool, float]:
-    return (value is None, sign * (value or 0.0))
 
 
 def _cell(
     measure: Measure,
-    found: dict[str, Any] | None,
-    others: Iterable[dict[str, Any] | None],
-    system: ScoredSystem,
-    group: str,
-    baseline: str | None,
+    taken: dict[str, Any] | None,
+    column: Sequence[float],
+    gain: dict[str, Any] | None,
 ) -> TableCell:
-    """Return one system's cell in one group; ``others`` are all systems' there, for the rank."""
-    if found is None:
+    """Return one system's cell in one group; ``column`` are all systems' values, for the rank."""
+    if taken is None:
         return TableCell(None, "-")
-    value, digits = found["value"], measure.digits
-    text = f"{value:.{digits}f}"
-    if found.get("spread") is not None:
-        text += f" ±{found['spread']:.{digits}f}"
-    interval = ""
-    if found.get("low") is not None:
-        interval = f"{found['low']:.{digits}f} to {found['high']:.{digits}f}"
-    rank = None
+    value, digits = taken["value"], measure.digits
+    text, interval, rank = f"{value:.{digits}f}", "", None
+    if taken.get("spread") is not None:
+        text += f" ±{taken['spread']:.{digits}f}"
+    if taken.get("low") is not None:
+        interval = f"{taken['low']:.{digits}f} to {taken['high']:.{digits}f}"
     if measure.lower_wins is not None and measure is not RANK:
         sign = 1 if measure.lower_wins else -1
-        rank = 1 + sum(sign * other["value"] < sign * value for other in others if other)
-    gain = system.scores[group].get(measure.gain) if system.name != baseline else None
+        rank = 1 + sum(sign * other < sign * value for other in column)
     return TableCell(value, text, interval, rank, *_judged(gain, measure))
 
 
@@ -168,49 +161,38 @@ def _judged(gain: dict[str, Any] | None, measure: Measure) -> tuple[str, str]:
 
 def p_of(gain: dict[str, Any] | None) -> tuple[float | None, str]:
     """Return the strictest p-value of a comparison that there is, and what it accounts for."""
-    found = (
+    known = (
         (gain[key], words) for key, words in P_VALUES.items() if gain and gain.get(key) is not None
     )
-    return next(found, (None, ""))
+    return next(known, (None, ""))
 
 
-def cost_table(work: Work, logs: Sequence[dict[str, RunLog]]) -> Table:
-    """Return sizes and speeds, means over seeds; columns that no run fills are left out.
+_COSTS: tuple[tuple[Column, Callable[[Run, RunLog], float | None]], ...] = (
+    (Column("parameters", "in all", True), lambda run, _: run.average.get("parameters")),
+    (Column("parameters", "of the encoder", True), lambda run, _: run.parameters),
+    (Column("updates", "of the last stage"), lambda _, log: max(log.losses, default=None)),
+    (Column("training", "seconds", True), lambda run, _: run.average.get("training_seconds")),
+    (Column("training", "target tokens a second"), lambda _, log: log.words_per_second),
+    (Column("translation", "sentences a second"), lambda _, log: log.sentences_per_second),
+    (Column("GPU memory", "GiB left free, at least"), lambda _, log: log.free_memory),
+)
 
-    Args:
-        work: the comparison.
-        logs: of each system, by seed.
-    """
-    heads = {
-        "parameters": Column("parameters", "in all", True),
-        "position_parameters": Column("parameters", "of the encoder", True),
-        "updates": Column("updates", "of the last stage"),
-        "training_seconds": Column("training", "seconds", True),
-        "words": Column("training", "target tokens a second"),
-        "sentences": Column("translation", "sentences a second"),
-        "memory": Column("GPU memory", "GiB left free, at least"),
-    }
-    found = [_costs(system, of_seeds) for system, of_seeds in zip(work.systems, logs)]
-    used = [key for key in heads if any(key in costs for costs in found)]
-    table = Table("Sizes and speeds", "means over seeds", [heads[key] for key in used])
-    for number, costs in enumerate(found):
-        values = [costs.get(key) for key in used]
+
+def cost_table(work: Work) -> Table:
+    """Return sizes and speeds, means over seeds; columns that no run fills are left out."""
+    rows = [[_mean_cost(system, cost) for _, cost in _COSTS] for system in work.systems]
+    used = [i for i in range(len(_COSTS)) if any(row[i] is not None for row in rows)]
+    table = Table("Sizes and speeds", "means over seeds", [_COSTS[i][0] for i in used])
+    for number, row in enumerate(rows):
         cells = [
             TableCell(v, "-" if v is None else f"{v:,.{int(v < 100 and v % 1 > 0)}f}")
-            for v in values
+            for v in (row[i] for i in used)
         ]
         table.rows.append((number, cells))
     return table
 
 
-def _costs(system: ScoredSystem, logs: dict[str, RunLog]) -> dict[str, float]:
-    found: dict[str, list[float | None]] = {
-        key: [run.average.get(key) for run in system.runs.values()]
-        for key in ("parameters", "position_parameters", "training_seconds")
-    }
-    found["updates"] = [max(log.losses, default=None) for log in logs.values()]
-    found["words"] = [log.words_per_second for log in logs.values()]
-    found["sentences"] = [log.sentences_per_second for log in logs.values()]
-    found["memory"] = [log.free_memory for log in logs.values()]
-    known = {key: [v for v in values if v is not None] for key, values in found.items()}
-    return {key: statistics.fmean(values) for key, values in known.items() if values}
+def _mean_cost(system: ScoredSystem, cost: Callable[[Run, RunLog], float | None]) -> float | None:
+    costs = [cost(run, system.logs[seed]) for seed, run in system.runs.items()]
+    known = [value for value in costs if value is not None]
+    return statistics.fmean(known) if known else None

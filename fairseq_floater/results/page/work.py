@@ -14,6 +14,7 @@ from fairseq_floater.errors import ReportError
 from fairseq_floater.evaluation.s2l.split_report import shares
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.records import read_json
+from fairseq_floater.results.page.logs import RunLog, read_log
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
 from fairseq_floater.results.table import collect
 
@@ -22,13 +23,18 @@ LENGTHS, WHOLE = "s2l.json", "compare.json"
 
 @dataclass
 class ScoredSystem:
-    """A system: its runs by seed, and its scores by the name of the group."""
+    """A system: its runs and their logs by seed, and its scores by the name of the group."""
 
     name: str
     label: str
     runs: dict[str, Run] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
+    logs: dict[str, RunLog] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add_run(self, seed: str, folder: Path, run: Run) -> None:
+        """Add the run of a seed."""
+        self.runs[seed], self.folders[seed], self.logs[seed] = run, folder, read_log(folder)
 
 
 class Group(NamedTuple):
@@ -75,8 +81,8 @@ class Work:
     @property
     def settings(self) -> dict[str, str]:
         """Return the settings of one of the runs; empty where there is none."""
-        found = (run.settings for system in self.systems for run in system.runs.values())
-        return next(filter(None, found), {})
+        settings = (run.settings for system in self.systems for run in system.runs.values())
+        return next(filter(None, settings), {})
 
 
 def read_work(folder: Path) -> Work:
@@ -104,24 +110,23 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
     systems = []
     for name, label in report["labels"].items():
         system = ScoredSystem(name, label)
-        # What was finished after the scores were made is not of them.
+        # A run that was finished after the scores were made has no part in them.
         scored = {Path(run).parts[-2:] for run in report.get("runs", {}).get(name, ())}
         for seed in seeds:
             if "runs" in report and (seed.name, name) not in scored:
                 continue
             if RunFolder(seed / name).read().get("state") == "done":
-                number = seed.name.removeprefix("seed-")
-                system.folders[number] = seed / name
-                system.runs[number] = read_run(seed / name, name)
+                run = read_run(seed / name, name)
+                system.add_run(seed.name.removeprefix("seed-"), seed / name, run)
         system.scores = {
-            group: found["systems"][name]
-            for group, found in report["bins"].items()
-            if name in found["systems"]
+            group: scores["systems"][name]
+            for group, scores in report["bins"].items()
+            if name in scores["systems"]
         }
         systems.append(system)
     groups = [
-        Group(name, found["sentences"], found["mean_source_tokens"], shares(found.get("files", {})))
-        for name, found in report["bins"].items()
+        Group(name, of["sentences"], of["mean_source_tokens"], shares(of.get("files", {})))
+        for name, of in report["bins"].items()
     ]
     known = {"signature", "length", "resamples", "seed", "length_limit", "version", "split"}
     facts = {name: value for name, value in report.items() if name in known and value is not None}
@@ -130,10 +135,11 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
 
 def _test_sets(folder: Path) -> Work:
     results = collect(folder)
+    labels = results.labels
     systems, sizes, signatures = [], {}, set()
     for run in results.runs:
-        seed = run.seed or "1"
-        system = ScoredSystem(run.name, run.name, {seed: run}, {seed: folder / run.name})
+        system = ScoredSystem(run.name, labels[run.name])
+        system.add_run(run.seed or "1", folder / run.name, run)
         for test, score in run.scores.items():
             system.scores[test] = _as_bin(score)
             sizes[test] = score["sentences"]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fairseq_floater.evaluation.s2l.score_report import ALL
+from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.evaluation.s2l.report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
 from fairseq_floater.results.page.charts import Chart, Line, Point, Tick, line_chart
 from fairseq_floater.results.page.examples import read_examples
-from fairseq_floater.results.page.logs import RunLog, read_commands, read_log
+from fairseq_floater.results.page.logs import read_commands
 from fairseq_floater.results.page.measures import (
     BLEU,
     LOSS,
@@ -27,14 +31,16 @@ from fairseq_floater.results.page.measures import (
     measure_of,
     measure_table,
 )
-from fairseq_floater.results.page.pictures import Picture, position_picture
-from fairseq_floater.results.page.work import Work, read_work
+from fairseq_floater.results.page.work import ScoredSystem, Work, read_work
+from fairseq_floater.results.position_figure import plot_positions
 
 # So many systems have a colour of their own at once (page.css).
 _COLOURS = 8
 # Systems in colour at first, where there are more than colours.
 _SHOWN = 6
 SENTENCES = 3
+_PICTURE_QUALITY = 80
+_PICTURE_WIDTH = 1200  # pixels: twice what a column of the page shows
 # The tables to look at first.
 _OPENED = {measure.title for measure in (LOSS, RANK, BLEU)}
 
@@ -58,15 +64,12 @@ class PageReport:
         )
 
 
-class Shown(NamedTuple):
-    """A system as the page shows it; ``colour`` is None for one that is grey at first."""
+class Picture(NamedTuple):
+    """A data URI, empty where nothing can be drawn, and what the figure says of itself."""
 
-    label: str
-    is_baseline: bool
-    colour: int | None
-    settings: dict[str, str]
-    logs: dict[str, RunLog]
-    picture: Picture | None
+    uri: str
+    text: str
+    warnings: list[str]
 
 
 def write_page(
@@ -87,31 +90,35 @@ def write_page(
     Raises:
         ReportError: no scores there, or a file that cannot be read.
     """
-    found = read_work(Path(work))
-    logs = [{seed: read_log(path) for seed, path in s.folders.items()} for s in found.systems]
-    tables = [table for measure in MEASURES if (table := measure_table(found, measure))]
-    common, systems = _systems(found, logs, tables[0], pictures)
-    examples = read_examples(found, sentences)
+    scored = read_work(Path(work))
+    systems, data = scored.systems, scored.folder / "data" / "bin"
+    tables = [table for measure in MEASURES if (table := measure_table(scored, measure))]
+    common, different = _settings(scored)
+    drawn = [_picture(system, data) if pictures else None for system in systems]
+    examples = read_examples(scored, sentences)
     text = _template().render(
-        work=found,
-        seeds=list(dict.fromkeys(seed for s in found.systems for seed in s.folders)),
+        work=scored,
+        seeds=list(dict.fromkeys(seed for system in systems for seed in system.runs)),
         systems=systems,
-        charts=[*_by_length(found), *_training(found, logs)],
+        colours=_colours(scored, tables[0]),
+        pictures=drawn,
+        different=different,
+        charts=[*_by_length(scored), *_training(scored)],
         opened=[table for table in tables if table.title in _OPENED],
         folded=[table for table in tables if table.title not in _OPENED],
-        costs=cost_table(found, logs),
+        costs=cost_table(scored),
         examples=examples,
-        languages=[found.settings.get(side, "") for side in ("source", "target")],
+        languages=[scored.settings.get(side, "") for side in ("source", "target")],
         settings=common,
-        commands=read_commands(found.folder),
-        versions=_versions(found, logs),
+        commands=read_commands(scored.folder),
+        versions=_versions(scored),
         made_with=versions(),
     )
     write_text(output, text)
-    drawn = sum(bool(system.picture and system.picture.uri) for system in systems)
-    groups = [group.name for group in found.groups]
+    images = sum(bool(picture and picture.uri) for picture in drawn)
+    groups = [group.name for group in scored.groups]
     size = len(text.encode())
-    return PageReport(str(output), size, len(systems), groups, drawn, len(examples))
+    return PageReport(str(output), size, len(systems), groups, images, len(examples))
 
 
 def _template() -> Template:
@@ -126,24 +133,30 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _systems(
-    work: Work, logs: Sequence[dict[str, RunLog]], table: Table, pictures: bool
-) -> tuple[dict[str, str], list[Shown]]:
-    """Return the settings that all systems share, and what is shown of each."""
-    common, own = _settings(work)
-    colours = _colours(work, table)
-    data = work.folder / "data" / "bin"
-    return common, [
-        Shown(
-            label=system.label,
-            is_baseline=system.name == work.baseline,
-            colour=colours.get(number),
-            settings={"name": system.name, **own[number]},
-            logs=logs[number],
-            picture=position_picture(system, data) if pictures else None,
-        )
-        for number, system in enumerate(work.systems)
-    ]
+def _picture(system: ScoredSystem, data: Path) -> Picture | None:
+    """Draw Figure 3 of the average of a system's first seed; None where no checkpoint is left.
+
+    ``data`` are binarised and tell the trained length; they may be gone.
+    """
+    from PIL import Image  # comes with matplotlib
+
+    folder = next(iter(system.folders.values()), None)
+    if folder is None or not (average := folder / "average.pt").is_file():
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "positions.png"
+        try:
+            figure = plot_positions(average, path, data=str(data) if data.is_dir() else None)
+        except (CheckpointError, ValueError) as error:
+            return Picture("", str(error), [])
+        small = io.BytesIO()
+        with Image.open(path) as image:
+            rgb = image.convert("RGB")
+            rgb.thumbnail((_PICTURE_WIDTH, rgb.height))
+            rgb.save(small, "webp", quality=_PICTURE_QUALITY)
+    text = base64.b64encode(small.getvalue()).decode("ascii")
+    words = f"Positions of {system.label}: {figure.title}"
+    return Picture(f"data:image/webp;base64,{text}", words, figure.warnings)
 
 
 def _colours(work: Work, table: Table) -> dict[int, int]:
@@ -154,19 +167,19 @@ def _colours(work: Work, table: Table) -> dict[int, int]:
     return {number: colour for colour, number in enumerate(shown)}
 
 
-def _by_length(work: Work) -> Iterable[Chart]:
+def _by_length(work: Work) -> Iterator[Chart]:
     """Yield the charts of loss and BLEU by group."""
     groups = [group for group in work.groups if group.name != ALL or not work.is_short_to_long]
     ticks = [Tick(i, group.name, group.mean) for i, group in enumerate(groups)]
-    axis = "source length in tokens" if work.is_short_to_long else "test set"
-    by = "source length" if work.is_short_to_long else "test set"
+    by, axis = "test set", "test set"
+    if work.is_short_to_long:
+        by, axis = "source length", "source length in tokens"
     for measure in (LOSS, BLEU):
-        lines = []
-        for number, system in enumerate(work.systems):
-            scores = (system.scores.get(group.name) for group in groups)
-            points = _points(scores, measure)
-            if points:
-                lines.append(Line(number, system.label, points))
+        lines = [
+            Line(number, system.label, points)
+            for number, system in enumerate(work.systems)
+            if (points := _points([system.scores.get(group.name) for group in groups], measure))
+        ]
         if lines:
             title, unit = f"{measure.title} by {by}", measure.unit.split(";")[0]
             yield line_chart(
@@ -174,31 +187,25 @@ def _by_length(work: Work) -> Iterable[Chart]:
             )
 
 
-def _points(scores: Iterable[dict[str, Any] | None], measure: Measure) -> list[Point]:
-    found = ((i, measure_of(score, measure)) for i, score in enumerate(scores))
+def _points(scores: Sequence[dict[str, Any] | None], measure: Measure) -> list[Point]:
     return [
         Point(i, m["value"], m.get("low"), m.get("high"), m.get("per_seed", ()))
-        for i, m in found
-        if m is not None
+        for i, score in enumerate(scores)
+        if (m := measure_of(score, measure)) is not None
     ]
 
 
-def _training(work: Work, logs: Sequence[dict[str, RunLog]]) -> Iterable[Chart]:
-    """Yield the chart of validation loss by update, a line for each run, where logs are there."""
+def _training(work: Work) -> Iterator[Chart]:
+    """Yield the chart of validation loss by update, a line for each run, where logs are kept."""
     lines = [
-        Line(number, f"{work.systems[number].label}, seed {seed}", points)
-        for number, of_seeds in enumerate(logs)
-        for seed, log in of_seeds.items()
+        Line(number, f"{system.label}, seed {seed}", points)
+        for number, system in enumerate(work.systems)
+        for seed, log in system.logs.items()
         if (points := [Point(update, loss) for update, loss in sorted(log.losses.items())])
     ]
     if lines:
-        unit = "bits per token"
-        yield line_chart(
-            "Loss on validation text in training",
-            unit,
-            lines,
-            x_title="updates of its own training",
-        )
+        title, x_title = "Loss on validation text in training", "updates of its own training"
+        yield line_chart(title, "bits per token", lines, x_title=x_title)
 
 
 def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -209,25 +216,30 @@ def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
     merged = []
     for system in work.systems:
         runs = [run.settings for run in system.runs.values()]
-        keys = dict.fromkeys(key for settings in runs for key in settings)
-        values = {key: dict.fromkeys(s[key] for s in runs if key in s) for key in keys}
-        merged.append({key: ", ".join(found) for key, found in values.items()})
+        merged.append(_values(runs))
     known = [settings for settings in merged if settings]
     first = known[0] if known else {}
     common = {k: v for k, v in first.items() if all(s.get(k) == v for s in known)}
-    own = [{k: v for k, v in settings.items() if k not in common} for settings in merged]
-    return common, own
+    different = [
+        {"name": system.name} | {k: v for k, v in settings.items() if k not in common}
+        for system, settings in zip(work.systems, merged)
+    ]
+    return common, different
 
 
-def _versions(work: Work, logs: Sequence[dict[str, RunLog]]) -> dict[str, str]:
+def _versions(work: Work) -> dict[str, str]:
     """Return the versions that runs and scores were made with, where they record them."""
-    found: dict[str, dict[str, None]] = {}
-    made_with = [v for of_seeds in logs for log in of_seeds.values() for v in log.versions]
-    for system in work.systems:
-        for run in system.runs.values():
-            for score in run.scores.values():
-                made_with.append(score.get("versions", {}))
-    for versions_of in made_with:
-        for name, version in versions_of.items():
-            found.setdefault(name, {})[str(version)] = None
-    return {name: ", ".join(values) for name, values in found.items()}
+    logs = [log for system in work.systems for log in system.logs.values()]
+    runs = [run for system in work.systems for run in system.runs.values()]
+    scores = [score for run in runs for score in run.scores.values()]
+    of_logs = [versions for log in logs for versions in log.versions]
+    return _values([*of_logs, *(score.get("versions", {}) for score in scores)])
+
+
+def _values(records: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Return all values of each key, each value once."""
+    keys = dict.fromkeys(key for record in records for key in record)
+    return {
+        key: ", ".join(dict.fromkeys(str(record[key]) for record in records if key in record))
+        for key in keys
+    }

@@ -11,7 +11,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.options import S2LError
-from fairseq_floater.evaluation.s2l.score_runs import score_runs
+from fairseq_floater.evaluation.s2l.run_scores import score_runs
 
 SIZES = {"test": 120, "other": 40}
 

@@ -19,7 +19,7 @@ ALL = "all"
 
 
 @dataclass
-class Measure:
+class SeedMean:
     """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
 
     ``resampled`` [R, B]: those of each run on the same B resamples of sentences.
@@ -38,8 +38,8 @@ class Measure:
     def to_json_dict(self) -> dict[str, Any]:
         """Return everything but the resamples."""
         low, high = self.interval or (None, None)
-        found = {"value": self.value, "low": low, "high": high}
-        return {**found, "per_seed": self.per_seed, "spread": self.spread}
+        interval = {"value": self.value, "low": low, "high": high}
+        return {**interval, "per_seed": self.per_seed, "spread": self.spread}
 
     def format(self, digits: int) -> str:
         """Return the mean, with its spread where there are several seeds."""
@@ -48,7 +48,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Gain:
     """A score minus the baseline's, and p-values of the paired bootstrap (None without one).
 
     Attributes:
@@ -91,13 +91,13 @@ class Rank:
 class BinScore:
     """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1."""
 
-    bleu: Measure
-    loss: Measure | None
+    bleu: SeedMean
+    loss: SeedMean | None
     chrf: float
     length_ratio: float
     cut_off: float | None
-    bleu_gain: Comparison | None = None
-    loss_gain: Comparison | None = None
+    bleu_gain: Gain | None = None
+    loss_gain: Gain | None = None
     rank: Rank | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class S2LScores:
     @property
     def has_loss(self) -> bool:
         """Return whether any system has a loss."""
-        return any(found.loss for by_system in self.scores.values() for found in by_system.values())
+        return any(score.loss for by_system in self.scores.values() for score in by_system.values())
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return everything that was scored and how, as plain JSON values."""
@@ -177,7 +177,7 @@ class S2LScores:
                     "sentences": self.sentences[name],
                     "mean_source_tokens": self.mean_length[name],
                     "files": self.files.get(name, {}),
-                    "systems": {s: found.to_json_dict() for s, found in scores.items()},
+                    "systems": {name: score.to_json_dict() for name, score in scores.items()},
                 }
                 for name, scores in self.scores.items()
             },
@@ -191,7 +191,7 @@ class S2LScores:
         heads = ["system", "BLEU", *gain, *(["loss", *gain] if self.has_loss else []), "ratio"]
         heads += ["cut off"] if self.length_limit else []
         tables = {
-            name: [heads, *(self._cells(system, found) for system, found in scores.items())]
+            name: [heads, *(self._cells(system, score) for system, score in scores.items())]
             for name, scores in self.scores.items()
         }
         columns = zip(*(row for rows in tables.values() for row in rows))
@@ -209,85 +209,74 @@ class S2LScores:
             lines.append("")
         return "\n".join([*lines, *self._ranks(), *self._notes()])
 
+    @property
+    def _kinds(self) -> list[tuple[str, str, int]]:
+        """Return title, attribute and digits of what is scored."""
+        bleu, loss = ("BLEU", "bleu", 1), ("loss", "loss", 2)
+        return [bleu, loss] if self.has_loss else [bleu]
+
+    def _cells(self, system: str, score: BinScore) -> list[str]:
+        cells = [self.labels[system]]
+        for _, kind, digits in self._kinds:
+            mean, gain = getattr(score, kind), getattr(score, f"{kind}_gain")
+            cells.append(mean.format(digits) if mean else "-")
+            if self.comparisons:
+                against = gain.format(digits) if gain else "-"
+                cells.append("" if system == self.baseline else against)
+        cut_off = "-" if score.cut_off is None else f"{score.cut_off:.0%}"
+        return [*cells, f"{score.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
+
     def _ranks(self) -> list[str]:
         """Return one table of all groups, the system that is best in the main one first."""
-        order = sorted(
-            (found.rank.place, system)
-            for system, found in self.scores[self.main_group].items()
-            if found.rank is not None
-        )
+        main = self.scores[self.main_group]
+        order = sorted((score.rank.place, name) for name, score in main.items() if score.rank)
         if len(order) < 2:
             return []
         rows = []
         for _, system in order:
-            ranks = (found.get(system) for found in self.scores.values())
-            rows.append([self.labels[system], *(str((f and f.rank) or "-") for f in ranks)])
+            scores = (by_system.get(system) for by_system in self.scores.values())
+            rows.append([self.labels[system], *(str((s and s.rank) or "-") for s in scores)])
         return [*markdown_table(["rank by loss", *self.scores], rows), ""]
 
     def _before_and_after(self) -> list[str]:
         """Return one table of what training on made of each warm start, by bin; empty without any."""
-        pairs = self.untrained
-        if not pairs:
-            return []
-        rows = []
-        for after, before in pairs.items():
-            for title, attribute, digits in [("BLEU", "bleu", 1), ("loss", "loss", 2)][
-                : 1 + self.has_loss
-            ]:
-                row = [self.labels[after] if attribute == "bleu" else "", title]
-                for found in self.scores.values():
-                    values = (getattr(found.get(name), attribute, None) for name in (before, after))
-                    row.append(" → ".join(v.format(digits) if v else "-" for v in values))
+        rows: list[list[str]] = []
+        for after, before in self.untrained.items():
+            for title, kind, digits in self._kinds:
+                row = [self.labels[after] if kind == "bleu" else "", title]
+                for by_system in self.scores.values():
+                    means = (getattr(by_system.get(name), kind, None) for name in (before, after))
+                    row.append(" → ".join(mean.format(digits) if mean else "-" for mean in means))
                 rows.append(row)
         lines = markdown_table(["system", "", *self.scores], rows)
-        return ["Before and after training on, by bin:", "", *lines, ""]
-
-    def _cells(self, system: str, found: BinScore) -> list[str]:
-        cells = [self.labels[system]]
-        kinds = [(found.bleu, found.bleu_gain, 1), (found.loss, found.loss_gain, 2)]
-        for value, gain, digits in kinds if self.has_loss else kinds[:1]:
-            cells.append(value.format(digits) if value else "-")
-            if system == self.baseline and self.comparisons:
-                cells.append("")
-            elif self.comparisons:
-                cells.append(gain.format(digits) if gain else "-")
-        cut_off = "-" if found.cut_off is None else f"{found.cut_off:.0%}"
-        return [*cells, f"{found.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
-
-    def _significance(self) -> list[str]:
-        """Say what p-values and ranks are corrected for."""
-        every = [found for by_system in self.scores.values() for found in by_system.values()]
-        several = any(len(found.bleu.per_seed) > 1 for found in every)
-        notes = []
-        if self.comparisons:
-            over = " and, where both have several, of training seeds" if several else ""
-            notes += [
-                f"p is of sentences{over}, corrected (Holm) for the number of comparisons of a "
-                f"table, {self.comparisons}; the JSON has all p.",
-                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
-            ]
-        if self._ranks():
-            under = ", under any one of the seeds that all have," if several else ""
-            notes.append(
-                f"rank: 1 is the lowest loss; in brackets, the places that sentences leave{under} at "
-                f"{LEVEL:.0%} over all pairs of a column."
-            )
-        return notes
+        return ["Before and after training on, by bin:", "", *lines, ""] if rows else []
 
     def _notes(self) -> list[str]:
-        every = [found for by_system in self.scores.values() for found in by_system.values()]
-        seeds = max(len(found.bleu.per_seed) for found in every)
+        scores = (score for by_system in self.scores.values() for score in by_system.values())
+        seeds = max(len(score.bleu.per_seed) for score in scores)
         notes = [f"Lengths are counted in {self.length}."]
         if seeds > 1:
             notes.append(f"Means over up to {seeds} training seeds, ± their standard deviation.")
         if self.baseline and self.comparisons:
             notes.append(f"against: the difference from {self.labels[self.baseline]}.")
-        if self.resamples:
+        if self.resamples and self.comparisons:
+            over = " and, where both have several, of training seeds" if seeds > 1 else ""
             notes += [
-                *self._significance(),
-                f"p, and the 95 % intervals in the JSON: {self.resamples} bootstrap resamples of sentences, "
-                f"seed {self.seed}, the same for every system; with several seeds, of their mean.",
+                f"p is of sentences{over}, corrected (Holm) for the number of comparisons of a "
+                f"table, {self.comparisons}; the JSON has all p.",
+                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
             ]
+        if self.resamples and self._ranks():
+            under = ", under any one of the seeds that all have," if seeds > 1 else ""
+            notes.append(
+                f"rank: 1 is the lowest loss; in brackets, the places that sentences leave{under} at "
+                f"{LEVEL:.0%} over all pairs of a column."
+            )
+        if self.resamples:
+            notes.append(
+                f"p, and the 95 % intervals in the JSON: {self.resamples} bootstrap resamples of sentences, "
+                f"seed {self.seed}, the same for every system; with several seeds, of their mean."
+            )
         notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
         if self.length_limit:
             limit = "{:g} x source + {:g}".format(*self.length_limit)

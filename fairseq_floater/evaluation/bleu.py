@@ -78,9 +78,9 @@ class ScoreReport:
 
     def format_text(self) -> str:
         """Return a table for people, two decimals, the signatures under it; no newline at the end."""
-        metrics = [self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu]
-        found = [metric for metric in metrics if metric is not None]
-        width = max(len(metric.name) for metric in found)
+        every = (self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu)
+        metrics = [metric for metric in every if metric is not None]
+        width = max(len(metric.name) for metric in metrics)
         lines = [
             f"hypotheses  {self.hypotheses_name} ({self.empty_hypotheses} empty)",
             f"references  {self.references_name} ({self.empty_references} empty)",
@@ -89,12 +89,12 @@ class ScoreReport:
             "",
             f"{'metric':{width}}   score" + ("   95% interval" if self.bootstrap else ""),
         ]
-        for metric in found:
+        for metric in metrics:
             line = f"{metric.name:{width}}  {metric.score:6.2f}"
             if metric.mean is not None:
                 line += f"   {metric.mean:.2f} ± {metric.half_width:.2f}"
             lines.append(line)
-        return "\n".join([*lines, "", *(f"{m.name:{width}}  {m.signature}" for m in found)])
+        return "\n".join([*lines, "", *(f"{m.name:{width}}  {m.signature}" for m in metrics)])
 
 
 def score(
@@ -166,10 +166,10 @@ def _moses_bleu(
 ) -> Metric:
     """Return BLEU of hypotheses and references that are Moses tokens already."""
     bleu = BLEU(tokenize="none", force=True)
-    found = corpus_score(bleu, texts[0], texts[1])
+    score = corpus_score(bleu, texts[0], texts[1])
     version = importlib.metadata.version("sacremoses")
     labels = {**labels, "tok": f"moses-a-{language}", "sacremoses": version, "split": split}
-    return Metric.from_score(name, bleu, found, labels)
+    return Metric.from_score(name, bleu, score, labels)
 
 
 def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
         )
 
 
-def run(
+def score_files(
     hypotheses_path: FilePath,
     references_path: FilePath,
     *,
@@ -230,8 +230,8 @@ def _check_corpus(
     hypotheses: Sequence[str], references: Sequence[str], hypotheses_name: str, name: str
 ) -> None:
     if not any(line.strip() for line in references):
-        found = f"has {len(references)} lines, all of them empty"
-        raise scoring_error(f"`{name}` must hold text", found)
+        fault = f"has {len(references)} lines, all of them empty"
+        raise scoring_error(f"`{name}` must hold text", fault)
     if len(hypotheses) != len(references):
         are_fewer = len(hypotheses) < len(references)
         hint = f"; if they are fairseq's, {DROPPED_HINT}" if are_fewer else ""

@@ -1,0 +1,286 @@
+"""Score systems on groups of sentences: bins of source length, or whole test sets.
+
+BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and models stop early on
+sentences longer than any they saw. So the length ratio, the share of hypotheses cut off by the length
+limit and the teacher-forced loss of the references stand beside them.
+
+Every score is a function of counts summed over sentences: of those of a group, the group's score; of all
+sentences, exactly the corpus's. Every system is scored on the same bootstrap resamples of sentences, so
+that differences are paired (Koehn, 2004).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.metrics import (
+    Array,
+    Score,
+    bleu_metric,
+    check_bootstrap,
+    chrf_metric,
+    corpus_score,
+    sentence_counts,
+)
+from fairseq_floater.evaluation.s2l.options import S2LError
+from fairseq_floater.evaluation.s2l.report import BinScore, Gain, Rank, S2LScores, SeedMean
+from fairseq_floater.evaluation.s2l.statistics import (
+    bootstrap_scores,
+    difference_noise,
+    holm,
+    p_value,
+    places,
+)
+from fairseq_floater.evaluation.s2l.systems import (
+    EvaluationSet,
+    SystemFiles,
+    SystemRun,
+    check_same_tokens,
+    read_runs,
+)
+
+# Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
+FEW_SENTENCES = 100
+# Below this share of the references' length hypotheses count as stopping early, above that one as running on.
+EARLY_STOP, RUNS_ON = 0.9, 1.1
+# The largest a and b of fairseq's rule for the longest output.
+LARGEST_LIMIT = 1_000_000
+
+
+class GroupScorer:
+    """Scores systems on groups of sentences into ``report``, by sacreBLEU's metric ``bleu``.
+
+    Args:
+        names: of the systems, in the order of the report.
+        target: the language of the references.
+        references: the folder that has them.
+        length: what lengths of sentences are counted in.
+        baseline: the system to compare every other one with, by paired bootstrap.
+        length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
+            tokens or more count as cut off (source with end symbol, as fairseq counts; where the
+            model's --max-target-positions are fewer, that limit is not known here).
+        tokenize: sacreBLEU's tokenizer; None: its choice for the target language.
+        bootstrap: resamples for intervals and p-values, 0 for none.
+        seed: of the resampling.
+        labels: the names of systems in tables and figures, where these are not their own.
+
+    Raises:
+        UsageError: a baseline or a label that is of none of the systems, two with one label, a limit
+            that is none.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        target: str,
+        *,
+        references: Path,
+        length: str,
+        baseline: str | None = None,
+        length_limit: tuple[float, float] | None = None,
+        tokenize: str | None = None,
+        bootstrap: int = 1000,
+        seed: int = 12345,
+        labels: Mapping[str, str] | None = None,
+    ):
+        shown, known = {name: (labels or {}).get(name, name) for name in names}, ", ".join(names)
+        if baseline is not None and baseline not in shown:
+            raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
+        if len(set(shown.values())) < len(shown):
+            raise UsageError(f"`--label` must tell the systems apart, but they are {shown}.")
+        if unknown := set(labels or {}) - set(names):
+            name = min(unknown)
+            raise UsageError(f"`--label` must be of one of {known}, but is of {name!r} instead.")
+        if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
+            raise UsageError(
+                "`--max-len-a` and `--max-len-b` must not be negative, nor above "
+                f"{LARGEST_LIMIT:,}, but are {length_limit}."
+            )
+        check_bootstrap(bootstrap, seed)
+        self.bleu = bleu_metric(tokenize, target)
+        # sacreBLEU knows the number of references, a part of the signature, once something is scored.
+        corpus_score(self.bleu, ["x"], ["x"])
+        self.report = S2LScores(
+            split=str(references),
+            labels=shown,
+            baseline=baseline,
+            signature=str(self.bleu.get_signature()),
+            length=length,
+            resamples=bootstrap,
+            seed=seed,
+            length_limit=length_limit,
+        )
+
+    def finish(self) -> S2LScores:
+        """Return the report, with warnings of hypotheses that are shorter or longer than the references."""
+        early = (
+            f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
+            "flattered by BLEU and chrF; read the loss. At its shortest: "
+        )
+        late = (
+            f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the loss of "
+            "the references does not show it. At its longest: "
+        )
+        report, stops, runs_on = self.report, [], []
+        for system, label in report.labels.items():
+            groups = [
+                (of[system].length_ratio, n) for n, of in report.scores.items() if system in of
+            ]
+            (shortest, first), (longest, last) = (
+                extreme(groups, key=lambda group: group[0]) for extreme in (min, max)
+            )
+            stops += [f"{label} {shortest:.2f} in {first}"] if shortest < EARLY_STOP else []
+            runs_on += [f"{label} {longest:.2f} in {last}"] if longest > RUNS_ON else []
+        texts = ((early, stops), (late, runs_on))
+        report.warnings += [text + "; ".join(systems) for text, systems in texts if systems]
+        return report
+
+
+class ScoredSet:
+    """A test set, and what is counted of every sentence of every system's runs on it.
+
+    Args:
+        scorer: takes the scores.
+        test: its sentences.
+        systems: their output for it.
+    """
+
+    def __init__(self, scorer: GroupScorer, test: EvaluationSet, systems: Sequence[SystemFiles]):
+        self.test, self.report = test, scorer.report
+        self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
+        self.runs = {files.name: read_runs(files, self.test) for files in systems}
+        check_same_tokens(self.runs)
+        self.bleu, self.chrf = (
+            {
+                name: [sentence_counts(m, run.hypotheses, self.test.references) for run in runs]
+                for name, runs in self.runs.items()
+            }
+            for m in (scorer.bleu, chrf_metric())
+        )
+
+    def add_group(self, name: str, index: Array) -> None:
+        """Add the scores of every system on a group, the sentences of the test set at ``index``.
+
+        Raises:
+            S2LError: the group is empty.
+        """
+        if not len(index):
+            raise S2LError(f"{self.test.path} has no pair in the bin {name}.")
+        report = self.report
+        report.runs |= self.folders
+        report.sentences[name] = len(index)
+        report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
+        if self.test.files:
+            report.files[name] = dict(Counter(self.test.files[i] for i in index))
+        scores = report.scores[name] = {system: self._score(system, index) for system in self.runs}
+        # A warm start before training on is no contestant: it has its own table.
+        untrained = report.untrained.values()
+        contestants = {name: score for name, score in scores.items() if name not in untrained}
+        if report.baseline in contestants:
+            _compare(contestants, report.baseline, report.seed)
+        _rank(contestants)
+        if len(index) < FEW_SENTENCES:
+            report.warnings.append(
+                f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
+                "mean little."
+            )
+
+    def _score(self, system: str, index: Array) -> BinScore:
+        runs, resampling = self.runs[system], (self.report.resamples, self.report.seed)
+        counts = [of_all[index] for of_all, _ in self.bleu[system]]
+        losses = [run.losses[index] for run in runs if run.losses is not None]
+        ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
+        return BinScore(
+            bleu=_mean(counts, self.bleu[system][0][1], *resampling),
+            loss=_mean(losses, _bits_per_token, *resampling) if losses else None,
+            chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
+            length_ratio=float(np.mean(ratios)),
+            cut_off=self._cut_off(runs, index),
+        )
+
+    def _cut_off(self, runs: Sequence[SystemRun], index: Array) -> float | None:
+        """Return the share of hypotheses that reached the length limit; None where nothing tells."""
+        lengths = [run.lengths[index] for run in runs if run.lengths is not None]
+        if self.report.length_limit is None or len(lengths) < len(runs):
+            return None
+        a, b = self.report.length_limit
+        # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
+        limits = (a * (self.test.source_tokens[index] + 1) + b).astype(np.int64)
+        return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
+
+
+def _bits_per_token(sums: Array) -> float:
+    return float(sums[0] / sums[1])
+
+
+def _mean(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> SeedMean:
+    """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
+    per_seed = [score(counts.sum(0)) for counts in runs]
+    resampled, interval = bootstrap_scores(runs, score, resamples, seed), None
+    if resamples:
+        low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
+        interval = float(low), float(high)
+    return SeedMean(float(np.mean(per_seed)), interval, per_seed, resampled)
+
+
+def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
+    """Set the gains of a bin's systems on its baseline, p-values corrected for their number.
+
+    Args:
+        scores: by system.
+        baseline: one of them.
+        seed: of the draws that stand for training seeds.
+    """
+    # The baseline is compared with itself for the record, which is no comparison.
+    others = [name for name in scores if name != baseline]
+    for attribute in ("bleu", "loss"):
+        base = getattr(scores[baseline], attribute)
+        means = {name: getattr(score, attribute) for name, score in scores.items()}
+        gains = {
+            name: _gain(mean, base, seed)
+            for name, mean in means.items()
+            if mean is not None and base is not None
+        }
+        for kind in ("p_value", "p_seeds"):
+            p_values = {
+                n: p for n in others if (p := getattr(gains.get(n), kind, None)) is not None
+            }
+            for name, corrected in zip(p_values, holm(list(p_values.values()), len(others))):
+                gains[name] = replace(gains[name], **{f"{kind}_holm": corrected})
+        for name, gain in gains.items():
+            setattr(scores[name], f"{attribute}_gain", gain)
+
+
+def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
+    difference = ours.value - base.value
+    if not base.resampled.size:
+        return Gain(difference, None)
+    of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
+    with_seeds = difference_noise(ours.resampled, base.resampled, seed)
+    return Gain(
+        difference,
+        p_value(difference, of_sentences - of_sentences.mean()),
+        p_seeds=None if with_seeds is None else p_value(difference, with_seeds),
+    )
+
+
+def _rank(scores: Mapping[str, BinScore]) -> None:
+    """Rank the systems of a bin by loss, with the places that sentences leave under any common seed."""
+    losses = {name: score.loss for name, score in scores.items() if score.loss is not None}
+    if not losses or not next(iter(losses.values())).resampled.size:
+        return
+    values = [measure.value for measure in losses.values()]
+    left = [
+        places(*zip(*((m.per_seed[run], m.resampled[run]) for m in losses.values())))
+        for run in range(min(len(measure.per_seed) for measure in losses.values()))
+    ]
+    for name, value, of_seeds in zip(losses, values, zip(*left)):
+        place = 1 + sum(other < value for other in values)
+        best, worst = zip(*of_seeds)
+        scores[name].rank = Rank(place, min(place, *best), max(place, *worst))

@@ -1,0 +1,154 @@
+"""Score the runs of systems, one for each seed, on the bins of a split or on whole test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairseq_floater.data.parallel_text import check_languages
+from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
+from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
+from fairseq_floater.evaluation.s2l.options import S2LError
+from fairseq_floater.evaluation.s2l.report import ALL, S2LScores
+from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
+from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
+from fairseq_floater.records import read_json
+
+
+def score_split(
+    split_dir: Path,
+    systems: Sequence[SystemFiles],
+    *,
+    short_systems: Sequence[SystemFiles] = (),
+    **options: Any,
+) -> S2LScores:
+    """Score systems on the test pairs of ``floater s2l split``, bin by bin and in all.
+
+    Args:
+        split_dir: what ``floater s2l split`` made.
+        systems: hypotheses of ``test``, in the order of the report.
+        short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
+        options: baseline, length limit, metric, resampling and labels of
+            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`.
+
+    Raises:
+        UsageError: no system, a baseline that is none of them, a system named twice.
+        S2LError, ScoringError: files that do not belong to the split.
+    """
+    names = [files.name for files in systems]
+    if not systems:
+        raise UsageError("At least one system is needed: `--hypotheses NAME=FILE`.")
+    for files in short_systems:
+        if files.name not in names:
+            raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
+    split = SplitReport.read(split_dir)
+    made = split.made_from["options"]
+    langs = (made["source"], made["target"])
+    length = f"source tokens without the end symbol; tokens of {split.tokens_of}"
+    scorer = GroupScorer(names, langs[1], references=split_dir, length=length, **options)
+    if short_systems:
+        short_test = EvaluationSet.read(split_dir, SHORT_TEST, langs, made["encoded"])
+        short = ScoredSet(scorer, short_test, short_systems)
+        short.add_group(split.bins.short_name, np.arange(len(short_test)))
+    test = EvaluationSet.read(split_dir, TEST, langs, made["encoded"])
+    scored = ScoredSet(scorer, test, systems)
+    for name in split.bins.names:
+        scored.add_group(name, test.members(name))
+    scored.add_group(ALL, np.arange(len(test)))
+    return scorer.finish()
+
+
+def score_runs(
+    data: Path,
+    runs: Mapping[str, Sequence[Path]],
+    *,
+    tests: Sequence[str] | None = None,
+    **options: Any,
+) -> S2LScores:
+    """Score systems on test sets, each a group of its own.
+
+    Where a test set has sentences of lengths that training left out (``--max-len``), these and the others
+    are groups as well: a difference may come from the few that are longer than any trained on.
+
+    Args:
+        data: what ``scripts/prepare_text.sh`` made.
+        runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
+            ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``.
+        tests: test sets, the main one first; None for all of the data.
+        options: as of :func:`score_split`.
+
+    Raises:
+        UsageError: no system, no such test set, a baseline that is none of the systems.
+        S2LError, ScoringError: no data there, or files that do not belong to them.
+    """
+    if not runs:
+        raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
+    langs, subwords, longest, known, left_out = _described(data)
+    for name in tests or ():
+        if name not in known:
+            raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {name!r}.")
+    length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
+    scorer = GroupScorer(list(runs), langs[1], references=data, length=length, **options)
+    scorer.report.warnings += left_out
+    for name in tests or known:
+        test = EvaluationSet.whole(data, name, langs, subwords.folder)
+        scored = ScoredSet(scorer, test, [_files(system, name, runs[system]) for system in runs])
+        scored.add_group(name, np.arange(len(test)))
+        target_tokens = token_counts(data / subwords.folder / f"{name}.{langs[1]}")
+        longer = (np.maximum(test.source_tokens, target_tokens) > longest) & (longest > 0)
+        if 0 < longer.sum() < len(test):
+            scored.add_group(f"{name}, up to {longest}", np.flatnonzero(~longer))
+            scored.add_group(f"{name}, longer", np.flatnonzero(longer))
+    return scorer.finish()
+
+
+class _Data(NamedTuple):
+    """How data were prepared: ``longest`` is the most subwords of a training pair's side, 0 for any."""
+
+    langs: tuple[str, str]
+    subwords: Segmentation
+    longest: int
+    tests: list[str]
+    left_out: list[str]
+
+
+def _described(data: Path) -> _Data:
+    try:
+        summary = read_json(data / "summary.json")
+        made, train = summary["parameters"], summary["splits"]["train"]
+        check_languages(made["src"], made["tgt"])  # they become parts of paths
+        return _Data(
+            (made["src"], made["tgt"]),
+            SEGMENTATIONS[made["bpe"]],
+            int(made["max_len"]),
+            list(read_json(data / "tests.json")),
+            [
+                f"{count:,} of {train['lines']:,} training pairs were left out: {why.replace('_', ' ')} "
+                "(`max-len`, `max-ratio`)."
+                for why, count in train["dropped"].items()
+                if count
+            ],
+        )
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise S2LError(
+            f"{data} is not what `scripts/prepare_text.sh` makes: it holds no {missing}. A run's data are in "
+            "`data` of its --work."
+        ) from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise S2LError(
+            f"{data} is not what `scripts/prepare_text.sh` makes, in summary.json or tests.json: "
+            f"{type(error).__name__} {error}."
+        ) from None
+
+
+def _files(system: str, test: str, folders: Sequence[Path]) -> SystemFiles:
+    """Return a system's files of a test set; the losses only if every run has them."""
+    hypotheses = [folder / f"generate.{test}.txt" for folder in folders]
+    losses = [folder / f"losses.{test}.txt" for folder in folders]
+    has_losses = all(path.is_file() for path in losses)
+    return SystemFiles(system, [*hypotheses], [*losses] if has_losses else [])
