@@ -27,7 +27,6 @@ setup(
         "torch>=2.6",
         "torchdiffeq>=0.2.4",
         "sacrebleu>=2.3,<3",
-        "tabulate>=0.9",
         "sentencepiece>=0.2",
         "num2words>=0.5.13",
         "matplotlib>=3.7",
@@ -41,7 +40,7 @@ setup(
         "roberta": ["tokenizers>=0.13.2", "safetensors>=0.4", "scikit-learn>=1.2", "scipy>=1.9.2"],
         "page": ["jinja2>=3.1", "pillow>=9.4"],
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]
-        + ["types-tqdm", "types-tabulate"],
+        + ["types-tqdm"],
         # Other people's encoders, which tests compare ours with; without them those are skipped.
         "oracles": ["transformers==5.23.0", "x-transformers==2.31.10"]
         + ["rotary-embedding-torch==0.9.1"],
