@@ -17,7 +17,7 @@ from typing import Any
 
 from fairseq_floater.errors import UserError, exit_code, one_line
 from fairseq_floater.files import write_text
-from fairseq_floater.requirements import UnsupportedError, check_fairseq
+from fairseq_floater.requirements import UnsupportedError, check_fairseq, extras_named
 from fairseq_floater.verbs import VERBS
 from fairseq_floater.version import __version__
 
@@ -62,7 +62,12 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
     name = " ".join(filter(None, (parser.prog, verb, part)))
-    return exit_code(lambda: _show(run(**options), json_file), name=f"{name}: ", errors=USER_ERRORS)
+
+    def act() -> Any:
+        with extras_named():
+            return _show(run(**options), json_file)
+
+    return exit_code(act, name=f"{name}: ", errors=USER_ERRORS)
 
 
 def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -99,8 +104,11 @@ def _encodable(text: str) -> str:
 def _add(verb: str, verbs: Any) -> None:
     """Add a verb by its module; raises UnsupportedError where fairseq is why that fails."""
     try:
-        module = import_module(f"fairseq_floater.{VERBS[verb].module}")
-        getattr(module, "add_" + verb.replace("-", "_"))(verbs)
+        with extras_named():
+            module = import_module(f"fairseq_floater.{VERBS[verb].module}")
+            getattr(module, "add_" + verb.replace("-", "_"))(verbs)
+    except UnsupportedError:
+        raise
     except Exception:
         check_fairseq()
         raise

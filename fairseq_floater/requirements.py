@@ -5,11 +5,13 @@ Written so that an older Python can import it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from fairseq_floater.errors import UserError, first_line
@@ -24,6 +26,12 @@ PACKAGES = {
     **{name: name for name in ("safetensors", "tokenizers", "scipy", "jinja2")},
     **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
     "pillow": "PIL",
+}
+# Module -> the extra of setup.py that brings it.
+EXTRAS = {
+    **dict.fromkeys(("sacremoses", "subword_nmt"), "wmt14"),
+    **dict.fromkeys(("tokenizers", "safetensors", "sklearn", "scipy"), "roberta"),
+    **dict.fromkeys(("jinja2", "PIL"), "page"),
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 
@@ -51,6 +59,20 @@ def fairseq_found() -> str:
         return "no fairseq"
     found = (f"{name} {version}" for name in FAIRSEQS if (version := version_of(name)))
     return next(found, "a fairseq of unknown version")
+
+
+@contextlib.contextmanager
+def extras_named() -> Iterator[None]:
+    """Where a module of an extra is missing, raise `UnsupportedError` with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise UnsupportedError(
+            f"{error.name} is not installed: pip install 'fairseq_floater[{extra}]' brings it."
+        ) from None
 
 
 def check_python() -> None:

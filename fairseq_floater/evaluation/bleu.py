@@ -13,7 +13,6 @@ sacremoses makes them and fairseq's recipes prepare WMT14; the rule of fairseq's
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import logging
 import re
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from fairseq_floater.evaluation.metrics import (
     moses_tokens,
     split_compounds,
 )
+from fairseq_floater.requirements import version_of
 from fairseq_floater.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class ScoreReport:
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return every field, and the versions that computed them, as plain JSON values."""
-        versions = {name: importlib.metadata.version(name) for name in ("sacrebleu", "sacremoses")}
+        versions = {name: version_of(name) for name in ("sacrebleu", "sacremoses")}
         return {**dataclasses.asdict(self), "versions": {"floater": __version__, **versions}}
 
     def format_text(self) -> str:
@@ -137,10 +137,11 @@ def score(
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
     tokenised = split = None
-    if not UNSPACED.fullmatch(language):
+    moses = not UNSPACED.fullmatch(language) and version_of("sacremoses") is not None
+    if moses:
         tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
         tokenised = _moses_bleu("BLEU, tokenised", tokens, language, labels, "no")
-    if language == "de" and compound_split is not False:
+    if moses and language == "de" and compound_split is not False:
         parts = [split_compounds(lines) for lines in tokens]
         split = _moses_bleu("BLEU, compounds split", parts, language, labels, "yes")
     return ScoreReport(
@@ -167,7 +168,7 @@ def _moses_bleu(
     """Return BLEU of hypotheses and references that are Moses tokens already."""
     bleu = BLEU(tokenize="none", force=True)
     score = corpus_score(bleu, texts[0], texts[1])
-    version = importlib.metadata.version("sacremoses")
+    version = str(version_of("sacremoses"))
     labels = {**labels, "tok": f"moses-a-{language}", "sacremoses": version, "split": split}
     return Metric.from_score(name, bleu, score, labels)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import sentencepiece
-import tokenizers
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, without_symbols
@@ -76,6 +75,9 @@ class Gpt2Subwords(Subwords):
     names = ("encoder.json", "vocab.bpe")
 
     def __init__(self, folder: Path) -> None:
+        # Of an extra: tables and pages do without.
+        import tokenizers
+
         super().__init__(folder)
         numbers = read_json(self.files[0])
         lines = self.files[1].read_text(encoding="utf-8").split("\n")[1:]  # the first is a comment
