@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,30 +26,57 @@ USER_ERRORS = (UserError, ValueError, OSError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code.
-
-    A tool returns None or a result with ``format_text()``, which is printed; for ``--json`` it is a
-    dataclass, or has ``to_json_dict()``. One whose ``failed`` is true makes the exit code 1.
-    """
-    words = sys.argv[1:] if argv is None else argv
+    """Run one verb and return the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        parser = build_parser(words[0] if words else None)
+        parser = build_parser(argv[0] if argv else None)
     except UnsupportedError as error:
         print(one_line(f"floater: {error}"), file=sys.stderr)
         return 1
-    args, strange = parser.parse_known_args(words)
+    return run_command(parser, argv)
+
+
+def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
+    """Run the tool that a command line chooses, and return the exit code.
+
+    A tool returns None or a result with ``format_text()``, which is printed; for ``--json`` it is a
+    dataclass, or has ``to_json_dict()``. One whose ``failed`` is true makes the exit code 1.
+
+    Options of the model may stand behind ``--``, where the tool takes ``--model-options``.
+    """
+    before, behind = _split_at_dashes(argv)
+    args, unknown_options = parser.parse_known_args(before)
     options = vars(args)
-    own = ("verb", "part", "run", "unknown", "json", "usage", "hint")
-    verb, part, run, unknown, json_file, usage, hint = (options.pop(name, None) for name in own)
+    names = ("verb", "part", "run", "unknown", "json", "usage")
+    verb, part, run, unknown, json_file, usage = (options.pop(name, None) for name in names)
     if unknown is not None:
-        options[unknown] = strange
-    elif strange:
-        usage.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
+        options[unknown] = [*unknown_options, *behind]
+    elif unknown_options or (behind and "model_options" not in options):
+        strange = " ".join([*unknown_options, *behind])
+        hint = "; options of the model go after `--`" if "model_options" in options else ""
+        usage.error(f"unrecognized arguments: {strange}{hint}")
+    elif behind:
+        _check_behind(behind, usage)
+        options["model_options"] = shlex.join(behind)
     # The models that tools build need not announce themselves; warnings still come.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
-    name = " ".join(filter(None, ("floater", verb, part)))
+    name = " ".join(filter(None, (parser.prog, verb, part)))
     return exit_code(lambda: _show(run(**options), json_file), name=f"{name}: ", errors=USER_ERRORS)
+
+
+def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    argv = list(argv)
+    place = argv.index("--") if "--" in argv else len(argv)
+    return argv[:place], argv[place + 1 :]
+
+
+def _check_behind(behind: Sequence[str], usage: argparse.ArgumentParser) -> None:
+    """Refuse an option of the command behind ``--``, where it would be taken for one of the model."""
+    for word in behind:
+        option = word.partition("=")[0]
+        if option in usage._option_string_actions:
+            usage.error(f"`{option}` is no option of the model: write it before `--`, not behind")
 
 
 def _show(result: Any, json_file: str | None) -> Any:

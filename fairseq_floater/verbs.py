@@ -43,9 +43,41 @@ VERBS = {
     ),
     "run": Verb(
         "one system of an experiment through the paper's protocol: data, donor, warm start, "
-        "training, average, translations, scores",
+        "training, average, translations, scores (scripts/protocol.sh)",
         "experiments.cli",
     ),
+    "run-compare": Verb(
+        "several systems under several seeds, with intervals, p-values and ranks "
+        "(scripts/compare.sh)",
+        "experiments.cli",
+    ),
+    "run-s2l": Verb(
+        "short to long: split by length, train on the short part, score by bins (scripts/s2l.sh)",
+        "experiments.cli",
+    ),
+    "run-demo": Verb(
+        "five systems on the built-in corpus: a table, a figure and a page (scripts/demo.sh)",
+        "experiments.cli",
+    ),
+    "run-table2": Verb(
+        "Table 2 of the paper, 24 cells of WMT14 (scripts/table2.sh)", "experiments.cli"
+    ),
+    "run-tables345": Verb(
+        "Tables 3 to 5 of the paper: GLUE, RACE and SQuAD with RoBERTa (scripts/tables345.sh)",
+        "experiments.roberta.cli",
+    ),
+    "pretrain-flow": Verb(
+        "a pretrained RoBERTa takes positions by masked LM (scripts/pretrain_flow.sh)",
+        "experiments.roberta.cli",
+    ),
+    "finetune": Verb(
+        "one fine-tuning on GLUE, RACE or SQuAD, its predictions and scores (scripts/finetune.sh)",
+        "experiments.roberta.cli",
+    ),
+    "prepare": Verb(
+        "raw parallel text -> subwords and binarised data (scripts/prepare_text.sh)", "data.cli"
+    ),
+    "wmt14": Verb("the steps of scripts/prepare_wmt14.sh, which also downloads", "data.cli"),
     "import-roberta": Verb(
         "a RoBERTa or BERT of Hugging Face, or fairseq's of 2019 -> a fairseq checkpoint",
         "checkpoints.cli",
@@ -96,10 +128,7 @@ VERBS = {
         "a comparison as one page that needs no network: tables, curves, positions, translations",
         "results.cli",
     ),
-    "benchmark": Verb(
-        "update, translation, memory and solve beside fairseq's own Transformer, in one run",
-        "benchmark.cli",
-    ),
+    "benchmark": Verb("where the benchmarks are", "data.cli"),
 }
 
 
@@ -110,8 +139,10 @@ def add_verb(
     run: Callable[..., Any],
     summary: str | None = None,
     unknown: str | None = None,
+    details: str = "",
+    json: bool = True,
 ) -> argparse.ArgumentParser:
-    """Add a verb with help, an example and ``--json``; returns its parser, to which options are added.
+    """Add a verb with help and an example; returns its parser, to which options are added.
 
     Args:
         verbs: the subparsers to add to.
@@ -121,18 +152,23 @@ def add_verb(
         summary: of a part of a verb; a verb's own is in :data:`VERBS`.
         unknown: the parameter that takes the words that the parser does not know (options of models);
             None: they are refused.
+        details: what the help says below the summary.
+        json: whether the verb has a result, which ``--json FILE`` writes.
     """
     summary = VERBS[name].summary if summary is None else summary
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=summary,
-        description=summary,
+        description=f"{summary}\n{details}".rstrip(),
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run, unknown=unknown, usage=parser, hint="")
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
+    parser.set_defaults(run=run, unknown=unknown, usage=parser)
+    if json:
+        parser.add_argument("--json", metavar="FILE", help="write the result as JSON as well")
+    else:
+        parser.set_defaults(json=None)
     return parser
 
 

@@ -54,7 +54,7 @@ ensure_setup() {
     local root
     if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
         if dry; then
-            has "$PYTHON" fairseq_floater || die "Run scripts/setup.sh first: dry runs and lists install nothing."
+            has "$PYTHON" fairseq_floater || die "Run scripts/setup.sh first: help, lists and dry runs install nothing."
         else
             bash "$ROOT/scripts/setup.sh" || exit $?
         fi
@@ -65,20 +65,28 @@ ensure_setup() {
     export PYTHONSAFEPATH=1
 }
 
-# read_flags WORDS...: prints the help and ends, or notes that this is a dry run or a look.
+# read_flags OPTIONS...: notes that this is a dry run or a look.
 read_flags() {
-    local word
-    for word in "$@"; do
-        if [[ $word == -h || $word == --help ]]; then usage && exit; fi
-        case $word in --dry-run | --list | --status) DRY_RUN=1 ;; esac
+    local option
+    for option in "$@"; do
+        case $option in --dry-run | --list | --status | -h | --help) DRY_RUN=1 ;; esac
     done
 }
 
-# enter MODULE WORDS...: prints the help, or becomes the command of Python that does the work.
+# enter VERB OPTIONS...: becomes the verb of `floater` that does the work, or prints its help.
 enter() {
     read_flags "${@:2}"
     ensure_setup
-    exec "$PYTHON" -m "$@"
+    exec "$PYTHON" -m fairseq_floater "$@"
+}
+
+# help_of PART OPTIONS...: where they ask for help, becomes the help of that part of `floater`.
+help_of() {
+    local option
+    for option in "${@:2}"; do
+        # shellcheck disable=SC2086  # a verb and its part
+        if [[ $option == -h || $option == --help ]]; then exec "$PYTHON" -m fairseq_floater $1 --help; fi
+    done
 }
 
 # curl's own retries throw away the bytes of the call that they belong to: only a young call retries, and

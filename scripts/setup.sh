@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 TORCH=${FLOATER_TORCH:-torch==2.13.0}
 FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
 
-read_flags "$@"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 if (($#)); then usage >&2 && exit 2; fi
 
 # ready PYTHON: what is needed is installed there.

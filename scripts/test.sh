@@ -8,7 +8,7 @@
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-read_flags "$@"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 ensure_setup
 cd "$ROOT"
 # Not by setup.sh: transformers alone takes 130 MB, and nobody who trains needs it.

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import yaml
 from faults import FLOATER, Tool
@@ -42,7 +43,17 @@ TOOLS = {
         Tool("plot positions", (*_PLOT, "--length", "40"), older=(*_PLOT, "--length", "30")),
         Tool(
             "benchmark",
-            (*FLOATER, "benchmark", "--quick", "--parts", "update", "--rounds", "1")
+            (
+                sys.executable,
+                "-m",
+                "benchmarks",
+                "speed",
+                "--quick",
+                "--parts",
+                "update",
+                "--rounds",
+                "1",
+            )
             + ("--json", "out/benchmark.json", "--plot", "out/benchmark.svg"),
             varies=("benchmark.json", "benchmark.svg"),
         ),

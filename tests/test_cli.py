@@ -65,7 +65,7 @@ def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
 @pytest.mark.parametrize(
     "words",
     [
-        ["fairseq_floater.experiments.table2", "--status", "--work", "nowhere"],
+        ["fairseq_floater", "run-table2", "--status", "--work", "nowhere"],
         ["fairseq_floater", "args", NUMBERS, "donor", "--encoder", "floater"],
         ["fairseq_floater", "args", NUMBERS, "finetune", "--encoder", "rotation_flow"],
     ],
@@ -108,7 +108,7 @@ def test_an_import_registers_what_fairseq_needs(tmp_path):
         (["-m", "fairseq_cli.train"], False),
         (["/usr/bin/floater"], True),
         (["-m", "fairseq_floater"], True),
-        (["-m", "fairseq_floater.data.prepare"], True),
+        (["-m", "fairseq_floater.cli"], True),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from toy import PACKAGE, run
 
 from fairseq_floater.verbs import VERBS
 
-# From below upwards; `benchmark` stands beside them.
+# From below upwards.
 MAY_IMPORT = {
     "ode": (),
     "position_encoders": ("ode",),
@@ -29,7 +29,6 @@ MAY_IMPORT = {
         *("ode", "position_encoders", "transformer", "checkpoints"),
         *("data", "evaluation", "experiments"),
     ),
-    "benchmark": ("ode", "position_encoders", "transformer", "checkpoints"),
 }
 # Small files at the root, which every room but `ode` may use and which use no room.
 SMALL = (
@@ -124,7 +123,6 @@ def test_a_module_imports_no_room_above_it(module):
         ),
         *(("checkpoints.donor", "experiments.system"), ("data.prepare", "evaluation.lines")),
         *(("evaluation.score", "ode"), ("experiments.stages", "results.runs")),
-        *(("results.runs", "benchmark.tables"), ("benchmark.run", "results.table")),
         *(("files", "data.cli"), ("cli", "data.cli"), ("results.cli", "cli"), ("", "results")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Add the verbs that need no model: user-dir, and the built-in corpora, numbers and quizzes."""
+"""Add the verbs that need no model: user-dir, the built-in corpora, and the preparation of text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data import number_words
+from fairseq_floater.data import number_words, prepare
+from fairseq_floater.data.binarised import summary_table
 from fairseq_floater.data.understanding import quizzes as quiz_files
+from fairseq_floater.data.wmt14 import recipe
+from fairseq_floater.errors import UserError
 from fairseq_floater.files import USER_DIR
 from fairseq_floater.verbs import add_verb
 
@@ -74,3 +77,65 @@ def add_quizzes(verbs: Any) -> None:
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help=text)
     text = "replace quizzes of another seed or scale"
     parser.add_argument("--force", action="store_true", help=text)
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """The summary of prepared data."""
+
+    summary: dict[str, Any]
+
+    def format_text(self) -> str:
+        """Return it as a table."""
+        return summary_table(self.summary)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return what summary.json holds."""
+        return self.summary
+
+
+def add_prepare(verbs: Any) -> None:
+    def run(**options: Any) -> PreparedText | None:
+        summary = prepare.prepare(**options)
+        return None if summary is None else PreparedText(summary)
+
+    parser = add_verb(
+        verbs,
+        "prepare",
+        "bash scripts/prepare_text.sh numbers/raw numbers/data --src en --tgt de --vocab 300",
+        run,
+        details="""
+OUT_DIR gets
+  bin/    what fairseq-train and fairseq-generate take; tests.json: the --gen-subset of each test split
+  raw/    the raw lines of valid and the test splits, line for line as in bin/, for scoring
+  spm/    the text in subwords (bpe/ with --bpe subword-nmt), its model beside it; dict.txt, summary.json
+Complete outputs are not made again: after a break, run the same command.""",
+    )
+    prepare.add_options(parser)
+
+
+def add_wmt14(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "wmt14",
+        "bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de",
+        recipe.run,
+        details="""
+The script takes the options below, fetches the archives and runs the other steps. DIR gets
+  archives/   what was downloaded, with its checksums; corpus/ has the raw text of train, valid and test
+  bin/        what fairseq-train takes, and raw/, bpe/ or spm/ as prepare_text.sh makes them
+  wmt14.json  counts, beside the published ones
+Cleaning: 1 to 250 subwords a side, at most 1.5 times as many on one side as on the other.
+En-De takes 1.7 GB of downloads and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.""",
+        json=False,
+    )
+    recipe.add_options(parser)
+
+
+def add_benchmark(verbs: Any) -> None:
+    def run(*, argv: list[str]) -> None:
+        raise UserError("The benchmarks run from a clone of the project: python -m benchmarks.")
+
+    add_verb(
+        verbs, "benchmark", "python -m benchmarks speed --quick", run, unknown="argv", json=False
+    )

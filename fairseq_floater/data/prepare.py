@@ -1,7 +1,7 @@
 """Make binarised fairseq data of raw parallel text; `scripts/prepare_text.sh` runs it.
 
-`encode` checks the text, learns the subwords, encodes and writes the joint dictionary; `finish`
-(`binarised.py`) checks the output of `fairseq-preprocess`; `all` runs the three one after the other.
+The step `encode` checks the text, learns the subwords, encodes and writes the joint dictionary. Then
+comes `fairseq-preprocess`; the step `finish` (`binarised.py`) checks its output.
 Everything streams, and every output is there whole or not at all.
 """
 
@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from fairseq_floater.data.binarised import (
     binarise,
     binarise_command,
     finish,
-    summary_table,
 )
 from fairseq_floater.data.moses_subwords import (
     MosesSegmenter,
@@ -47,8 +46,15 @@ from fairseq_floater.data.sentencepiece_subwords import (
     write_dictionary,
 )
 from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
-from fairseq_floater.errors import UsageError, exit_code, say
-from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text, write_whole
+from fairseq_floater.errors import UsageError, say
+from fairseq_floater.files import (
+    file_hash,
+    naming,
+    put_folder,
+    remove_folder,
+    write_text,
+    write_whole,
+)
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive, share
 
@@ -57,7 +63,7 @@ PRODUCTS = (
     *("raw", "bin", "dict.txt", "tests.json", "summary.json"),
 )
 _PARAMETERS = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_coverage")
-_STEP = (sys.executable, "-m", "fairseq_floater.data.prepare")
+_STEP = (sys.executable, "-m", "fairseq_floater", "prepare")
 
 
 class Preparation:
@@ -226,66 +232,86 @@ def _ratio(text: str) -> float:
     return float(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="prepare_text.sh",
-        usage="bash scripts/prepare_text.sh RAW_DIR OUT_DIR --src LANG --tgt LANG --vocab N [options]",
-        allow_abbrev=False,
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`prepare` takes."""
+    add = parser.add_argument
+    text = "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz"
+    add("raw_dir", metavar="RAW_DIR", type=Path, help=text)
+    add("out_dir", metavar="OUT_DIR", type=Path)
+    add("--src", required=True, metavar="LANG", help="source language, as in the file names")
+    add("--tgt", required=True, metavar="LANG", help="target language")
+    subwords = parser.add_mutually_exclusive_group(required=True)
+    text = "subwords of both languages together, to be learned"
+    subwords.add_argument("--vocab", type=positive, metavar="N", help=text)
+    text = "a sentencepiece model to use instead (of `floater s2l split`, say)"
+    subwords.add_argument("--spm-model", type=Path, metavar="FILE", help=text)
+    text = (
+        "sentencepiece (default, on raw text), or subword-nmt: Moses tokens cut by a joint BPE of N "
+        "merges, as in the published WMT14 results"
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("all", "encode"):
-        encode = commands.add_parser(name, usage=parser.usage, prog=parser.prog, allow_abbrev=False)
-        encode.add_argument("raw_dir", metavar="RAW_DIR", type=Path)
-        encode.add_argument("out_dir", metavar="OUT_DIR", type=Path)
-        encode.add_argument("--src", required=True)
-        encode.add_argument("--tgt", required=True)
-        subwords = encode.add_mutually_exclusive_group(required=True)
-        subwords.add_argument("--vocab", type=positive)
-        subwords.add_argument("--spm-model", type=Path)
-        encode.add_argument("--bpe", choices=SEGMENTATIONS, default="sentencepiece")
-        encode.add_argument("--max-len", type=_limit, default=250)
-        encode.add_argument("--max-ratio", type=_ratio, default=0.0)
-        encode.add_argument("--character-coverage", type=share, default=1.0)
-        encode.add_argument("--workers", type=positive, default=cores(8))
-        encode.add_argument("--force", action="store_true")
-        encode.add_argument("--dry-run", action="store_true")
-    commands.add_parser("finish").add_argument("out_dir", metavar="OUT_DIR", type=Path)
-    return parser
+    add("--bpe", choices=SEGMENTATIONS, default="sentencepiece", help=text)
+    text = "drop train and valid pairs above N subwords on a side (250; 0 = keep)"
+    add("--max-len", type=_limit, default=250, metavar="N", help=text)
+    text = "drop train and valid pairs with one side R times the other (0 = keep)"
+    add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
+    text = "share of characters that get a subword of their own (1.0)"
+    add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
+    text = "processes (the number of cores, at most 8)"
+    add("--workers", type=positive, default=cores(8), metavar="N", help=text)
+    text = "start over where OUT_DIR was made from other text or settings"
+    add("--force", action="store_true", help=text)
+    add("--dry-run", action="store_true", help="print the commands and run none")
+    text = "the step before or after fairseq-preprocess alone, as --dry-run prints them"
+    add("--only", choices=("encode", "finish"), help=text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    parser = _parser()
-    args = parser.parse_args(argv)
-    if args.command != "finish":
-        try:
-            check_languages(args.src, args.tgt)
-        except UsageError as error:
-            parser.error(str(error))
-        if args.spm_model and args.bpe != "sentencepiece":
-            parser.error(f"--spm-model is for --bpe sentencepiece, but --bpe is {args.bpe}")
-    return exit_code(lambda: _run(args, argv), args.out_dir)
+def prepare(
+    raw_dir: Path,
+    out_dir: Path,
+    *,
+    spm_model: Path | None = None,
+    force: bool = False,
+    workers: int = 1,
+    dry_run: bool = False,
+    only: str | None = None,
+    **parameters: Any,
+) -> dict[str, Any] | None:
+    """Make the data of ``raw_dir`` in ``out_dir``; return their summary once they are whole.
 
+    ``parameters`` are the options that shape the data, by their names in Python.
 
-def _run(args: argparse.Namespace, argv: Sequence[str]) -> None:
-    if args.command != "finish":
-        parameters = {name: getattr(args, name) for name in _PARAMETERS}
-        options = {name: getattr(args, name) for name in ("spm_model", "force", "workers")}
-        preparation = Preparation(args.raw_dir, args.out_dir, parameters, **options)
-        command = binarise_command(args.out_dir, parameters, preparation.splits[2:], args.workers)
-        if args.dry_run:
-            words = [word for word in argv[1:] if word != "--dry-run"]
-            print(shlex.join([*_STEP, "encode", *words]))
-            print(shlex.join(command))
-            print(shlex.join([*_STEP, "finish", str(args.out_dir)]))
-            return
+    Raises:
+        UsageError: languages or options that cannot be.
+        TextDataError: the text cannot be used, or other data are in the way.
+    """
+    check_languages(parameters["src"], parameters["tgt"])
+    if spm_model and parameters["bpe"] != "sentencepiece":
+        raise UsageError(
+            f"--spm-model is for --bpe sentencepiece, but --bpe is {parameters['bpe']}"
+        )
+    with naming(out_dir):
+        if only == "finish":
+            return finish(out_dir)
+        preparation = Preparation(
+            raw_dir, out_dir, parameters, spm_model=spm_model, force=force, workers=workers
+        )
+        command = binarise_command(out_dir, parameters, preparation.splits[2:], workers)
+        if dry_run:
+            options = {**parameters, "spm_model": spm_model, "workers": workers, "force": force}
+            step = shlex.join([*_STEP, str(raw_dir), str(out_dir), *_argv(options), "--only"])
+            print(f"{step} encode\n{shlex.join(command)}\n{step} finish")
+            return None
         preparation.encode()
-        if args.command == "encode":
-            return
-        binarise(args.out_dir, command)
-    print(summary_table(finish(args.out_dir)))
+        if only == "encode":
+            return None
+        binarise(out_dir, command)
+        return finish(out_dir)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _argv(options: dict[str, Any]) -> Iterator[str]:
+    """Yield options as a command line has them."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            yield f"--{name.replace('_', '-')}"
+            if value is not True:
+                yield str(value)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import zipfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.wmt14.sources import Archive, listed, mirror
-from fairseq_floater.errors import UsageError, exit_code
-from fairseq_floater.files import write_whole
+from fairseq_floater.errors import UsageError
+from fairseq_floater.files import naming, write_whole
 from fairseq_floater.verbs import positive
 
 _NAME = "wikitext-103-raw"
@@ -108,35 +107,34 @@ def _print_words(args: argparse.Namespace) -> None:
     print("\n".join(map(str, words)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="prepare_mlm.sh",
-        usage="bash scripts/prepare_mlm.sh OUT [--text DIR] --bpe KIND [options]",
-        allow_abbrev=False,
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`run` takes."""
+    add = parser.add_argument
+    add("step", choices=("archives", "text", "words"), help="of scripts/prepare_mlm.sh")
+    add("out", type=Path, metavar="OUT")
+    text = "gpt2, which RoBERTa uses, or sentencepiece, learned from the text (--vocab N)"
+    add("--bpe", choices=("gpt2", "sentencepiece"), required=True, help=text)
+    text = (
+        "your text instead: train.txt, valid.txt and test.txt if there are any (or .gz); a paragraph a "
+        "line, an empty line between documents"
     )
-    parser.add_argument("command", choices=("archives", "text", "words"))
-    parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--bpe", choices=("gpt2", "sentencepiece"), required=True)
-    for name in ("text", "bpe-dir", "dict"):
-        parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--vocab", type=positive)
-    parser.add_argument("--mirror", type=mirror)
-    parser.add_argument("--rehearsal", action="store_true")
-    return parser
+    add("--text", type=Path, metavar="DIR", help=text)
+    text = "encoder.json and vocab.bpe that are there, instead of fetching them"
+    add("--bpe-dir", type=Path, metavar="DIR", help=text)
+    text = "dict.txt of the pretrained model (default with gpt2: fairseq's, fetched)"
+    add("--dict", type=Path, metavar="FILE", help=text)
+    add("--vocab", type=positive, metavar="N", help="subwords to learn")
+    text = "take all files from this URL (http, https, file) or folder only, by their file names"
+    add("--mirror", type=mirror, metavar="PLACE", help=text)
+    text = "the text is not the published one: record its checksum"
+    add("--rehearsal", action="store_true", help=text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a step of the script; return the exit code."""
-    args = _parser().parse_args(argv)
-
-    def act() -> None:
-        if (args.vocab is None) == (args.bpe == "sentencepiece"):
-            raise UsageError("`--vocab` must be given with `--bpe sentencepiece`, and only then.")
-        steps = {"archives": _list_archives, "text": _unpack, "words": _print_words}
-        steps[args.command](args)
-
-    return exit_code(act, args.out)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(**options: Any) -> None:
+    """Run a step of the script."""
+    args = argparse.Namespace(**options)
+    if (args.vocab is None) == (args.bpe == "sentencepiece"):
+        raise UsageError("`--vocab` must be given with `--bpe sentencepiece`, and only then.")
+    steps = {"archives": _list_archives, "text": _unpack, "words": _print_words}
+    with naming(args.out):
+        steps[args.step](args)

@@ -1,4 +1,4 @@
-"""Add the verbs of an experiment: run, args and info."""
+"""Add the verbs of experiments in translation, and info."""
 
 from __future__ import annotations
 
@@ -96,11 +96,13 @@ def add_run(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "run",
-        "floater run configs/numbers_en_de.yaml --encoder floater --blocks all",
+        "bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater\n"
+        "  bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder t5 -- --t5-max-distance 32",
         run,
-    )
-    parser.set_defaults(
-        hint="; options of the model go after `--` (scripts/protocol.sh) or into --model-options"
+        details="Trains the plain Transformer of CONFIG (once, shared by all systems), starts the encoder "
+        "from it,\ntrains on at half the peak rate, averages the last checkpoints, translates and scores "
+        "every test set.\nA killed run goes on where it was; SIGTERM saves a checkpoint first. Options of "
+        "the model go after `--`.",
     )
     commands.add_config(parser)
     add_system_options(parser, required=True)
@@ -113,6 +115,69 @@ def add_run(verbs: Any) -> None:
         ("donor", "the donor's folder (default: WORK/plain)"),
     ):
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
+
+
+def add_run_compare(verbs: Any) -> None:
+    _add_comparison(
+        verbs,
+        "run-compare",
+        "bash scripts/compare.sh configs/text_tiny.yaml --raw my_text --seeds 1,2,3\n"
+        "  bash scripts/compare.sh configs/numbers_s2l.yaml --encoders rope,t5,floater --status",
+        "Trains each system on the text of CONFIG, translates its test sets and scores them. Where "
+        "CONFIG has\na section `s2l`, splits the text by source length first.",
+        by_length=False,
+    )
+
+
+def add_run_s2l(verbs: Any) -> None:
+    _add_comparison(
+        verbs,
+        "run-s2l",
+        "bash scripts/s2l.sh configs/numbers_s2l.yaml",
+        "Splits the text by source length (section `s2l` of CONFIG: threshold, edges, systems), trains "
+        "each\nsystem on the short part, translates and scores each bin.",
+        by_length=True,
+    )
+
+
+def _add_comparison(verbs: Any, name: str, example: str, details: str, *, by_length: bool) -> None:
+    from fairseq_floater.experiments import compare
+
+    def run(**options: Any) -> None:
+        compare.run(argparse.Namespace(**options, by_length=by_length))
+
+    details += (
+        "\nFinished runs are skipped, a run that another process is at is left to it, and a killed run "
+        "goes on where it\nwas: any number of machines may share the folder. The table is of finished runs."
+    )
+    compare.add_options(add_verb(verbs, name, example, run, details=details, json=False))
+
+
+def add_run_table2(verbs: Any) -> None:
+    from fairseq_floater.experiments import table2
+
+    parser = add_verb(
+        verbs,
+        "run-table2",
+        "bash scripts/table2.sh --only 'base-en-de-*'    # a column on this machine's GPUs",
+        lambda **options: table2.run(argparse.Namespace(**options)),
+        details="Data and donor of a column once, then warm start, training on, averaging, translation "
+        "and scores of\neach row, in any order, on any number of machines with a shared folder. "
+        "Finished cells are skipped.\nEnds with the table beside the paper's numbers.",
+        json=False,
+    )
+    table2.add_options(parser)
+
+
+def add_run_demo(verbs: Any) -> None:
+    from fairseq_floater.experiments import demo
+
+    parser = add_verb(
+        verbs, "run-demo", "bash scripts/demo.sh", demo.run, details=demo.DETAILS, json=False
+    )
+    text = "where everything goes (default: work/demo)"
+    parser.add_argument("--work", type=Path, default=Path("work/demo"), metavar="DIR", help=text)
+    parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
 def add_info(verbs: Any) -> None:

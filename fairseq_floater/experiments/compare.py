@@ -7,12 +7,11 @@ sets.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fairseq_floater.errors import UsageError, exit_code
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.cells import act, add_table_options, select
 from fairseq_floater.experiments.commands import (
     add_config,
@@ -27,8 +26,6 @@ from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.verbs import positive
 
-# What s2l.sh adds to its words.
-_BY_LENGTH = "--by-length"
 # The donor trained on, or fairseq's own Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
 
@@ -84,22 +81,32 @@ def systems_of(
     return within_training(found, experiment.s2l)
 
 
-def _parser() -> argparse.ArgumentParser:
-    name = "s2l" if _BY_LENGTH in sys.argv else "compare"
-    parser = argparse.ArgumentParser(prog=f"scripts/{name}.sh", allow_abbrev=False)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`run` reads, but for ``by_length``."""
+    add = parser.add_argument
     add_config(parser)
-    add_table_options(parser)
-    parser.add_argument("--encoders", type=encoder_names, metavar="NAMES")
-    parser.add_argument("--start", choices=("scratch", "donor"))
-    parser.add_argument("--stretch", metavar="LOW:HIGH")
-    parser.add_argument("--seeds", type=seeds)
-    parser.add_argument("--raw", type=Path)
-    parser.add_argument("--donor", type=Path)
-    parser.add_argument("--jobs", type=positive)
-    # Of s2l.sh: a configuration that does not split its text is refused.
-    parser.add_argument(_BY_LENGTH, action="store_true", help=argparse.SUPPRESS)
+    add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
+    text = (
+        "all, or names with commas (rope,t5,floater): each in the forms that its class names, beside "
+        "the configuration's baseline (default: the systems that CONFIG lists)"
+    )
+    add("--encoders", type=encoder_names, metavar="NAMES", help=text)
+    text = (
+        "of --encoders: scratch (random parameters, nothing underneath a signal) or donor (warm); "
+        "default: as the baseline"
+    )
+    add("--start", choices=("scratch", "donor"), help=text)
+    text = "each system that takes it also under --position-stretch LOW:HIGH"
+    add("--stretch", metavar="LOW:HIGH", help=text)
+    text = "each system under each seed: means, spreads (default: the configuration's seed)"
+    add("--seeds", type=seeds, metavar="1,2,3", help=text)
+    text = "parallel text (train, valid and test* files); not for the built-in corpus"
+    add("--raw", type=Path, metavar="DIR", help=text)
+    text = "one donor for all seeds, trained in DIR if need be (default: one for each seed)"
+    add("--donor", type=Path, metavar="DIR", help=text)
+    text = "trainings side by side (default: 1 on GPUs; the number of cores, at most 4, on the CPU)"
+    add("--jobs", type=positive, metavar="N", help=text)
     add_node_options(parser)
-    return parser
 
 
 def _seeds_of(work: Path) -> list[int]:
@@ -108,7 +115,8 @@ def _seeds_of(work: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Do what a parsed command line asks for."""
     experiment, args.work = experiment_of(args), work_of(args)
     section = experiment.s2l if args.by_length else section_of(experiment, args.start)
     looks = args.table or args.status
@@ -121,8 +129,3 @@ def _run(args: argparse.Namespace) -> None:
     kind = LengthComparison if by_length else WholeSetComparison
     runner = partial(kind, experiment=experiment, every=every, baseline=section.baseline)
     act(runner, args, select(every, args.only), ())
-
-
-if __name__ == "__main__":
-    arguments = _parser().parse_args()
-    sys.exit(exit_code(lambda: _run(arguments)))

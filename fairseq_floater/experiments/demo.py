@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 
-from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments.commands import ONE_THREAD, run_all
 from fairseq_floater.experiments.hardware import Machines, use_gpus, visible_gpus
 from fairseq_floater.experiments.job import floater
@@ -26,6 +23,14 @@ SYSTEMS = (
     System("floater"),
     System("sinusoidal", "input"),
 )
+DETAILS = """
+English -> German number words, from nothing to a table in under ten minutes on two cores:
+  plain                       fairseq's own Transformer: the donor of the next two
+  floater-all-qkv             FLOATER, all blocks, started from the donor and trained on
+  sinusoidal-input-hidden     the donor trained on: the control, with as many updates as the rest
+  rope-all-attention-scratch  RoPE, from random parameters
+  rotation_flow-...           a flow that keeps its norm, from random parameters, on stretched positions
+Scored on lines of trained length and on longer ones. A second run skips what is finished."""
 _JOBS = 2  # one thread each: the models are too small to share one among cores
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters: the donor of floater-all-qkv and of
@@ -40,7 +45,8 @@ Each system {work}/<system>: checkpoints, average.pt, train.log, run.json (setti
 Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 
-def _run(work: Path, dry_run: bool) -> None:
+def run(work: Path, dry_run: bool) -> None:
+    """Run the demo in the folder ``work``."""
     machines, experiment = Machines(min(1, len(visible_gpus()))), Experiment(CONFIG)
     environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
     screen = Screen(len(SYSTEMS))
@@ -53,11 +59,3 @@ def _run(work: Path, dry_run: bool) -> None:
         launcher.run(floater("page", work, work / "page.html"), name="page")
     if not dry_run:
         print(_WHERE.format(work=work))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="scripts/demo.sh", allow_abbrev=False)
-    parser.add_argument("--work", type=Path, default=Path("work/demo"))
-    parser.add_argument("--dry-run", action="store_true")
-    options = vars(parser.parse_args())
-    sys.exit(exit_code(lambda: _run(**options)))

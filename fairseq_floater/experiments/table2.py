@@ -7,11 +7,9 @@ in ``WORK/<config>/plain``.
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, act, add_table_options, select
 from fairseq_floater.experiments.commands import add_run_options, machines_of, preparation_of, seeds
@@ -85,23 +83,23 @@ class Table2(TableRunner[Table2Cell]):
         return Protocol(run, self.launcher)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/table2.sh", allow_abbrev=False)
-    add_table_options(parser)
-    parser.add_argument("--donors", action="store_true")
-    parser.add_argument("--seeds", type=seeds, default=[1])
-    parser.add_argument("--work", type=Path, default=Path("work/table2"), metavar="DIR")
-    parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`run` reads."""
+    add = parser.add_argument
+    add_table_options(parser, "names or patterns: base-en-de-floater-all, 'big-en-fr-*'")
+    text = "train, average and score the four donors instead"
+    add("--donors", action="store_true", help=text)
+    text = "every cell under each seed, from the same donor (default: 1)"
+    add("--seeds", type=seeds, default=[1], metavar="1,2,3", help=text)
+    text = "where everything goes (default: work/table2)"
+    add("--work", type=Path, default=Path("work/table2"), metavar="DIR", help=text)
+    text = "where wmt14_<pair>_<size>.yaml are (default: configs)"
+    add("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR", help=text)
     add_run_options(parser)
-    return parser
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Do what a parsed command line asks for."""
     donors = all_cells(donors=True)
     chosen = select(donors if args.donors else all_cells(), args.only)
     act(Table2, args, chosen, [] if args.donors else donors)
-
-
-if __name__ == "__main__":
-    arguments = _parser().parse_args()
-    sys.exit(exit_code(lambda: _run(arguments)))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prepared_text import VOCAB, zipped
 
+from fairseq_floater.cli import main
 from fairseq_floater.data.parallel_text import check_parallel, find_splits, read_lines
-from fairseq_floater.data.prepare import main
 
 
 def test_splits_are_found_in_a_fixed_order(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_faulty_text_is_refused(
 ) -> None:
     spoil, message = FAULTS[fault]
     spoil(raw)
-    assert main(["encode", str(raw), str(tmp_path / "out"), *VOCAB]) == 1
-    assert re.fullmatch(message + "\n", capsys.readouterr().err)
+    assert main(["prepare", str(raw), str(tmp_path / "out"), *VOCAB]) == 1
+    assert re.fullmatch(f"floater prepare: {message}\n", capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
 

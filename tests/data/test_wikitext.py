@@ -6,7 +6,7 @@ import zipfile
 import pytest
 from toy import ROOT, run
 
-from fairseq_floater.data.wikitext import main
+from fairseq_floater.cli import main
 
 SCRIPT = ROOT / "scripts" / "prepare_mlm.sh"
 NAME = "wikitext-103-raw"
@@ -46,7 +46,7 @@ def test_own_text_may_be_packed_and_without_test(tmp_path, capsys):
     (tmp_path / "train.txt.gz").touch()
     (tmp_path / "valid.txt").touch()
     words = ["words", "out", "--text", str(tmp_path), "--bpe", "sentencepiece", "--vocab", "60"]
-    assert main(words) == 0
+    assert main(["mlm", "wikitext", *words]) == 0
     found = capsys.readouterr().out.split("\n")
     assert found[:5] == [
         "out",
@@ -60,13 +60,13 @@ def test_own_text_may_be_packed_and_without_test(tmp_path, capsys):
 
 def test_what_is_given_is_not_fetched(tmp_path, capsys):
     words = ["archives", str(tmp_path / "mlm"), "--bpe", "gpt2", "--text", "text"]
-    assert main(words) == 0
+    assert main(["mlm", "wikitext", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ")[0].rpartition("/")[2] for line in lines] == [
         *("encoder.json", "vocab.bpe", "dict.txt"),
     ]
     assert lines[2].split(" ")[1:3] == ["-", "-"]  # its checksum is nowhere published
-    assert main([*words, "--bpe-dir", "bpe", "--dict", "dict.txt"]) == 0
+    assert main(["mlm", "wikitext", *words, "--bpe-dir", "bpe", "--dict", "dict.txt"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -76,8 +76,8 @@ def test_an_archive_of_something_else_is_named(mirror, tmp_path, capsys):
     archives.mkdir()
     with zipfile.ZipFile(archives / f"{NAME}-v1.zip", "w") as archive:
         archive.writestr("other", "x")
-    assert main(["text", str(out), "--bpe", "gpt2"]) == 1
+    assert main(["mlm", "wikitext", "text", str(out), "--bpe", "gpt2"]) == 1
     assert "is no archive of WikiText-103" in capsys.readouterr().err
     (archives / f"{NAME}-v1.zip").write_text("x")
-    assert main(["text", str(out), "--bpe", "gpt2"]) == 1
+    assert main(["mlm", "wikitext", "text", str(out), "--bpe", "gpt2"]) == 1
     assert "is no archive of WikiText-103" in capsys.readouterr().err

@@ -17,9 +17,10 @@ import pytest
 import wmt14_stand_in as stand_in
 from toy import environment, run
 
+from fairseq_floater.cli import main
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.wmt14 import corpora, sources
-from fairseq_floater.data.wmt14.recipe import archives_of, main
+from fairseq_floater.data.wmt14.recipe import archives_of
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_wmt14.sh"
 REHEARSAL = ("--rehearsal", "--vocab", 60, "--workers", 1)
@@ -254,7 +255,7 @@ def test_the_published_checksums_are_asked_for(archives, tmp_path):
 
 
 def test_a_corpus_needs_its_archives(tmp_path, capsys):
-    assert main(["corpus", "en-de", "--out", str(tmp_path)]) == 1
+    assert main(["wmt14", "corpus", "en-de", "--out", str(tmp_path)]) == 1
     message = rf"^{tmp_path}/archives/training-\S+ must be fetched first: run scripts/prepare_wmt14"
     assert re.search(message, capsys.readouterr().err)
 

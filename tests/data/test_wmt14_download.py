@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 import pytest
 
-from fairseq_floater.data.wmt14.recipe import main
+from fairseq_floater.cli import main
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_wmt14.sh"
 NAME = "text-v7.tgz"
@@ -255,7 +255,7 @@ def test_an_archive_that_was_put_there_by_hand_is_checked_without_a_network(
 
 
 def listed(capsys, *words):
-    assert main(["archives", "en-fr", "--out", "my data", *words]) == 0
+    assert main(["wmt14", "archives", "en-fr", "--out", "my data", *words]) == 0
     return [line.split(" ", 3) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -284,7 +284,7 @@ def test_a_mirror_replaces_the_published_url(capsys, tmp_path):
 @pytest.mark.parametrize("mirror", ["ftp://host/pub", "file://host/pub"])
 def test_other_mirrors_are_refused(mirror, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["archives", "en-fr", "--out", "x", "--mirror", mirror])
+        main(["wmt14", "archives", "en-fr", "--out", "x", "--mirror", mirror])
     assert caught.value.code == 2
     assert f"a URL of http://, https:// or file:///, but is '{mirror}'" in capsys.readouterr().err
 

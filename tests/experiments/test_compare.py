@@ -13,7 +13,8 @@ from toy import ROOT
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.cells import act, select
-from fairseq_floater.experiments.compare import _parser, _run, section_of, systems_of
+from fairseq_floater.experiments.compare import add_options, section_of, systems_of
+from fairseq_floater.experiments.compare import run as run_comparison
 from fairseq_floater.experiments.comparison import LengthComparison, SystemCell
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import forms_of, listed, with_stretched
@@ -36,6 +37,12 @@ SINUSOID, ROPE, T5 = (
     "rope-all-attention-scratch",
     "t5-all-attention-scratch-t5-max-distance_23",
 )
+
+
+def parsed(argv, by_length=False):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return argparse.Namespace(**vars(parser.parse_args(argv)), by_length=by_length)
 
 
 # Systems.
@@ -161,7 +168,7 @@ def compare(tmp_path):
     def run(*words, launcher=None):
         launcher = launcher or Laboratory()
         more = ("--work", str(tmp_path / "w"), "--processes", "0", "--jobs", "1")
-        args = _parser().parse_args([str(CONFIG), *more, *words])
+        args = parsed([str(CONFIG), *more, *words])
         args.seeds, experiment = args.seeds or [1], Experiment(CONFIG)
         systems = systems_of(
             experiment,
@@ -284,7 +291,7 @@ def test_the_time_left_is_that_of_runs_that_are_done(tmp_path):
 
 
 def test_the_names_of_systems_are_listed(capsys):
-    args = _parser().parse_args([str(CONFIG), "--list"])
+    args = parsed([str(CONFIG), "--list"])
     cells = [SystemCell(s) for s in Experiment(CONFIG).s2l.listed()]
     act(LengthComparison, args, cells, ())
     assert capsys.readouterr().out.splitlines() == [cell.name for cell in cells]
@@ -300,7 +307,7 @@ def test_the_names_of_systems_are_listed(capsys):
 )
 def test_what_would_mean_nothing_is_refused(words, message, tmp_path, capsys):
     with pytest.raises((UsageError, SystemExit)) as refused:
-        _run(_parser().parse_args([str(CONFIG), "--work", str(tmp_path), "--list", *words]))
+        run_comparison(parsed([str(CONFIG), "--work", str(tmp_path), "--list", *words]))
     assert message in str(refused.value) + capsys.readouterr().err
 
 
@@ -308,14 +315,14 @@ def test_one_donor_for_all_seeds_is_no_system_with_seeds():
     words = [str(CONFIG), "--donor", "somewhere", "--seeds", "1,2"]
     cells = [SystemCell(ListedSystem(system_from_words("--encoder plain"), "", "plain"))]
     with pytest.raises(UsageError, match="`--encoder plain` has one run, not one for each seed"):
-        LengthComparison(_parser().parse_args(words), Laboratory(), Experiment(CONFIG), cells, None)
+        LengthComparison(parsed(words), Laboratory(), Experiment(CONFIG), cells, None)
 
 
 def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):
     for seed in (1, 3):
         (tmp_path / f"seed-{seed}" / SINUSOID).mkdir(parents=True)
     words = [str(CONFIG), "--work", str(tmp_path), "--status", "--only", SINUSOID]
-    _run(_parser().parse_args(words))
+    run_comparison(parsed(words))
     out = capsys.readouterr().out
     assert f"{SINUSOID} seed 1" in out and f"{SINUSOID} seed 3" in out and "seed 2" not in out
 
@@ -342,7 +349,7 @@ def test_without_a_split_whole_test_sets_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr("fairseq_floater.experiments.cells.Launcher", lambda dry_run: launcher)
     words = [str(WHOLE), "--work", str(tmp_path), "--processes", "0", "--jobs", "1"]
     words += ["--encoders", "rope", "--seeds", "1,2", "--donor", str(tmp_path / "plain")]
-    _run(_parser().parse_args(words))
+    run_comparison(parsed(words))
     trained = [step for step in launcher.steps if step.startswith("train")]
     # One donor for all, and the encoder starts from it as the baseline does.
     assert trained == ["train plain", *[f"train {n}" for n in (CONTROL, "rope-all-attention")] * 2]

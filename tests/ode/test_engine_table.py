@@ -4,7 +4,7 @@ import pytest
 import torch
 from flows import flow
 
-from fairseq_floater.benchmark.solvers import COMPARED
+from benchmarks.solvers import COMPARED
 from fairseq_floater.ode import ENGINES, auto, checked_step_size, solve
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.flow_solver import engine_for

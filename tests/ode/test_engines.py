@@ -10,7 +10,7 @@ from flows import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradien
 from helpers import build, parts
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_floater.benchmark.flows import standard_flows
+from benchmarks.flows import standard_flows
 from fairseq_floater.ode import PositionDynamics, SolveRecord, choose, solve
 from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode.engines.collocation import (

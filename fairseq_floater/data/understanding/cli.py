@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data import wikitext
 from fairseq_floater.data.prepare import cores
 from fairseq_floater.data.understanding import masked_lm
 from fairseq_floater.data.understanding.binarise import Vocabulary
@@ -16,9 +17,18 @@ from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_mlm(verbs: Any) -> None:
-    """Add the verb with its part."""
+    parts = add_parts(verbs, "mlm")
+    fetch = add_verb(
+        parts,
+        "wikitext",
+        "bash scripts/prepare_mlm.sh data/mlm --bpe gpt2",
+        wikitext.run,
+        summary="the steps of scripts/prepare_mlm.sh, which fetches WikiText-103 and GPT-2's BPE",
+        json=False,
+    )
+    wikitext.add_options(fetch)
     prepare = add_verb(
-        add_parts(verbs, "mlm"),
+        parts,
         "prepare",
         "floater mlm prepare data/mlm --train train.txt --valid valid.txt --bpe sentencepiece "
         "--vocab 8000",

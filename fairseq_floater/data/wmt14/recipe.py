@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,8 @@ from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
-from fairseq_floater.errors import exit_code, say
-from fairseq_floater.files import write_text
+from fairseq_floater.errors import say
+from fairseq_floater.files import naming, write_text
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
@@ -109,49 +106,62 @@ def report_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="prepare_wmt14.sh",
-        usage="bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options]",
-        allow_abbrev=False,
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`run` takes."""
+    add = parser.add_argument
+    add(
+        "step", choices=("archives", "corpus", "text", "report"), help="of scripts/prepare_wmt14.sh"
     )
-    parser.add_argument("command", choices=("archives", "corpus", "text", "report"))
-    parser.add_argument("pair", choices=RECIPES)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--bpe", choices=SEGMENTATIONS, default="subword-nmt")
-    parser.add_argument("--vocab", type=positive, default=40_000)
-    parser.add_argument("--valid", choices=VALID, default=VALID[0])
-    parser.add_argument("--mirror", type=mirror)
-    parser.add_argument("--rehearsal", action="store_true")
-    parser.add_argument("--workers", type=positive, default=prepare.cores(16))
-    parser.add_argument("--force", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    return parser
+    add("pair", choices=RECIPES)
+    add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
+    text = "subword-nmt on Moses tokens (the recipe's, default), or sentencepiece on raw text"
+    add("--bpe", choices=SEGMENTATIONS, default="subword-nmt", help=text)
+    text = "merges, or subwords of both languages (40000, as the recipe)"
+    add("--vocab", type=positive, default=40_000, metavar="N", help=text)
+    text = (
+        "every 100th (En-De) or 1,333rd (En-Fr) training line held out (default), or newstest2013"
+    )
+    add("--valid", choices=VALID, default=VALID[0], help=text)
+    text = "take the archives from this URL (http, https, file) or folder only, by their file names"
+    add("--mirror", type=mirror, metavar="PLACE", help=text)
+    text = "the archives are not the published ones: record their checksums, compare no counts"
+    add("--rehearsal", action="store_true", help=text)
+    text = "processes (the number of cores, at most 16)"
+    add("--workers", type=positive, default=prepare.cores(16), metavar="N", help=text)
+    text = "make the data anew where DIR was made with other settings"
+    add("--force", action="store_true", help=text)
 
 
-def _prepare_text(args: argparse.Namespace) -> int:
-    words = ["all", str(args.out / "corpus"), str(args.out), "--src", "en"]
-    words += ["--tgt", RECIPES[args.pair].target, "--bpe", args.bpe, "--vocab", str(args.vocab)]
-    words += ["--max-len", "250", "--max-ratio", "1.5", "--workers", str(args.workers)]
-    # Its table is progress here: the report is the result.
-    with contextlib.redirect_stdout(sys.stderr):
-        return prepare.main([*words, *(["--force"] if args.force else [])])
+def run(**options: Any) -> None:
+    """Run a step of the script."""
+    args = argparse.Namespace(**options)
+    steps = {
+        "archives": _list_archives,
+        "corpus": _make_corpus,
+        "text": _prepare_text,
+        "report": _report,
+    }
+    with naming(args.out):
+        steps[args.step](args)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a step of the script; return the exit code."""
-    args = _parser().parse_args(argv)
-    if args.command == "text":
-        return _prepare_text(args)
-    steps = {"archives": _list_archives, "corpus": _make_corpus, "report": _report}
-    return exit_code(lambda: steps[args.command](args), args.out)
+def _prepare_text(args: argparse.Namespace) -> None:
+    prepare.prepare(
+        args.out / "corpus",
+        args.out,
+        src="en",
+        tgt=RECIPES[args.pair].target,
+        bpe=args.bpe,
+        vocab=args.vocab,
+        max_len=250,
+        max_ratio=1.5,
+        character_coverage=1.0,
+        workers=args.workers,
+        force=args.force,
+    )
 
 
 def _report(args: argparse.Namespace) -> None:
-    found = report(args.pair, args.out)
-    write_text(args.out / "wmt14.json", json.dumps(found, indent=2) + "\n")
-    print(report_text(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    counts = report(args.pair, args.out)
+    write_text(args.out / "wmt14.json", json.dumps(counts, indent=2) + "\n")
+    print(report_text(counts))

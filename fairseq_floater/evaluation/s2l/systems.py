@@ -66,23 +66,23 @@ class EvaluationSet:
             S2LError: the files do not have one line for each row of ``name``.tsv.
         """
         table = folder / f"{name}.tsv"
-        rows = csv.DictReader(TextFile(table).lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        reader = csv.DictReader(TextFile(table).lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         try:
-            origins = [(row["bin"], row["file"], int(row["source_tokens"])) for row in rows]
-            source_tokens = np.array([length for *_, length in origins], dtype=np.int64)
+            rows = list(reader)
+            bins, files = ([row[column] for row in rows] for column in ("bin", "file"))
+            source_tokens = np.array([int(row["source_tokens"]) for row in rows], dtype=np.int64)
         except (csv.Error, KeyError, TypeError, ValueError, OverflowError):
             raise S2LError(f"{table} is no table of `floater s2l split`.") from None
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
-            if len(lines) != len(origins):
+            if len(lines) != len(rows):
                 raise S2LError(
-                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(origins)} rows."
+                    f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(rows)} rows."
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
         sources, references = sides
-        bins, files = ([origin[column] for origin in origins] for column in (0, 1))
         return cls(folder / name, sources, references, source_tokens, bins, files)
 
     @classmethod

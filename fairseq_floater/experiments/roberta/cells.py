@@ -7,16 +7,14 @@ a configuration of one's own, with both systems.
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments import cells
 from fairseq_floater.experiments.cells import TableRunner, act, add_table_options, select
 from fairseq_floater.experiments.commands import seeds
 from fairseq_floater.experiments.paper_numbers import TABLES_345
-from fairseq_floater.experiments.roberta.commands import WORK, add_run_options, asked_of
+from fairseq_floater.experiments.roberta.commands import add_run_options, add_work, asked_of
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import DONOR
@@ -97,19 +95,24 @@ class Tables345(TableRunner[RobertaCell]):
         return FineTuning(asked, cell.task, self.launcher)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/tables345.sh", allow_abbrev=False)
-    add_table_options(parser)
-    parser.add_argument("--seeds", type=seeds, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--config", type=Path, metavar="CONFIG")
-    parser.add_argument("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR")
-    parser.add_argument("--donors", type=Path, metavar="DIR")
-    parser.add_argument("--work", type=Path, default=WORK, metavar="DIR")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`run` reads."""
+    add = parser.add_argument
+    add_table_options(parser, "names or patterns: glue-base-rte-floater, 'glue-base-*', 'squad*'")
+    text = "of fine-tuning (default: 1,2,3,4,5)"
+    add("--seeds", type=seeds, default=[1, 2, 3, 4, 5], metavar="1,2,3", help=text)
+    text = "the tasks of this configuration instead, with both systems; its donor: --donor FILE"
+    add("--config", type=Path, metavar="CONFIG", help=text)
+    text = "where roberta_<size>.yaml are (default: configs)"
+    add("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR", help=text)
+    text = "roberta_base.pt and roberta_large.pt (`floater import-roberta`), dict.txt beside them"
+    add("--donors", type=Path, metavar="DIR", help=text)
+    add_work(parser)
     add_run_options(parser)
-    return parser
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Do what a parsed command line asks for."""
     every = paper_cells() if args.config is None else cells_of(RobertaExperiment(args.config))
     shared = [
         RobertaCell(config, stage, FLOATER)
@@ -117,8 +120,3 @@ def _run(args: argparse.Namespace) -> None:
         for stage in (DONOR, "flow")
     ]
     act(Tables345, args, select(every, args.only), shared)
-
-
-if __name__ == "__main__":
-    arguments = _parser().parse_args()
-    sys.exit(exit_code(lambda: _run(arguments)))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from fairseq_floater.errors import exit_code
 from fairseq_floater.experiments.commands import add_node_options, machines_of
 from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.launch import Launcher
@@ -54,43 +52,45 @@ def asked_of(
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser()
-    parts = parser.add_subparsers(dest="part", required=True)
-    for part in ("pretrain-flow", "finetune"):
-        own = parts.add_parser(
-            part, prog=f"scripts/{part.replace('-', '_')}.sh", allow_abbrev=False
-        )
-        own.add_argument("config", type=Path, metavar="CONFIG")
-        own.add_argument("--work", type=Path, default=WORK, metavar="DIR")
-        if part == "finetune":
-            own.add_argument("--task", required=True)
-            own.add_argument("--seed", type=int)
-            add_model_options(own, "--system", (ROBERTA,), required=True)
-        else:
-            add_model_options(own, "--encoder", ())
-        own.set_defaults(usage=own)
-        own.add_argument("--extend", choices=("tile", "last"))
-        add_run_options(own)
-    return parser
+def add_flow_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the masked-LM stage that :func:`run` reads."""
+    _add_config(parser)
+    add_model_options(parser, "--encoder", ())
+    add_run_options(parser)
 
 
-def _run(args: argparse.Namespace) -> None:
+def add_finetune_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a fine-tuning that :func:`run` reads."""
+    _add_config(parser)
+    text = "cola sst-2 mrpc qqp sts-b mnli qnli rte race squad1 squad2, as far as CONFIG has them"
+    parser.add_argument("--task", required=True, metavar="T", help=text)
+    text = "of fine-tuning (default: the configuration's)"
+    parser.add_argument("--seed", type=int, metavar="N", help=text)
+    add_model_options(parser, "--system", (ROBERTA,), required=True)
+    add_run_options(parser)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="an experiment's YAML")
+    add_work(parser)
+    text = "of `floater warm-start`, where --max-positions is above the donor's"
+    parser.add_argument("--extend", choices=("tile", "last"), help=text)
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Add ``--work``."""
+    text = "everything goes to DIR/<name of CONFIG> and DIR/data (default: work/tables345)"
+    parser.add_argument("--work", type=Path, default=WORK, metavar="DIR", help=text)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the masked-LM stage, or the fine-tuning where the command line names a task."""
     args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
-    seed = args.seed if args.part == "finetune" else None
+    task, seed = getattr(args, "task", None), getattr(args, "seed", None)
     asked = asked_of(args, experiment, system, donor=args.donor, seed=seed)
     gpus = use_gpus(asked.machines, dry_run=args.dry_run)
     launcher = Launcher(dry_run=args.dry_run, environment=gpus)
-    is_stage = args.part == "pretrain-flow"
-    job: Steps = FlowStage(asked, launcher) if is_stage else FineTuning(asked, args.task, launcher)
+    job: Steps = FineTuning(asked, task, launcher) if task else FlowStage(asked, launcher)
     with launcher.signals():
         job.run()
-
-
-if __name__ == "__main__":
-    arguments, unknown = _parser().parse_known_args()
-    if unknown:
-        hint = "; options of the model go into --model-options" if "--" in sys.argv else ""
-        arguments.usage.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    sys.exit(exit_code(lambda: _run(arguments)))

@@ -1,6 +1,6 @@
 """List the engines: one file and one line each.
 
-`solve`, `auto`, the help of ``--floater-solver`` and `floater benchmark` read this table.
+`solve`, `auto`, the help of ``--floater-solver`` and `python -m benchmarks speed` read this table.
 """
 
 from fairseq_floater.ode.engines import adams, collocation, reference, rk4_hermite

@@ -23,7 +23,7 @@ class Engine:
         coarsest_step: the largest step that the engine takes.
         auto_steps: the steps that ``auto`` tries, from the fastest on: for training on a ``cpu``, for
             training on ``cuda``, for ``evaluation``.
-        benchmark_steps: the steps that `floater benchmark` compares; by default the default step.
+        benchmark_steps: the steps that `python -m benchmarks speed` compares; by default the default step.
     """
 
     name: str

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_floater.benchmark import batches
-from fairseq_floater.benchmark.contestants import DTYPES, Contestant
-from fairseq_floater.benchmark.floor import Floor, measure_floor
-from fairseq_floater.benchmark.records import Records
-from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.timing import Row, Turn, comparison, side_by_side
+from benchmarks import batches
+from benchmarks.contestants import DTYPES, Contestant
+from benchmarks.floor import Floor, measure_floor
+from benchmarks.records import Records
+from benchmarks.settings import Settings
+from benchmarks.timing import Row, Turn, comparison, side_by_side
 from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.errors import UserError, one_line
 

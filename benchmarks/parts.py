@@ -11,9 +11,9 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 from fairseq.utils import move_to_cuda
 
-from fairseq_floater.benchmark import batches
-from fairseq_floater.benchmark.bench import WARM_UP, Bench, whole_blocks
-from fairseq_floater.benchmark.contestants import (
+from benchmarks import batches
+from benchmarks.bench import WARM_UP, Bench, whole_blocks
+from benchmarks.contestants import (
     Contestant,
     Stepper,
     Translator,
@@ -22,11 +22,11 @@ from fairseq_floater.benchmark.contestants import (
     update,
     without_intervals,
 )
-from fairseq_floater.benchmark.floor import Work
-from fairseq_floater.benchmark.launches import engines_of_a_gpu, update_launches
-from fairseq_floater.benchmark.memory import peak_bytes
-from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.timing import Row, Turn, exponent, summary
+from benchmarks.floor import Work
+from benchmarks.launches import engines_of_a_gpu, update_launches
+from benchmarks.memory import peak_bytes
+from benchmarks.settings import Settings
+from benchmarks.timing import Row, Turn, exponent, summary
 from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.transformer.stack_positions import owned_parts
 

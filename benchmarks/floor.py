@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from fairseq_floater.benchmark.batches import Batch
-from fairseq_floater.benchmark.settings import Settings
+from benchmarks.batches import Batch
+from benchmarks.settings import Settings
 
 # The backward pass multiplies twice for every product of the forward one.
 FORWARD_AND_BACKWARD = 3

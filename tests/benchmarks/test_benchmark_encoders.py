@@ -10,16 +10,16 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_floater.benchmark import batches, contestants, parts
-from fairseq_floater.benchmark.bench import WARM_UP, Bench
-from fairseq_floater.benchmark.figure import plot_benchmark
-from fairseq_floater.benchmark.floor import Floor, Work, measure_floor
-from fairseq_floater.benchmark.records import Records
-from fairseq_floater.benchmark.settings import QUICK, Settings
-from fairseq_floater.benchmark.summary import summary_columns, summary_table
-from fairseq_floater.benchmark.tables import BenchmarkResult
+from benchmarks import batches, contestants, parts
+from benchmarks.bench import WARM_UP, Bench
+from benchmarks.cli import main
+from benchmarks.figure import plot_benchmark
+from benchmarks.floor import Floor, Work, measure_floor
+from benchmarks.records import Records
+from benchmarks.settings import QUICK, Settings
+from benchmarks.summary import summary_columns, summary_table
+from benchmarks.tables import BenchmarkResult
 from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
-from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -269,7 +269,7 @@ def test_one_table_and_one_figure_of_everything(tmp_path):
 
 
 def test_encoders_are_resumed_by_the_command(tmp_path, capsys):
-    words = ["benchmark", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
+    words = ["speed", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
     words += ["--parts", "update", "--resume", str(tmp_path / "records.jsonl")]
     assert main([*words, "--encoders", "rope"]) == 0
     capsys.readouterr()
@@ -281,7 +281,7 @@ def test_encoders_are_resumed_by_the_command(tmp_path, capsys):
     assert main([*words, "--encoders", "rope", "--tokens", "64"]) == 2
     assert "holds measurements under another tokens" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["benchmark", "--parts", "update,speed"])
+        main(["speed", "--parts", "update,speed"])
     assert (
         "must be some of update, memory, launches, generation, step, solve"
         in capsys.readouterr().err

@@ -8,8 +8,8 @@ import pytest
 import torch
 from toy import run_script
 
+from benchmarks.gpu_check import PRECISIONS, GpuCheck, Step, agreement, run
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.gpu_check import PRECISIONS, GpuCheck, Step, agreement, run
 from fairseq_floater.experiments.launch import Launcher
 
 

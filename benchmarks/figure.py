@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_floater.benchmark.contestants import BASELINE
-from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.summary import SUMMARISED, SummaryColumn
-from fairseq_floater.benchmark.tables import BenchmarkResult
-from fairseq_floater.benchmark.timing import Row
+from benchmarks.contestants import BASELINE
+from benchmarks.settings import Settings
+from benchmarks.summary import SUMMARISED, SummaryColumn
+from benchmarks.tables import BenchmarkResult
+from benchmarks.timing import Row
 from fairseq_floater.errors import UsageError
 from fairseq_floater.figures import COLOURS, checked_format, empty_figure
 

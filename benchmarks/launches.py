@@ -14,7 +14,7 @@ from typing import Any
 from fairseq.trainer import Trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_floater.benchmark.batches import Batch
+from benchmarks.batches import Batch
 from fairseq_floater.ode import auto
 from fairseq_floater.position_encoders.flow import FlowPositions
 

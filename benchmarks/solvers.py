@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_floater.benchmark.bench import Bench
-from fairseq_floater.benchmark.flows import Flow, standard_flows, trained_flows
-from fairseq_floater.benchmark.timing import Row, Turn, quartiles, summary
+from benchmarks.bench import Bench
+from benchmarks.flows import Flow, standard_flows, trained_flows
+from benchmarks.timing import Row, Turn, quartiles, summary
 from fairseq_floater.ode import ENGINES, FlowError, PositionDynamics, SolveRecord, choose, solve
 
 # The others are compared with the paper's solver and step.

@@ -15,8 +15,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
-from fairseq_floater.benchmark.batches import Batch
-from fairseq_floater.benchmark.settings import Settings
+from benchmarks.batches import Batch
+from benchmarks.settings import Settings
 from fairseq_floater.errors import UsageError, UserError, refused_options
 from fairseq_floater.transformer import translation as _architectures  # noqa: F401  registers ours
 from fairseq_floater.transformer.shapes import ARCHITECTURES

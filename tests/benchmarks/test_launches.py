@@ -2,11 +2,11 @@
 
 import pytest
 
-from fairseq_floater.benchmark.bench import Bench
-from fairseq_floater.benchmark.contestants import contestants
-from fairseq_floater.benchmark.parts import launch_rows
-from fairseq_floater.benchmark.records import Records
-from fairseq_floater.benchmark.settings import Settings
+from benchmarks.bench import Bench
+from benchmarks.contestants import contestants
+from benchmarks.parts import launch_rows
+from benchmarks.records import Records
+from benchmarks.settings import Settings
 
 BASE_WIDTH = 512
 

@@ -10,13 +10,13 @@ import helpers
 import pytest
 import torch
 
-from fairseq_floater.benchmark import batches, contestants, memory, parts, solvers
-from fairseq_floater.benchmark.bench import Bench
-from fairseq_floater.benchmark.settings import PARTS, QUICK, Settings
-from fairseq_floater.benchmark.summary import format_seconds
-from fairseq_floater.benchmark.timing import comparison, exponent, quartiles, side_by_side
+from benchmarks import batches, contestants, memory, parts, solvers
+from benchmarks.bench import Bench
+from benchmarks.cli import main
+from benchmarks.settings import PARTS, QUICK, Settings
+from benchmarks.summary import format_seconds
+from benchmarks.timing import comparison, exponent, quartiles, side_by_side
 from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
-from fairseq_floater.cli import main
 from fairseq_floater.errors import UserError
 from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
 
@@ -354,7 +354,7 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(solvers, "COMPARED", [("rk4", 0.1), ("adams", 0.1)])
     monkeypatch.setattr(solvers, "REFERENCE", "rk4 0.1")
     figure, as_json = tmp_path / "figure.png", tmp_path / "benchmark.json"
-    words = ["benchmark", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
+    words = ["speed", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
     threads = torch.get_num_threads()
     assert main([*words, "--plot", str(figure), "--json", str(as_json)]) == 0
     assert torch.get_num_threads() == threads
@@ -403,10 +403,10 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_bad_usage_is_refused_in_a_sentence(words, message, capsys):
-    assert main(["benchmark", "--device", "cpu", *words]) == 2
+    assert main(["speed", "--device", "cpu", *words]) == 2
     said = capsys.readouterr()
     assert not said.out
-    assert said.err.startswith("floater benchmark: ")
+    assert said.err.startswith("python -m benchmarks speed: ")
     assert said.err.count("\n") == 1
     assert re.search(message, said.err)
 
@@ -414,6 +414,6 @@ def test_bad_usage_is_refused_in_a_sentence(words, message, capsys):
 @pytest.mark.parametrize("length", ["16", "9:4", "1:4", "a:b", "4:9:16"])
 def test_a_range_of_lengths_is_low_and_high(length, capsys):
     with pytest.raises(SystemExit) as end:
-        main(["benchmark", "--length", length])
+        main(["speed", "--length", length])
     assert end.value.code == 2
     assert "must be LOW:HIGH with 2 <= LOW <= HIGH" in capsys.readouterr().err

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.summary import (
+from benchmarks.settings import Settings
+from benchmarks.summary import (
     SUMMARISED,
     SUMMARY_REMARK,
     SummaryColumn,
@@ -15,7 +15,7 @@ from fairseq_floater.benchmark.summary import (
     summary_columns,
     summary_table,
 )
-from fairseq_floater.benchmark.timing import Row
+from benchmarks.timing import Row
 from fairseq_floater.records import markdown_table
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 Subject = TypeVar("Subject")
-_MEASURED = "floater benchmark: measured"
+_MEASURED = "benchmarks: measured"
 
 
 def peak_bytes(

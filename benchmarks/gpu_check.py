@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -13,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_floater.errors import UserError, exit_code, one_line
+from fairseq_floater.errors import UserError, one_line
 from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.job import SCRIPTS, floater, make_folder, python
 from fairseq_floater.experiments.launch import CommandError, Launcher
 from fairseq_floater.files import USER_DIR, write_text, write_whole
-from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS, encoder_names
+from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 
 ROOT = USER_DIR.parent
 # A kind each: added to the projections, turned, a bias, a stage.
@@ -121,7 +119,7 @@ class GpuCheck:
             place = self.work / f"benchmark-{name}"
             files = ("--json", f"{place}.json", "--plot", f"{place}.png")
             size = ("--quick", "--rounds", "1", "--threads", "1") if self.rehearsed else ()
-            command = floater("benchmark", "--device", self.device, *size, *words, *files)
+            command = python("benchmarks", "speed", "--device", self.device, *size, *words, *files)
             return Step(place.name, command, Path(f"{place}.md"))
 
         kept = ("--resume", self.work / "measurements.jsonl")
@@ -217,7 +215,9 @@ def _check_device(device: str) -> None:
         )
 
 
-def _main(work: Path, device: str, encoders: tuple[str, ...], dry_run: bool) -> None:
+def main(work: Path, device: str, encoders: tuple[str, ...] | None, dry_run: bool) -> None:
+    """Check on ``device``, or rehearse on the CPU."""
+    encoders = encoders or (TRAINED[1:2] if device == "cpu" else TRAINED)
     if not dry_run:
         _check_device(device)
     # Tests run modules of their own folders.
@@ -225,16 +225,3 @@ def _main(work: Path, device: str, encoders: tuple[str, ...], dry_run: bool) -> 
     launcher = Launcher(dry_run=dry_run, environment=environment)
     with launcher.signals():
         run(GpuCheck(work.absolute(), device, encoders), launcher)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", allow_abbrev=False)
-    parser.add_argument("--work", type=Path, default=Path("work/gpu_check"))
-    parser.add_argument("--encoders", type=encoder_names, default=None, metavar="NAMES")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--dry-run", action="store_true")
-    options = vars(parser.parse_args())
-    options["encoders"] = options["encoders"] or (
-        TRAINED[1:2] if options["device"] == "cpu" else TRAINED
-    )
-    sys.exit(exit_code(lambda: _main(**options)))

@@ -4,11 +4,11 @@ import pytest
 import torch
 from helpers import save_model
 
-from fairseq_floater.benchmark import solvers
-from fairseq_floater.benchmark.flows import standard_flows, trained_flows
-from fairseq_floater.benchmark.parts import Bench
-from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.tables import BenchmarkResult
+from benchmarks import solvers
+from benchmarks.flows import standard_flows, trained_flows
+from benchmarks.parts import Bench
+from benchmarks.settings import Settings
+from benchmarks.tables import BenchmarkResult
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.ode import solve
 

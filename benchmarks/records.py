@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.benchmark.timing import Row
+from benchmarks.timing import Row
 from fairseq_floater.errors import UsageError
 
 

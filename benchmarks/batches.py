@@ -10,7 +10,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.data.language_pair_dataset import collate
 from torch import Tensor
 
-from fairseq_floater.benchmark.settings import Settings
+from benchmarks.settings import Settings
 
 # Batches that contestants go through in turn: where they stand among all, the longest first.
 PLACES = (0.0, 0.25, 0.5, 0.75)

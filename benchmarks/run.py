@@ -1,4 +1,4 @@
-"""Run a whole benchmark: `floater benchmark`."""
+"""Run a whole benchmark: `python -m benchmarks speed`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from fairseq_floater.benchmark import parts, solvers
-from fairseq_floater.benchmark.bench import Bench
-from fairseq_floater.benchmark.contestants import contestants
-from fairseq_floater.benchmark.records import Records
-from fairseq_floater.benchmark.settings import Settings
-from fairseq_floater.benchmark.tables import BenchmarkResult
+from benchmarks import parts, solvers
+from benchmarks.bench import Bench
+from benchmarks.contestants import contestants
+from benchmarks.records import Records
+from benchmarks.settings import Settings
+from benchmarks.tables import BenchmarkResult
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.requirements import cpu_name, versions
 

@@ -74,7 +74,7 @@ def _number(default: Any, meaning: str, said: str | None = None, **words: Any) -
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of one benchmark; `floater benchmark --help` says what they mean.
+    """Options of one benchmark; `python -m benchmarks speed --help` says what they mean.
 
     Attributes:
         length: shortest and longest sentence, tokens with the end symbol.

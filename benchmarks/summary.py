@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_floater.benchmark.contestants import BASELINE
-from fairseq_floater.benchmark.timing import Row
+from benchmarks.contestants import BASELINE
+from benchmarks.timing import Row
 from fairseq_floater.records import markdown_table
 
 # The parts whose rows are ratios to the baseline, in the order of columns: the panel and the series of

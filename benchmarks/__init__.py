@@ -1,0 +1,1 @@
+"""Measure what positions cost beside fairseq's own Transformer: `python -m benchmarks`."""

@@ -1,1 +1,0 @@
-"""Measure what positions cost beside fairseq's own Transformer, in one process: `floater benchmark`."""
