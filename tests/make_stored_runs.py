@@ -132,9 +132,12 @@ def _strip(run: StoredRun, folder: Path) -> None:
     changed = {str(folder): "/somewhere", str(ROOT): "/checkout"}
     for path in sorted(folder.rglob("*")):
         in_donor = path.is_relative_to(folder / run.before) or "donor" in path.parts
-        if ".lock" in path.name:
-            path.unlink()
-        elif path.suffix == ".pt" and in_donor and path.name != "checkpoint_best.pt":
+        if (
+            ".lock" in path.name
+            or path.suffix == ".pt"
+            and in_donor
+            and path.name != "checkpoint_best.pt"
+        ):
             path.unlink()
         elif path.suffix == ".pt":
             before = file_hash(path)

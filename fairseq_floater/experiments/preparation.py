@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.job import SCRIPTS, Job, floater
+from fairseq_floater.experiments.job import Job, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
@@ -41,8 +41,7 @@ class ShortToLongData(Job):
         if self.raw is None:
             self.command(floater("numbers", raw, *self._arguments("numbers")))
         self.command(floater("s2l", "split", raw, split, *self._arguments("split")))
-        words = [split, self.path / "data", *self._arguments("prepare")]
-        self.command(["bash", SCRIPTS / "prepare_text.sh", *words])
+        self.command(floater("prepare", split, self.path / "data", *self._arguments("prepare")))
 
     def _arguments(self, stage: str) -> list[str]:
         return self.experiment.arguments(stage, System(PLAIN), work=str(self.path))

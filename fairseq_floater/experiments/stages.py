@@ -10,6 +10,7 @@ from typing import Any
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import AVERAGE_OF, Comparison, ShortToLong, read_config
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_frequency
+from fairseq_floater.experiments.paper_numbers import SIZES
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
@@ -178,6 +179,23 @@ class Experiment:
             "max_len_b": generation.get("max-len-b", 200),
         }
         return {**system.settings(), **{key: str(value) for key, value in found.items()}}
+
+    def paper_cell(self, system: System) -> dict[str, Any]:
+        """Return what places a run in the paper's Tables 2 and 6, for its record.
+
+        The column is size, source and target; its size is None for a shape of neither table. ``options``
+        are further ones of the model, ``{"rnn-layers": "2"}``.
+        """
+        languages = self.config.languages
+        return {
+            "column": [SIZES.get(self.arch(System(PLAIN))), languages.source, languages.target],
+            "encoder": system.encoder,
+            "blocks": system.blocks,
+            "target": system.resolved_target,
+            "scratch": system.scratch,
+            "base": system.base,
+            "options": {name.removeprefix("--"): value for name, value in system.given.items()},
+        }
 
     def _prepare(self, work: str) -> list[str]:
         options = _own_options(self.config.data, "numbers", "tests", "tokenize", "wmt14")

@@ -148,7 +148,7 @@ class Laboratory(FakeLauncher):
     def run(self, words, *, output=None, **places):
         super().run(words, output=output, **places)
         words = [str(word) for word in words]
-        if self.steps[-1] == "prepare_text.sh":
+        if self.steps[-1] == "prepare":
             data = places["log"].parent / "data"
             (data / "bin").mkdir(exist_ok=True)
             (data / "summary.json").write_text("{}")
@@ -198,11 +198,11 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
     launcher = compare("--seeds", "1,2")
     trained = [step for step in launcher.steps if step.startswith("train")]
     assert trained == [f"train {name}" for _ in "12" for name in (SINUSOID, T5, ROPE)]
-    assert launcher.steps[:3] == ["numbers", "s2l", "prepare_text.sh"]
+    assert launcher.steps[:3] == ["numbers", "s2l", "prepare"]
     assert scored(launcher) == [(name, seed) for name in (SINUSOID, T5, ROPE) for seed in (1, 2)]
     assert launcher.scored[launcher.scored.index("--baseline") + 1] == SINUSOID
     assert "Longest training source: 23 tokens" in capsys.readouterr().out
-    assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare_text.sh", "s2l"]
+    assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare", "s2l"]
 
 
 def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
@@ -337,7 +337,7 @@ CONTROL = "sinusoidal-input-hidden"
 class WholeLaboratory(Laboratory):
     def run(self, words, *, output=None, **places):
         super().run(words, output=output, **places)
-        if self.steps[-1] == "prepare_text.sh":
+        if self.steps[-1] == "prepare":
             tests = '{"test": "test", "test_long": "test1"}'
             (places["log"].parent / "data" / "tests.json").write_text(tests)
         if self.steps[-1] == "compare":
@@ -353,7 +353,7 @@ def test_without_a_split_whole_test_sets_are_compared(tmp_path, monkeypatch):
     trained = [step for step in launcher.steps if step.startswith("train")]
     # One donor for all, and the encoder starts from it as the baseline does.
     assert trained == ["train plain", *[f"train {n}" for n in (CONTROL, "rope-all-attention")] * 2]
-    assert launcher.steps[:2] == ["numbers", "prepare_text.sh"] and launcher.steps[-1] == "compare"
+    assert launcher.steps[:2] == ["numbers", "prepare"] and launcher.steps[-1] == "compare"
     scored = launcher.scored
     assert scored[scored.index("--tests") + 1 :][:2] == ["test", "test_long"]
     assert scored[scored.index("--baseline") + 1] == CONTROL

@@ -119,7 +119,7 @@ class RobertaExperiment:
         options = _complete({**self.config.masked_lm, **limits}, machines)
         options = left_by(system, options)
         options["max-tokens"] = budget.max_tokens
-        options["update-freq"] = self.tokens_per_update(machines)[0]
+        options["update-freq"] = self.tokens_per_update(machines.world)[0]
         start = [*("--finetune-from-model", place(folder / "warm_start.pt"))]
         return [
             *(place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"),
@@ -129,10 +129,10 @@ class RobertaExperiment:
             *(start if stage == "flow" else []),
         ]
 
-    def tokens_per_update(self, machines: Machines) -> tuple[int, int]:
+    def tokens_per_update(self, processes: int) -> tuple[int, int]:
         """Return the ``--update-freq`` of masked-LM training, and the tokens of an update with it."""
         budget = self.config.budget
-        return update_frequency(budget.max_tokens, budget.tokens_per_update, machines.world)
+        return update_frequency(budget.max_tokens, budget.tokens_per_update, processes)
 
     def position_loss(self) -> list[str]:
         """Return the options of `floater position-loss`."""
