@@ -1,4 +1,4 @@
-"""Share what the command lines of experiments do: their options, and several systems at a time.
+"""Share the options of the command lines of experiments.
 
 Exit codes: 0 done, 1 a failure, 2 bad usage, 75 another process is at work on it, 143 told to stop.
 """
@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_floater.errors import UsageError, UserError, sentence
+from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.hardware import (
     Budget,
     Machines,
     add_machine_options,
     machines_from_args,
 )
-from fairseq_floater.experiments.launch import BusyError
-from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.sections import LARGEST_SEED
 from fairseq_floater.experiments.stages import Experiment
 
@@ -94,36 +90,3 @@ def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the further options of prepare_wmt14.sh."""
     mirror = ("--mirror", args.mirror) if args.mirror else ()
     return (*mirror, "--rehearsal") if args.rehearsal else mirror
-
-
-def run_all(protocols: Sequence[Protocol], jobs: int, experiment: str) -> None:
-    """Run several systems, so many at a time; begin no further one after a failure.
-
-    Args:
-        experiment: how messages call all of them.
-
-    Raises:
-        StoppedError: this process was told to stop.
-        UserError: a system failed; its reason has been printed.
-    """
-    launcher = protocols[0].launcher
-    failed: list[Protocol] = []
-
-    def one(protocol: Protocol) -> None:
-        if failed:
-            return
-        try:
-            protocol.run()
-        except BaseException as error:
-            failed.append(protocol)
-            if isinstance(error, (UserError, OSError)):
-                launcher.say(f"{protocol.title}: {sentence(error)}")
-            elif not isinstance(error, BusyError):
-                raise
-
-    with ThreadPoolExecutor(1 if launcher.dry_run else jobs) as pool:
-        list(pool.map(one, protocols))
-    if failed:
-        raise UserError(
-            f"The {experiment} stopped: a system above failed. Run it again to go on from there."
-        )

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.cells import act, add_table_options, select
+from fairseq_floater.experiments.cells import select
 from fairseq_floater.experiments.commands import (
     add_config,
     add_node_options,
@@ -20,9 +19,10 @@ from fairseq_floater.experiments.commands import (
     seeds,
     work_of,
 )
-from fairseq_floater.experiments.comparison import LengthComparison, SystemCell, WholeSetComparison
+from fairseq_floater.experiments.comparison import cells_of, run_comparison
 from fairseq_floater.experiments.config import Comparison, ListedSystem
 from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.tables import add_table_options
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.verbs import positive
 
@@ -123,9 +123,6 @@ def run(args: argparse.Namespace) -> None:
     args.seeds = args.seeds or (looks and _seeds_of(args.work)) or [experiment.config.seed]
     if args.start is not None and args.encoders is None:
         raise UsageError("`--start` is of `--encoders`: the configuration's systems say theirs.")
-    chosen = {name: getattr(args, name) for name in ("encoders", "start", "stretch")}
-    every = [SystemCell(entry) for entry in systems_of(experiment, **chosen)]
-    by_length = experiment.config.s2l is not None
-    kind = LengthComparison if by_length else WholeSetComparison
-    runner = partial(kind, experiment=experiment, every=every, baseline=section.baseline)
-    act(runner, args, select(every, args.only), ())
+    systems = systems_of(experiment, encoders=args.encoders, start=args.start, stretch=args.stretch)
+    cells = select(cells_of(args, experiment, systems), args.only)
+    run_comparison(args, experiment, systems, cells, section.baseline)

@@ -60,6 +60,11 @@ class Screen:
             tqdm.write(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
             sys.stderr.flush()
 
+    def leave_one(self) -> None:
+        """Count one system less: another process runs it."""
+        with self._lock:
+            self.systems -= 1
+
     @contextmanager
     def system(self, name: str, place: Path) -> Iterator[None]:
         """Say that a system begins, and when it is done how long it took and where it is."""

@@ -17,7 +17,7 @@ WORK = Path("work/tables345")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`asked_of` reads, but for ``--work``."""
+    """Add the options that :func:`request_of` reads, but for ``--work``."""
     add = parser.add_argument
     add(
         "--raw", type=Path, metavar="DIR", help="text and tasks, laid out as `floater quizzes` does"
@@ -28,7 +28,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_node_options(parser)
 
 
-def asked_of(
+def request_of(
     args: argparse.Namespace,
     experiment: RobertaExperiment,
     system: System,
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> None:
     args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
     task, seed = getattr(args, "task", None), getattr(args, "seed", None)
-    asked = asked_of(args, experiment, system, donor=args.donor, seed=seed)
-    gpus = use_gpus(asked.machines, dry_run=args.dry_run)
+    request = request_of(args, experiment, system, donor=args.donor, seed=seed)
+    gpus = use_gpus(request.machines, dry_run=args.dry_run)
     launcher = Launcher(dry_run=args.dry_run, environment=gpus)
-    job: Steps = FineTuning(asked, task, launcher) if task else FlowStage(asked, launcher)
+    job: Steps = FineTuning(request, task, launcher) if task else FlowStage(request, launcher)
     with launcher.signals():
         job.run()
