@@ -59,7 +59,7 @@ def add_args(verbs: Any) -> None:
         run,
     )
     parser.add_argument("config", metavar="CONFIG", help="an experiment's YAML")
-    parser.add_argument("stage", metavar="STAGE", choices=STAGES, help=", ".join(STAGES))
+    parser.add_argument("stage", metavar="STAGE", choices=tuple(STAGES), help=", ".join(STAGES))
     add_system_options(parser)
     parser.add_argument("--data", default="data/bin", metavar="DIR", help="binarised data")
     parser.add_argument("--work", default="work", metavar="DIR", help="the experiment's folder")
@@ -72,7 +72,8 @@ def add_run(verbs: Any) -> None:
     """Add `floater run`."""
     from fairseq_floater.experiments import commands
     from fairseq_floater.experiments.launch import Launcher
-    from fairseq_floater.experiments.protocol import Protocol, RunRequest
+    from fairseq_floater.experiments.preparation import RunRequest
+    from fairseq_floater.experiments.protocol import Protocol
 
     def run(**options: Any) -> RunRecord | None:
         args = argparse.Namespace(**options)

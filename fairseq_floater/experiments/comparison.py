@@ -20,8 +20,8 @@ from fairseq_floater.experiments.commands import ONE_THREAD, machines_of
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.preparation import ShortToLongData
-from fairseq_floater.experiments.protocol import BEFORE, Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
@@ -116,11 +116,12 @@ class Comparison(Table):
             names = ("PYTHONPATH", *ONE_THREAD)
             values = {name: launcher.environment.get(name) for name in names}
             launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
+        request = RunRequest(experiment, System(PLAIN), self.work, raw=self.raw)
+        data = Protocol(request, launcher)
         if self.by_length:
-            ShortToLongData(experiment, self.work, self.raw, launcher).run()
+            data.prepare_split()
         else:
-            request = RunRequest(experiment, System(PLAIN), self.work, raw=self.raw)
-            Protocol(request, launcher).prepare_data()
+            data.prepare_data()
         super().run()
 
     def _whole(self, system: System) -> list[Path]:

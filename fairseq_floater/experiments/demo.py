@@ -11,7 +11,8 @@ from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.hardware import Machines, use_gpus, visible_gpus
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.screen import Screen
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System

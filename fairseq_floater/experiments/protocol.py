@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import text_file
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.metrics import bleu_metric
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
-from fairseq_floater.experiments.job import SCRIPTS, Job, Step, floater, python
-from fairseq_floater.experiments.launch import CommandError, Launcher
-from fairseq_floater.experiments.run_folder import check_data, write_validation
-from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.hardware import update_in_words
+from fairseq_floater.experiments.job import SCRIPTS, Step, floater, python
+from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.preparation import DataSteps, RunRequest
+from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import read_json
@@ -28,37 +26,7 @@ from fairseq_floater.records import read_json
 BEFORE = ".before"
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """A request: one system of an experiment.
-
-    Args:
-        experiment: the configuration.
-        system: the encoder, how it enters, and from where it starts.
-        work: where everything goes.
-        raw: parallel text to make data of.
-        data: data that are made; made there where they are WMT14's.
-        donor: its folder; None for ``work/plain``.
-        seed: of training; None for the configuration's.
-        machines: what to train on.
-        losses: also compute the loss of every test sentence; where the configuration's ``s2l`` says
-            ``before``, of the warm start as well, which is translated with too.
-        preparation: further options of prepare_wmt14.sh.
-    """
-
-    experiment: Experiment
-    system: System
-    work: Path
-    raw: Path | None = None
-    data: Path | None = None
-    donor: Path | None = None
-    seed: int | None = None
-    machines: Machines = ONE_CPU
-    losses: bool = False
-    preparation: tuple[str, ...] = ()
-
-
-class Protocol(Job):
+class Protocol(DataSteps):
     """The steps of one run, in order: :meth:`run`.
 
     Args:
@@ -67,30 +35,17 @@ class Protocol(Job):
     """
 
     def __init__(self, run: RunRequest, launcher: Launcher):
-        self.request = run
-        self.experiment, self.stage = run.experiment, run.system.stage
-        self.data = run.data or run.work / "data"
+        self.stage = run.system.stage
         self.donor = run.donor or run.work / PLAIN
         if self.stage == "donor" and run.donor is not None and run.seed is not None:
             raise UsageError(
                 f"With `--donor` the run of `--encoder {PLAIN}` is what others start from, under the seed of "
                 f"{run.experiment.path}; leave `--seed` out."
             )
-        self.settings = run.experiment.settings(run.system, run.machines, run.seed)
         name = run.system.name
         path = self.donor if self.stage == "donor" else run.work / name
-        super().__init__(path, name if run.seed is None else f"{name}, seed {run.seed}", launcher)
-
-    def arguments(self, stage: str) -> list[str]:
-        return self.experiment.arguments(
-            stage,
-            self.request.system,
-            data=str(self.data / "bin"),
-            work=str(self.request.work),
-            machines=self.request.machines,
-            seed=self.request.seed,
-            donor=None if self.request.donor is None else str(self.request.donor),
-        )
+        title = name if run.seed is None else f"{name}, seed {run.seed}"
+        super().__init__(run, path, title, launcher)
 
     def own_command(self) -> str:
         """Return the command that makes this run alone; with another ``--work``, once more."""
@@ -150,70 +105,6 @@ class Protocol(Job):
         warning = untrained_distances(self.experiment, options, self.data / "bin")
         if warning is not None:
             self.launcher.say(f"{self.title}: warning: {warning}")
-
-    def prepare_data(self) -> None:
-        """Make the data, or make sure that those given are what the configuration describes."""
-        with self.alone(self.request.work / ".data.lock"):
-            self._prepare_data()
-        if not self.launcher.dry_run:
-            for test in self.experiment.config.data.tests:  # a name that is wrong costs no training
-                self._subset(test)
-
-    def _prepare_data(self) -> None:
-        raw, wmt14 = self.request.raw, self.settings["wmt14"]
-        binarised = (self.data / "bin").is_dir()
-        if self.request.data is not None:
-            if raw is not None:
-                raise UsageError(
-                    "--data is for data that are made, --raw for text to make them of."
-                )
-            # WMT14's data are made where they are wanted, if they are not there.
-            if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
-                if not self.launcher.dry_run:
-                    if not binarised:
-                        raise UserError(f"{self.data} holds no binarised data (bin).")
-                    rehearsal = "--rehearsal" in self.request.preparation
-                    check_data(self.data, self.settings, rehearsal=rehearsal)
-                return
-        if self.experiment.config.s2l is not None and not self.launcher.dry_run:
-            raise UsageError(
-                f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
-                "systems. For another one pass the data that it made: --data WORK/data."
-            )
-        log = self.request.work / "data.log"
-        if self.experiment.config.data.numbers is not None:
-            if raw is not None:
-                raise UsageError(
-                    f"{self.experiment.path} makes its own corpus; --raw is for your text."
-                )
-            raw = self.request.work / "numbers"
-            self.run_unrecorded(floater("numbers", raw, *self.arguments("numbers")), log=log)
-        if wmt14 and raw is None:
-            options: list[Any] = ["--out", self.data, "--bpe", self.settings["bpe"]]
-            options += ["--vocab", self.settings["vocab"], *self.request.preparation]
-            self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
-        elif raw is not None:
-            if raw.is_dir() and self.request.raw is not None:
-                self._check_tests(raw)
-            command = floater("prepare", raw, self.data, *self.arguments("prepare"))
-            try:
-                self.run_unrecorded(command, log=log)
-            except CommandError:
-                self.launcher.say(
-                    f"If text or settings have changed, use another --work or remove {self.data}."
-                )
-                raise
-        elif not binarised:
-            raise UsageError(
-                f"{self.experiment.path} is for your text: pass its folder with --raw."
-            )
-
-    def _check_tests(self, raw: Path) -> None:
-        """Make sure that every test set of the configuration is among the text; data are made without."""
-        languages = self.experiment.config.languages
-        for test in self.experiment.config.data.tests:
-            for language in (languages.source, languages.target):
-                text_file(raw, test, language)
 
     def _train(self, stage: str, path: Path) -> None:
         machines, notes = self.request.machines, dict[str, Any]()
@@ -278,7 +169,7 @@ class Protocol(Job):
     def _generate(self, stage: str, model: str, test: str, name: str) -> None:
         """Keep fairseq-generate's output of a test set as ``name``."""
         arguments, result = self.arguments(stage), self.path / name
-        options = ["--path", self.path / model, "--gen-subset", self._subset(test)]
+        options = ["--path", self.path / model, "--gen-subset", self.subset(test)]
         command = python("fairseq_cli.generate", *arguments, *options)
         if not self.launcher.dry_run:
             self.folder.check_same(stage, arguments)
@@ -287,20 +178,6 @@ class Protocol(Job):
                     record["arguments"][stage] = arguments
         if self.make(Step(result, command, log=result.with_suffix(".log"), is_output=True)):
             self.say(result.name)
-
-    def _subset(self, test: str) -> str:
-        """Return fairseq's name of a test set (test, test1, ...), as `floater prepare` wrote it down."""
-        if self.launcher.dry_run:  # the numbers that it gives to all test sets of the text
-            number = sorted(self.experiment.config.data.tests).index(test)
-            return f"test{number or ''}"
-        path = self.data / "tests.json"
-        subsets = read_json(path)
-        if test not in subsets:
-            raise UserError(
-                f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path}); "
-                f"it has {', '.join(subsets) or 'none'}."
-            )
-        return str(subsets[test])
 
     def _score(self, test: str) -> None:
         """Score a test set's translation against the raw reference."""

@@ -14,7 +14,8 @@ from fairseq_floater.experiments.cells import Cell, select
 from fairseq_floater.experiments.commands import add_run_options, machines_of, preparation_of, seeds
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.tables import PaperTable, act, add_table_options

@@ -11,7 +11,8 @@ from toy import ROOT
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words

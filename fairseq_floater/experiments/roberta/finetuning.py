@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.arguments import as_options
 from fairseq_floater.experiments.job import Step, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
 from fairseq_floater.experiments.roberta.stages import system_name
-from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import read_json
@@ -96,7 +96,7 @@ class FineTuning(Steps):
                 options["max-option-length"] = recipe["max-option-length"]
             options |= {"data-version": self.kind.version} if self.kind.version else {}
             argv = floater(family, "prepare", *self._task_of_glue, self.raw / family, self.data)
-            argv += ["--like", self.request.mlm, *as_words(options)]
+            argv += ["--like", self.request.mlm, *as_options(options)]
             self.command(argv, log=self.request.work / "data.log")
 
     def _check_splits(self) -> None:

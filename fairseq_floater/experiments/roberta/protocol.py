@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError, UserError
+from fairseq_floater.experiments.arguments import as_options
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, Step, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.locks import Locks
 from fairseq_floater.experiments.roberta.stages import FLOATER, RobertaExperiment, system_name
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.files import file_hash
@@ -120,7 +120,7 @@ class Steps(Job):
                 if request.raw is not None:
                     path = self.experiment.path
                     raise UsageError(f"{path} makes its own text; --raw is for yours.")
-                self.command(floater("quizzes", self.raw, *as_words(data.quizzes)), log=log)
+                self.command(floater("quizzes", self.raw, *as_options(data.quizzes)), log=log)
             if data.text is None and self.raw is None:
                 what = f"{self.experiment.path} is for your text"
                 self.need_raw(request.mlm, what, "mlm/train.txt")
