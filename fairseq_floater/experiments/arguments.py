@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import Machines, update_frequency
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_frequency
 from fairseq_floater.experiments.system import PLAIN, System
 
 # What the protocol itself says, or reckons updates, progress and averages from.
@@ -57,7 +58,6 @@ class ConfiguredExperiment:
 
     @property
     def name(self) -> str:
-        """Return the name of its folder."""
         return self.path.name.removesuffix(".yaml")
 
     @property
@@ -73,6 +73,31 @@ class ConfiguredExperiment:
         """Return the ``--update-freq`` that keeps the configured tokens an update, and those in force."""
         budget = self.config.budget
         return update_frequency(budget.max_tokens, budget.tokens_per_update, processes)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request: one system of an experiment.
+
+    Attributes:
+        experiment: the configuration.
+        system: the encoder, how it enters, and from where it starts.
+        work: where everything goes.
+        raw: text to make data of; None where they are made, or built in.
+        donor: what the system starts from; None to train one.
+        seed: of training; None for the configuration's.
+        machines: what to train on.
+        preparation: further options of the script that prepares the text.
+    """
+
+    experiment: Any
+    system: System
+    work: Path
+    raw: Path | None = None
+    donor: Path | None = None
+    seed: int | None = None
+    machines: Machines = ONE_CPU
+    preparation: tuple[str, ...] = ()
 
 
 def as_options(section: dict[str, Any]) -> list[str]:

@@ -7,25 +7,31 @@ sets.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.cells import select
+from fairseq_floater.experiments.cells import seconds_left, select
 from fairseq_floater.experiments.commands import (
+    ONE_THREAD,
     add_config,
     add_node_options,
     experiment_of,
     seeds,
     work_of,
 )
-from fairseq_floater.experiments.comparison import cells_of, run_comparison
+from fairseq_floater.experiments.comparison import ComparisonTable, cells_of, donors_of
 from fairseq_floater.experiments.config import Comparison, ListedSystem
+from fairseq_floater.experiments.hardware import machines_from_args
+from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.tables import add_table_options
+from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.experiments.tables import act, add_table_options
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.verbs import positive
 
+_MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
 # The donor trained on, or fairseq's own Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
 
@@ -110,13 +116,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _seeds_of(work: Path) -> list[int]:
-    """Return the seeds that have a folder."""
     names = (path.name.removeprefix("seed-") for path in work.glob("seed-*"))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what a parsed command line asks for."""
     experiment, args.work = experiment_of(args), work_of(args)
     section = experiment.s2l if args.by_length else section_of(experiment, args.start)
     looks = args.table or args.status
@@ -124,5 +128,27 @@ def run(args: argparse.Namespace) -> None:
     if args.start is not None and args.encoders is None:
         raise UsageError("`--start` is of `--encoders`: the configuration's systems say theirs.")
     systems = systems_of(experiment, encoders=args.encoders, start=args.start, stretch=args.stretch)
+    stages = {entry.system.name: entry.system.stage for entry in systems}
+    if args.donor is not None and "donor" in stages.values():
+        raise UsageError(
+            f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
+            "seed; leave one of the two out."
+        )
     cells = select(cells_of(args, experiment, systems), args.only)
-    run_comparison(args, experiment, systems, cells, section.baseline)
+    on_cpu = machines_from_args(args).on_cpu
+    jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
+
+    def left() -> str:
+        seconds = seconds_left(cells)
+        return f"about {duration(seconds / jobs)} left in all, {jobs} at a time" if seconds else ""
+
+    act(
+        args,
+        cells,
+        lambda launcher: ComparisonTable(
+            launcher, args, experiment, systems, cells, jobs, section.baseline
+        ),
+        shared=donors_of(args) if any(stages[c.name] == "finetune" for c in cells) else (),
+        environment=ONE_THREAD if on_cpu and jobs > 1 else None,
+        left=left,
+    )

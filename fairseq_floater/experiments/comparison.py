@@ -7,29 +7,26 @@ machine is at work on are left to it; the table is of finished ones.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.score_report import UNTRAINED
-from fairseq_floater.experiments.cells import Cell, seconds_left
-from fairseq_floater.experiments.commands import ONE_THREAD, machines_of
+from fairseq_floater.experiments.cells import Cell
+from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.config import ListedSystem
+from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.tables import Table, act
+from fairseq_floater.experiments.tables import Table
 from fairseq_floater.records import read_json
 
-_MOST_JOBS = 4  # side by side on a CPU, unless more are asked for
 _FEWEST_RESAMPLES = 1000
 # So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01.
 _RESAMPLES_A_SYSTEM = 100
@@ -64,7 +61,7 @@ def _job(
         data=args.work / "data",
         donor=args.donor,
         seed=seed,
-        machines=machines_of(args, experiment.config.budget),
+        machines=machines_from_args(args, experiment.config.budget),
         losses=True,
     )
     return Protocol(request, launcher)
@@ -81,7 +78,7 @@ def donors_of(args: argparse.Namespace) -> list[Cell]:
     return donors
 
 
-class Comparison(Table):
+class ComparisonTable(Table):
     """The systems of a comparison and their scores: by source length, or of whole test sets.
 
     Args:
@@ -194,38 +191,3 @@ class Comparison(Table):
         if self.by_length:
             longest = read_json(self.work / "split" / "split.json")["kept"]["train"]
             print(_SPLIT.format(work=self.work, longest=longest["longest_source"]))
-
-
-def run_comparison(
-    args: argparse.Namespace,
-    experiment: Experiment,
-    systems: Sequence[ListedSystem],
-    cells: Sequence[Cell],
-    baseline: str | None,
-) -> None:
-    """Do what the command line asks for with the chosen cells of a comparison.
-
-    Raises:
-        UsageError: the donor is one of the systems, and the same for all seeds.
-    """
-    stages = {entry.system.name: entry.system.stage for entry in systems}
-    if args.donor is not None and "donor" in stages.values():
-        raise UsageError(
-            f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
-            "seed; leave one of the two out."
-        )
-    on_cpu = machines_of(args).on_cpu
-    jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
-
-    def left() -> str:
-        seconds = seconds_left(cells)
-        return f"about {duration(seconds / jobs)} left in all, {jobs} at a time" if seconds else ""
-
-    act(
-        args,
-        cells,
-        lambda launcher: Comparison(launcher, args, experiment, systems, cells, jobs, baseline),
-        shared=donors_of(args) if any(stages[c.name] == "finetune" for c in cells) else (),
-        environment=ONE_THREAD if on_cpu and jobs > 1 else None,
-        left=left,
-    )

@@ -46,8 +46,6 @@ class ListedSystem(NamedTuple):
 
 @dataclass
 class Languages:
-    """The languages, as in the file names."""
-
     source: str = MISSING
     target: str = MISSING
 
@@ -113,8 +111,6 @@ class ShortToLong(Comparison):
 
 @dataclass
 class Config:
-    """A whole configuration."""
-
     languages: Languages = MISSING
     data: Data = MISSING
     shape: dict[str, Any] = MISSING

@@ -50,7 +50,6 @@ Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 
 def run(work: Path, dry_run: bool) -> None:
-    """Run the demo in the folder ``work``."""
     machines, experiment = Machines(min(1, len(visible_gpus()))), Experiment(CONFIG)
     environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
     screen = Screen(len(SYSTEMS))

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
@@ -63,7 +63,6 @@ class Machines:
         return self.cpu or not self.processes
 
     def __str__(self) -> str:
-        """Return ``2 nodes x 8 GPUs``."""
         kind = "CPU process" if self.on_cpu else "GPU"
         each = max(self.processes, 1)
         name = f"{each} {kind}" + ("es" if self.on_cpu else "s") * (each > 1)
@@ -76,7 +75,6 @@ class Machines:
 
     @property
     def torchrun(self) -> bool:
-        """Return whether torchrun starts the processes."""
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
     def words(self) -> list[str]:
@@ -219,15 +217,18 @@ def even_gpus(budget: Budget, gpus: int, nodes: int = 1) -> int:
 
 
 def machines_from_args(args: argparse.Namespace, budget: Budget | None = None) -> Machines:
-    """Return the machines of a parsed command line.
+    """Return what to train on: unless told otherwise, GPUs here that share an update of ``budget`` evenly.
 
-    Args:
-        args: what :func:`add_machine_options` added; without ``--processes``, GPUs that share an update
-            of ``budget`` evenly, or one process where there are to be none.
-        budget: of the trainings; None: all GPUs.
+    Raises:
+        UsageError: numbers that make no sense, or nodes that cannot be started or find each other.
     """
     processes = args.processes
     if processes is None:
-        there = 0 if args.cpu else len(visible_gpus())
-        processes = there if budget is None else even_gpus(budget, there, args.nodes)
-    return Machines(processes, args.nodes, args.cpu, not args.no_fp16)
+        gpus = 0 if args.cpu else len(visible_gpus())
+        processes = gpus if budget is None else even_gpus(budget, gpus, args.nodes)
+    machines = Machines(processes, args.nodes, args.cpu, not args.no_fp16)
+    if "launch" not in args:  # nothing is started
+        return machines
+    if args.nodes > 1 and not (args.launch and args.rendezvous):
+        raise UsageError(f"--nodes {args.nodes} needs --launch and --rendezvous.")
+    return replace(machines, launch=args.launch, rendezvous=args.rendezvous)

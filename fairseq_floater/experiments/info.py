@@ -190,7 +190,6 @@ def _attached(
 
 
 def _size(arch: str) -> tuple[int, int, int]:
-    """Return the channels, blocks and heads of each stack of ``arch``."""
     return ROBERTA_SIZES[arch][:3] if arch in ROBERTA_SIZES else SIZES[ARCHITECTURES[arch]]
 
 

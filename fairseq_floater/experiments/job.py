@@ -23,12 +23,10 @@ _LOOKING = 2  # seconds in which `table2.sh --status` has looked at a lock
 
 
 def python(module: str, *argv: Any) -> list[Any]:
-    """Return a command of this Python."""
     return [sys.executable, "-m", module, *argv]
 
 
 def floater(*argv: Any) -> list[Any]:
-    """Return a command of `floater`."""
     return python("fairseq_floater", *argv)
 
 

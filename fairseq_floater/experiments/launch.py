@@ -209,7 +209,6 @@ def _disk_fault(log: Path) -> str | None:
 
 
 def _read(log: Path, place: int) -> tuple[list[str], int]:
-    """Return the whole lines of a log from a byte on, and where they end."""
     try:
         with log.open("rb") as file:
             file.seek(place)

@@ -65,7 +65,6 @@ class Gpu(NamedTuple):
 
 
 def package_check(distribution: str, module: str) -> Check:
-    """Check that ``module`` can be imported, and report its version."""
     quieten_matplotlib()
     try:
         importlib.import_module(module)
@@ -81,13 +80,11 @@ def package_check(distribution: str, module: str) -> Check:
 
 
 def command_check(name: str) -> Check:
-    """Check that a command of :data:`COMMANDS` is in PATH."""
     path = shutil.which(name)
     return judged(path is not None, name, path or "not found", "", COMMANDS[name], NOTE)
 
 
 def bash_check() -> Check:
-    """Check that bash is there, and not older than :data:`OLDEST_BASH`."""
     found, path = "not found", shutil.which("bash")
     if path is not None:
         command = [path, "-c", 'echo "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}"']
@@ -99,7 +96,6 @@ def bash_check() -> Check:
 
 
 def find_gpus() -> list[Gpu]:
-    """List the GPUs that torch sees."""
     found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [Gpu(properties.name, properties.total_memory) for properties in found]
 
@@ -130,7 +126,6 @@ def folder_check(work: Path) -> Check:
 
 
 def memory_check(available: int, needed: int) -> Check:
-    """Check the bytes of memory that are available."""
     found, advice = f"{in_bytes(available)} available", "Free some, or take a machine with more."
     return judged(available >= needed, "memory", found, f"about {in_bytes(needed)}", advice)
 
@@ -157,5 +152,4 @@ def in_bytes(size: int) -> str:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """Return ``folder`` if it exists, else the nearest folder above it that does."""
     return next(place for place in (folder, *folder.parents) if place.exists())

@@ -8,43 +8,27 @@ from typing import Any
 
 from fairseq_floater.data.parallel_text import text_file
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines
+from fairseq_floater.experiments.arguments import Request
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
 from fairseq_floater.experiments.launch import CommandError, Launcher
 from fairseq_floater.experiments.run_folder import check_data
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import System
 from fairseq_floater.records import read_json
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """A request: one system of an experiment.
+class RunRequest(Request):
+    """A request in translation.
 
-    Args:
-        experiment: the configuration.
-        system: the encoder, how it enters, and from where it starts.
-        work: where everything goes.
-        raw: parallel text to make data of.
+    Attributes:
         data: data that are made; made there where they are WMT14's.
-        donor: its folder; None for ``work/plain``.
-        seed: of training; None for the configuration's.
-        machines: what to train on.
         losses: also compute the loss of every test sentence; where the configuration's ``s2l`` says
             ``before``, of the warm start as well, which is translated with too.
-        preparation: further options of prepare_wmt14.sh.
     """
 
     experiment: Experiment
-    system: System
-    work: Path
-    raw: Path | None = None
     data: Path | None = None
-    donor: Path | None = None
-    seed: int | None = None
-    machines: Machines = ONE_CPU
     losses: bool = False
-    preparation: tuple[str, ...] = ()
 
 
 class DataSteps(Job):

@@ -62,7 +62,6 @@ class Protocol(DataSteps):
         return shlex.join(map(str, [*argv, *request.system.words()]))
 
     def steps(self) -> None:
-        """Run every step that is not whole yet."""
         whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
         if not whole:
             self.experiment.check_average(self.request.system)
@@ -100,7 +99,7 @@ class Protocol(DataSteps):
         return training_options(self.experiment, self.stage, machines, system)
 
     def _warn_of_distances(self, options: argparse.Namespace) -> None:
-        from fairseq_floater.experiments.distances import untrained_distances
+        from fairseq_floater.experiments.model_options import untrained_distances
 
         warning = untrained_distances(self.experiment, options, self.data / "bin")
         if warning is not None:
@@ -136,7 +135,6 @@ class Protocol(DataSteps):
             self.say(f"validation loss before the first update: {loss}")
 
     def _average(self) -> None:
-        """Average the last checkpoints."""
         result = self.path / "average.json"
         is_whole = result.is_file()
         if is_whole:
@@ -180,7 +178,6 @@ class Protocol(DataSteps):
             self.say(result.name)
 
     def _score(self, test: str) -> None:
-        """Score a test set's translation against the raw reference."""
         result, target = self.path / f"scores.{test}.json", self.settings["target"]
         tokenizer = self.experiment.tokenizer()
         options = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]

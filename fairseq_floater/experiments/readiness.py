@@ -217,7 +217,6 @@ def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Ch
 
 
 def update_check(experiment: Experiment, processes: int) -> Check:
-    """Check that an update has as many tokens as the configuration wants."""
     frequency, tokens = experiment.tokens_per_update(processes)
     wanted = experiment.config.budget.tokens_per_update
     found = f"--update-freq {frequency}, {tokens:,} tokens an update on "

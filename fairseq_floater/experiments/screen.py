@@ -55,7 +55,6 @@ class Screen:
         self._begun = self._done = 0
 
     def say(self, text: str) -> None:
-        """Print a line with the time of day."""
         with self._lock:
             tqdm.write(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
             sys.stderr.flush()
@@ -105,7 +104,6 @@ class TrainingLine:
         self._bar: tqdm | None = None
 
     def read(self, line: str) -> None:
-        """Take one line of the log."""
         if found := UPDATE.search(line):
             self._show(int(found[1]), int(found[2]), found[3], int(found[4]))
         elif found := _VALID.search(line):
@@ -140,7 +138,6 @@ class TrainingLine:
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """Remove the live line."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -57,7 +57,6 @@ def read_sections(path: Path, kind: type[_Sections], own: Collection[str]) -> _S
 
 
 def _load(path: Path, kind: type) -> dict[str, Any]:
-    """Return the sections of a YAML file as plain dictionaries."""
     if not path.exists():
         raise ConfigError(f"There is no configuration {path}.")
     try:

@@ -54,8 +54,6 @@ class Setting:
 
 
 class Experiment(ConfiguredExperiment):
-    """An experiment in translation."""
-
     config: Config
     read_config = staticmethod(read_config)
 

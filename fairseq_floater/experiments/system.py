@@ -146,7 +146,6 @@ class System:
         return [*found, "--", *self.options] if self.options else found
 
     def model_options(self) -> list[str]:
-        """Return fairseq-train's options of the position encoder."""
         options = [] if self.base else ["--no-token-positional-embeddings"]
         if self.encoder != PLAIN:
             options += ["--position-encoder", self.encoder, "--position-blocks", self.blocks]
@@ -221,7 +220,6 @@ def add_model_options(
 
 
 def system_from_args(args: argparse.Namespace) -> System:
-    """Return the run of a parsed command line."""
     options = tuple(shell_words("--model-options", args.model_options))
     scratch = getattr(args, "scratch", False)  # not every script trains from random parameters
     return System(args.encoder, args.blocks, args.target, scratch, not args.no_base, options)

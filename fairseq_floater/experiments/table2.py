@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_floater.experiments.cells import Cell, select
-from fairseq_floater.experiments.commands import add_run_options, machines_of, preparation_of, seeds
+from fairseq_floater.experiments.commands import add_run_options, preparation_of, seeds
+from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.preparation import RunRequest
@@ -75,14 +76,13 @@ def _job(
         data=args.work / "data" / f"{source}-{target}",
         donor=folder / PLAIN,
         seed=seed,
-        machines=machines_of(args, experiment.config.budget),
+        machines=machines_from_args(args, experiment.config.budget),
         preparation=preparation_of(args),
     )
     return Protocol(request, launcher)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` reads."""
     add = parser.add_argument
     add_table_options(parser, "names or patterns: base-en-de-floater-all, 'big-en-fr-*'")
     text = "train, average and score the four donors instead"
@@ -97,7 +97,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what a parsed command line asks for."""
     donors = donors_of(args)
     cells = select(donors if args.donors else cells_of(args), args.only)
     shared = [] if args.only or args.donors else donors

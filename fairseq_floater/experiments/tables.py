@@ -10,8 +10,7 @@ from typing import Any
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.cells import Cell, run_cells, status_text
-from fairseq_floater.experiments.commands import machines_of
-from fairseq_floater.experiments.hardware import use_gpus
+from fairseq_floater.experiments.hardware import machines_from_args, use_gpus
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.screen import Screen
@@ -68,7 +67,6 @@ class Table(ABC):
         return f"{status_text([*shared, *self.cells])}\n{self.launcher.screen.left()}".rstrip()
 
     def print(self) -> None:
-        """Print the table of what is done, and keep it."""
         table, log = self.work / f"{self.name}.md", self.work / f"{self.name}.log"
         if self.launcher.dry_run:
             self.launcher.run(self.command(), output=table)
@@ -136,7 +134,7 @@ def act(
         return
     gpus = {}
     if not (args.status or args.table):
-        gpus = use_gpus(machines_of(args), dry_run=args.dry_run)
+        gpus = use_gpus(machines_from_args(args), dry_run=args.dry_run)
     screen = Screen(len(cells), left)
     launcher = Launcher(
         dry_run=args.dry_run, screen=screen, environment={**(environment or {}), **gpus}

@@ -42,7 +42,6 @@ class Number(NamedTuple):
 
 
 def paper_numbers() -> list[Number]:
-    """Return the 38 numbers, those of a configuration together."""
     return [
         Number(f"roberta_{size}", task, system)
         for (size, task), numbers in TABLES_345.items()
@@ -63,7 +62,6 @@ class Tables345(PaperTable):
 
 
 def cells_of(args: argparse.Namespace, numbers: list[Number]) -> list[Cell]:
-    """Return the runs of numbers under each seed."""
     cells = []
     for seed in args.seeds:
         for number in numbers:
@@ -91,7 +89,6 @@ def _shared(args: argparse.Namespace, config: str) -> list[Cell]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` reads."""
     add = parser.add_argument
     add_table_options(parser, "names or patterns: glue-base-rte-floater, 'glue-base-*', 'squad*'")
     text = "of fine-tuning (default: 1,2,3,4,5)"
@@ -107,7 +104,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what a parsed command line asks for."""
     numbers = paper_numbers() if args.config is None else numbers_of(RobertaExperiment(args.config))
     cells = select(cells_of(args, numbers), args.only)
     configs = [] if args.only else dict.fromkeys(number.config for number in numbers)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_floater.experiments.commands import add_node_options, machines_of
-from fairseq_floater.experiments.hardware import use_gpus
+from fairseq_floater.experiments.commands import add_node_options
+from fairseq_floater.experiments.hardware import machines_from_args, use_gpus
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
@@ -36,7 +36,6 @@ def request_of(
     donor: Path | None,
     seed: int | None,
 ) -> RobertaRequest:
-    """Return the request of a parsed command line."""
     preparation = {"--bpe-dir": args.bpe_dir, "--mirror": args.mirror}
     given = ((option, str(value)) for option, value in preparation.items() if value is not None)
     return RobertaRequest(
@@ -46,7 +45,7 @@ def request_of(
         raw=args.raw,
         donor=donor,
         seed=seed,
-        machines=machines_of(args, experiment.config.budget),
+        machines=machines_from_args(args, experiment.config.budget),
         preparation=tuple(word for pair in given for word in pair),
         extend=getattr(args, "extend", None),  # of single runs alone
     )
@@ -78,7 +77,6 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
-    """Add ``--work``."""
     text = "everything goes to DIR/<name of CONFIG> and DIR/data (default: work/tables345)"
     parser.add_argument("--work", type=Path, default=WORK, metavar="DIR", help=text)
 

@@ -98,8 +98,6 @@ class PositionLoss:
 
 @dataclass
 class Config:
-    """A whole configuration."""
-
     data: Data = MISSING
     shape: dict[str, Any] = MISSING
     floater: dict[str, Any] = MISSING

@@ -41,7 +41,6 @@ class FineTuning(Steps):
         super().__init__(request, path, f"{name}, seed {self.seed}", launcher)
 
     def steps(self) -> None:
-        """Run every step that is not whole yet."""
         self.check_options()
         self.prepare_text()
         start = self._start(self.prepare_donor())
@@ -100,7 +99,6 @@ class FineTuning(Steps):
             self.command(argv, log=self.request.work / "data.log")
 
     def _check_splits(self) -> None:
-        """Refuse data on which the task cannot be scored, before anything is fine-tuned."""
         for split in self.kind.splits:
             if not self.launcher.dry_run and not self._references(split).is_file():
                 raise UserError(
@@ -145,7 +143,6 @@ class FineTuning(Steps):
         return [self.task] if self.kind.family == "glue" else []
 
     def _predict(self, split: str) -> None:
-        """Write the predictions of the chosen checkpoint in the task's official form."""
         result, chosen = self._predictions(split), self.experiment.checkpoint(self.task)
         checkpoint = self.path / "checkpoints" / chosen
         options = ["--task", self.kind.family, "--split", split]
@@ -158,7 +155,6 @@ class FineTuning(Steps):
             self.say(result.name)
 
     def _score(self, split: str) -> None:
-        """Score predictions against the official references."""
         result, family = self._result("scores", split, "json"), self.kind.family
         predictions = self._predictions(split)
         argv = floater(family, "score", *self._task_of_glue, predictions)

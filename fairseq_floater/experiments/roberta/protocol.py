@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.arguments import as_options
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
+from fairseq_floater.experiments.arguments import Request, as_options
+from fairseq_floater.experiments.hardware import update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, Step, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.locks import Locks
@@ -26,41 +26,23 @@ DONOR = "donor"
 
 
 @dataclass(frozen=True)
-class RobertaRequest:
-    """A request: one system of an experiment.
+class RobertaRequest(Request):
+    """A request with RoBERTa; the experiment has a folder in ``work``.
 
-    Args:
-        experiment: the configuration.
-        system: fairseq's own RoBERTa (``plain``), or an encoder in it.
-        work: where everything goes; the experiment has a folder there.
-        raw: text and tasks in their official forms, laid out as `floater quizzes` does it; None for the
-            built-in ones, or where the prepared data are there.
-        donor: a pretrained checkpoint, its dict.txt beside it; None to train one.
-        seed: of fine-tuning; None for the configuration's.
-        machines: what to train on.
-        preparation: further options of prepare_mlm.sh.
+    Attributes:
         extend: where the system's table is longer than the donor's, how `floater warm-start` goes on: tile
             or last.
     """
 
     experiment: RobertaExperiment
-    system: System
-    work: Path
-    raw: Path | None = None
-    donor: Path | None = None
-    seed: int | None = None
-    machines: Machines = ONE_CPU
-    preparation: tuple[str, ...] = ()
     extend: str | None = None
 
     @property
     def folder(self) -> Path:
-        """Return the experiment's folder."""
         return self.work / self.experiment.name
 
     @property
     def mlm(self) -> Path:
-        """Return the data of masked-LM training."""
         return self.work / "data" / "mlm"
 
     @property
@@ -86,7 +68,6 @@ class Steps(Job):
 
     @property
     def raw(self) -> Path | None:
-        """Return the folder of raw text and tasks."""
         if self.experiment.config.data.quizzes is not None:
             return self.request.work / "quizzes"
         return self.request.raw
@@ -230,13 +211,11 @@ class FlowStage(Steps):
         }
 
     def steps(self) -> None:
-        """Run every step that is not whole yet."""
         self.check_options()
         self.prepare_text()
         self.train_from(self.prepare_donor())
 
     def train_from(self, donor: Path) -> None:
-        """Run the steps after the donor."""
         self._warm_start(donor)
         self._position_loss(self.path / "warm_start.pt", "before")
         name, experiment = system_name(self.request.system), self.experiment
@@ -264,7 +243,6 @@ class FlowStage(Steps):
             self.say("warm start from the donor")
 
     def _position_loss(self, checkpoint: Path, name: str) -> None:
-        """Compute the loss by position of a checkpoint, once."""
         result, options = self.path / f"{name}.json", self.experiment.position_loss()
         command = floater("position-loss", checkpoint, self.request.mlm, *options, "--json", result)
         if self.make(Step(result, command, made_of=options)):

@@ -51,7 +51,6 @@ class RobertaExperiment(ConfiguredExperiment):
 
     @property
     def size(self) -> str:
-        """Return ``base`` for roberta_base.yaml."""
         return size_of(self.name)
 
     def check_task(self, task: str) -> None:
@@ -72,7 +71,6 @@ class RobertaExperiment(ConfiguredExperiment):
         return ["--arch", self.arch(system), *as_options(shape), *system.model_options()]
 
     def warm_start(self, system: System, data: Path) -> list[str]:
-        """Return the arguments of `floater warm-start` behind donor and output."""
         return ["--data", place(data), *self.model(system)]
 
     # Masked-LM training.
@@ -115,7 +113,6 @@ class RobertaExperiment(ConfiguredExperiment):
         return arguments
 
     def position_loss(self) -> list[str]:
-        """Return the options of `floater position-loss`."""
         section = self.config.position_loss
         options = {
             "bins": ",".join(map(str, section.bins)),
@@ -199,7 +196,6 @@ class RobertaExperiment(ConfiguredExperiment):
         return updates / epochs if updates and epochs else None
 
     def checkpoint(self, task: str) -> str:
-        """Return the file name of the checkpoint whose predictions are scored."""
         return f"checkpoint_{self.config.recipe(task).get('checkpoint', 'best')}.pt"
 
     def settings(self, task: str, system: System, machines: Machines, seed: int) -> dict[str, str]:
