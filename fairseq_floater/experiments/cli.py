@@ -39,10 +39,10 @@ def add_args(verbs: Any) -> None:
     def run(**options: Any) -> Arguments:
         args = argparse.Namespace(**options)
         places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
-        words = Experiment(args.config).arguments(
+        arguments = Experiment(args.config).arguments(
             args.stage, system_from_args(args), machines=machines_from_args(args), **places
         )
-        return Arguments(words)
+        return Arguments(arguments)
 
     parser = add_verb(
         verbs,

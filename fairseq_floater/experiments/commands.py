@@ -43,12 +43,12 @@ def seeds(text: str) -> list[int]:
     """Parse the option ``--seeds 1,2,3``."""
     if not re.fullmatch(r"\d+(,\d+)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be numbers with commas, but is {text}")
-    found = [int(seed) for seed in text.split(",")]
-    if len(set(found)) < len(found) or max(found) > LARGEST_SEED:
+    numbers = [int(seed) for seed in text.split(",")]
+    if len(set(numbers)) < len(numbers) or max(numbers) > LARGEST_SEED:
         raise argparse.ArgumentTypeError(
             f"must be different numbers up to {LARGEST_SEED}, but is {text}"
         )
-    return found
+    return numbers
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

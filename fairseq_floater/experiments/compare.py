@@ -32,7 +32,7 @@ from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.verbs import positive
 
 _MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
-# The donor trained on, or fairseq's own Transformer from random parameters.
+# The donor trained on, or fairseq's Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
 
 
@@ -45,9 +45,9 @@ def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
     """
     if experiment.config.comparison is not None:
         return experiment.config.comparison
-    found = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
-    found.baseline = found.listed()[0].system.name
-    return found
+    control = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
+    control.baseline = control.listed()[0].system.name
+    return control
 
 
 def systems_of(
@@ -69,22 +69,22 @@ def systems_of(
         UsageError: no encoders, and a configuration that lists no systems.
     """
     section = experiment.comparison if encoders is None else section_of(experiment, start)
-    found = section.listed()
+    systems = section.listed()
     if encoders is None and stretch is None:
-        return found
+        return systems
     # It brings torch, which takes seconds.
     from fairseq_floater.experiments.forms import forms_of, with_stretched, within_training
 
     if encoders is not None:
-        found = [entry for entry in found if entry.system.name == section.baseline]
-        from_scratch = start != "donor" if start or not found else found[0].system.scratch
+        systems = [entry for entry in systems if entry.system.name == section.baseline]
+        from_scratch = start != "donor" if start or not systems else systems[0].system.scratch
         forms = forms_of(encoders, scratch=from_scratch)
-        found += [form for form in forms if form.system.name != section.baseline]
+        systems += [form for form in forms if form.system.name != section.baseline]
     if stretch is not None:
-        found = with_stretched(found, stretch)
+        systems = with_stretched(systems, stretch)
     if encoders is None or experiment.config.s2l is None:
-        return found
-    return within_training(found, experiment.s2l)
+        return systems
+    return within_training(systems, experiment.s2l)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

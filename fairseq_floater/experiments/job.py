@@ -55,10 +55,10 @@ class Job(ABC):
         path: its folder.
         title: how messages call it.
         launcher: starts the commands.
-        locks: of the run that this one is a part of; None for a run of its own.
+        locks: of the run that this one is a part of; None for an independent run.
     """
 
-    # Whoever else is at work there, for messages.
+    # How messages call another process at work on the run.
     script = "protocol.sh"
 
     def __init__(self, path: Path, title: str, launcher: Launcher, locks: Locks | None = None):

@@ -41,18 +41,18 @@ def training_options(
     """
     if stage == "finetune":
         check_options_of_a_warm_start(experiment.arch(system), system.options)
-    words = experiment.arguments(stage, system, machines=machines)
-    return parse_training(words, experiment.path, stage)
+    arguments = experiment.arguments(stage, system, machines=machines)
+    return parse_training(arguments, experiment.path, stage)
 
 
-def parse_training(words: list[str], config: Path, stage: str) -> argparse.Namespace:
+def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.Namespace:
     """Parse arguments of fairseq-train, of the experiment ``config``'s ``stage``.
 
     Raises:
         UsageError: fairseq-train, or the encoder, refuses them.
     """
     rule = f"{config}: fairseq-train refuses the options of {stage}"
-    return _parsed(fairseq_options.get_training_parser, words, rule)
+    return _parsed(fairseq_options.get_training_parser, arguments, rule)
 
 
 def check_generation(experiment: Experiment, machines: Machines, system: System) -> None:
@@ -61,19 +61,19 @@ def check_generation(experiment: Experiment, machines: Machines, system: System)
     Raises:
         UsageError: fairseq-generate refuses them.
     """
-    words = experiment.arguments("generate", system, machines=machines)
+    arguments = experiment.arguments("generate", system, machines=machines)
     rule = f"{experiment.path}: fairseq-generate refuses the options of generation"
-    _parsed(fairseq_options.get_generation_parser, words, rule)
+    _parsed(fairseq_options.get_generation_parser, arguments, rule)
 
 
 def _parsed(
-    parser: Callable[[], argparse.ArgumentParser], words: list[str], rule: str
+    parser: Callable[[], argparse.ArgumentParser], arguments: list[str], rule: str
 ) -> argparse.Namespace:
-    place = words.index("--user-dir")
-    words = words[:place] + words[place + 2 :]  # the plugin is loaded
+    place = arguments.index("--user-dir")
+    arguments = arguments[:place] + arguments[place + 2 :]  # the plugin is loaded
     try:
         with _ALONE, refused_options(rule):
-            return fairseq_options.parse_args_and_arch(parser(), words)
+            return fairseq_options.parse_args_and_arch(parser(), arguments)
     except UsageError:
         raise
     except ValueError as error:
@@ -86,7 +86,7 @@ def untrained_distances(
     """Return a sentence that names option, limit, trained length and remedy; None where all is trained.
 
     Args:
-        experiment: whose threshold stands for the trained length until there are data.
+        experiment: whose threshold stands for the trained length until data are made.
         options: of the training, complete.
         data: binarised data.
     """
@@ -104,5 +104,5 @@ def _longest(experiment: Experiment, data: Path) -> int | None:
         pair = argparse.Namespace(source_lang=languages.source, target_lang=languages.target)
         lengths = [longest_sentence(str(data), stack, pair) for stack in STACKS]
         return min((n for n in lengths if n is not None), default=None)
-    # Sources of fewer tokens than the threshold train, and each ends with a symbol of its own.
+    # Sources of fewer tokens than the threshold train, and each ends with one more symbol.
     return None if experiment.config.s2l is None else experiment.config.s2l.threshold

@@ -21,7 +21,7 @@ class RunRequest(Request):
     """A request in translation.
 
     Attributes:
-        data: data that are made; made there where they are WMT14's.
+        data: prepared data; WMT14's are made in that folder.
         losses: also compute the loss of every test sentence; where the configuration's ``s2l`` says
             ``before``, of the warm start as well, which is translated with too.
     """
@@ -89,7 +89,7 @@ class DataSteps(Job):
                 raise UsageError(
                     "--data is for data that are made, --raw for text to make them of."
                 )
-            # WMT14's data are made where they are wanted, if they are not there.
+            # WMT14's data are made in that folder where it lacks them.
             if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
                 if not self.launcher.dry_run:
                     if not binarised:

@@ -22,7 +22,7 @@ from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import read_json
 
-# In the names of a warm start's own translations.
+# In the names of a warm start's translations.
 BEFORE = ".before"
 
 

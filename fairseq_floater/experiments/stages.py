@@ -34,7 +34,7 @@ class Setting:
 
     Attributes:
         data: binarised data.
-        work: the experiment's folder; the run's own is ``work/<system.name>``.
+        work: the experiment's folder; the run is in ``work/<system.name>``.
         machines: what it runs on.
         seed: of training; None for the file's.
         donor: the folder of the donor, shared by several seeds and trained with the file's; None for
@@ -186,7 +186,7 @@ class Experiment(ConfiguredExperiment):
             "vocab": data.vocab,
             "processes": machines,
             "tokens_per_update": tokens,
-            # fairseq's own defaults where the file is silent.
+            # fairseq's defaults where the file is silent.
             "max_len_a": generation.get("max-len-a", 0),
             "max_len_b": generation.get("max-len-b", 200),
         }

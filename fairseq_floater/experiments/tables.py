@@ -40,7 +40,7 @@ class Table(ABC):
 
     @abstractmethod
     def lacking(self) -> str:
-        """Say why there is no table yet; empty where there is one."""
+        """Say why no table can be made yet; empty where one can."""
 
     def run(self) -> None:
         """Run the cells; what another process is at is left to it, a failure stops no other cell.

@@ -1,7 +1,7 @@
 """Run the 38 cells of Tables 3 to 5 and say how far each is: `scripts/tables345.sh`.
 
 A cell's run lies in ``WORK/<config>/<task>-<system>/seed-<n>``. With ``--config`` the cells are the tasks of
-a configuration of one's own, with both systems.
+another configuration, with both systems.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def numbers_of(experiment: RobertaExperiment) -> list[Number]:
 
 
 class Tables345(PaperTable):
-    """Tables 3 to 5, or those of a configuration of one's own."""
+    """Tables 3 to 5, or those of another configuration."""
 
     scores = ("*/*/seed-*/scores.json",)
 

@@ -33,7 +33,7 @@ class FineTuning(Steps):
         self.task, self.kind = task, TASKS[task]
         self.seed = request.experiment.config.seed if request.seed is None else request.seed
         name = f"{task}-{system_name(request.system)}"
-        # Data are cut to the length of the model: a longer one has its own.
+        # Data are cut to the length of the model: a longer one has other data.
         self.longest = request.experiment.longest(task, request.system)
         usual = self.longest == request.experiment.longest(task, System(PLAIN))
         self.data = request.work / "data" / (task if usual else f"{task}-{self.longest}")

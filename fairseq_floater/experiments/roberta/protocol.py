@@ -75,8 +75,8 @@ class Steps(Job):
     @property
     def given_donor(self) -> Path | None:
         """Return the donor that is given, or was to an earlier run of the experiment."""
-        found = RunFolder(self.request.folder / DONOR).read().get("donor")
-        return self.request.donor or (Path(found["path"]) if found else None)
+        noted = RunFolder(self.request.folder / DONOR).read().get("donor")
+        return self.request.donor or (Path(noted["path"]) if noted else None)
 
     def trainings(self) -> dict[str, list[str]]:
         """Return the arguments of fairseq-train of every stage that the run trains."""
@@ -89,8 +89,8 @@ class Steps(Job):
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import parse_training
 
-        for stage, words in self.trainings().items():
-            parse_training(words, self.experiment.path, stage)
+        for stage, arguments in self.trainings().items():
+            parse_training(arguments, self.experiment.path, stage)
 
     def prepare_text(self) -> None:
         """Make the raw data that are built in, and the data of masked LM."""
@@ -109,7 +109,7 @@ class Steps(Job):
                 self.command(self._text_command(), log=log)
 
     def need_raw(self, made: Path, what: str, holds: str) -> None:
-        """Raise UsageError unless data that would be made of raw files are there."""
+        """Raise UsageError unless data that would be made of raw files exist."""
         if not (made / "summary.json").is_file():
             raise UsageError(f"{what}: pass the folder that holds {holds} with --raw.")
 
@@ -143,7 +143,7 @@ class Steps(Job):
             CheckpointError: it is no RoBERTa, or has another dictionary.
         """
         if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
-            return  # the data have the donor's own dict.txt
+            return  # the data have the donor's dict.txt
         from fairseq_floater.checkpoints.roberta_tasks import checked_state  # brings torch
 
         checked_state(given, self.request.mlm)
@@ -169,17 +169,17 @@ def _note_donor(folder: Path, given: Path) -> None:
     """
     if not given.is_file():
         raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
-    found = {"path": str(given.resolve()), "sha256": file_hash(given)}
+    donor = {"path": str(given.resolve()), "sha256": file_hash(given)}
     folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).changing() as record:
-        before = record.get("donor", found)
-        if before["sha256"] != found["sha256"] or record["arguments"]:
-            other = before["path"] if before != found else "trained there"
+        before = record.get("donor", donor)
+        if before["sha256"] != donor["sha256"] or record["arguments"]:
+            other = before["path"] if before != donor else "trained there"
             raise ReportError(
                 f"{folder.parent} was begun with another donor ({other}) than {given}; give that one, "
                 "or use another --work."
             )
-        record |= {"donor": found, "state": "done"}
+        record |= {"donor": donor, "state": "done"}
 
 
 class FlowStage(Steps):

@@ -19,7 +19,7 @@ from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
-ROBERTA = "roberta"  # the system that is fairseq's own model
+ROBERTA = "roberta"  # the system that is fairseq's model
 FLOATER = "floater"
 # What a target refuses of the configuration's options, which are of qkv.
 _OF_OTHER_TARGETS = {"hidden": ("floater-start",), "relative": ("floater-start", "floater-delta")}
@@ -82,7 +82,7 @@ class RobertaExperiment(ConfiguredExperiment):
 
         Args:
             stage: donor, or flow, which trains the system's warm start (``warm_start.pt``).
-            system: the one of the stage; a donor is fairseq's own model.
+            system: the one of the stage; a donor is fairseq's model.
             data: what `floater mlm prepare` made.
             folder: where the training lies.
             machines: what it runs on.
