@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UserError, one_line
 from fairseq_floater.experiments.commands import ONE_THREAD
-from fairseq_floater.experiments.job import SCRIPTS, floater, make_folder, python
+from fairseq_floater.experiments.job import floater, python
 from fairseq_floater.experiments.launch import CommandError, Launcher
+from fairseq_floater.experiments.locks import make_folder
 from fairseq_floater.files import USER_DIR, write_text, write_whole
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 
@@ -57,9 +58,8 @@ class GpuCheck:
         yield Step("versions", floater("info"), self.work / "versions.txt")
         yield self._contract()
         yield Step("corpus", floater("numbers", self.work / "numbers"))
-        prepare = (SCRIPTS / "prepare_text.sh", self.work / "numbers", self.data)
         languages = ("--src", "en", "--tgt", "de", "--vocab", "300")
-        yield Step("text", ["bash", *prepare, *languages])
+        yield Step("text", floater("prepare", self.work / "numbers", self.data, *languages))
         for encoder in self.encoders:
             for precision in PRECISIONS:
                 if self.rehearsed and precision == "fp16":

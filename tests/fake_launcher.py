@@ -30,8 +30,8 @@ class FakeLauncher(Launcher):
             log.write_text("x | valid on 'valid' subset | loss 3.25 | ppl 9.5\n")
         elif output is not None:
             output.write_text("H-0\n")
-        elif step == "prepare_text.sh":
-            tests = Path(words[3]) / "tests.json"
+        elif step == "prepare":
+            tests = Path(words[5]) / "tests.json"
             tests.parent.mkdir(parents=True, exist_ok=True)
             tests.write_text('{"test": "test", "test_long": "test1"}')
         elif "--json" in words:
@@ -40,7 +40,7 @@ class FakeLauncher(Launcher):
 
 
 def _step(words):
-    """``train floater-all-qkv``, ``warm-start``, ``generate test1``, ``prepare_text.sh``, ..."""
+    """``train floater-all-qkv``, ``warm-start``, ``generate test1``, ``prepare``, ..."""
     if words[0] == "bash":
         return Path(words[1]).name
     if words[2] == "fairseq_floater":

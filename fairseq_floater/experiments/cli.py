@@ -17,40 +17,32 @@ from fairseq_floater.verbs import add_verb
 
 @dataclass(frozen=True)
 class Arguments:
-    """The words of a command line."""
-
     arguments: list[str]
 
     def format_text(self) -> str:
-        """Return one a line."""
         return "\n".join(self.arguments)
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The record of a run."""
-
     folder: Path
 
     def format_text(self) -> str:
-        """Return the file that holds it."""
         return str(self.folder / RECORD)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return what it holds."""
         return RunFolder(self.folder).read()
 
 
 def add_args(verbs: Any) -> None:
-    """Add `floater args`."""
 
     def run(**options: Any) -> Arguments:
         args = argparse.Namespace(**options)
         places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
-        words = Experiment(args.config).arguments(
+        arguments = Experiment(args.config).arguments(
             args.stage, system_from_args(args), machines=machines_from_args(args), **places
         )
-        return Arguments(words)
+        return Arguments(arguments)
 
     parser = add_verb(
         verbs,
@@ -59,7 +51,7 @@ def add_args(verbs: Any) -> None:
         run,
     )
     parser.add_argument("config", metavar="CONFIG", help="an experiment's YAML")
-    parser.add_argument("stage", metavar="STAGE", choices=STAGES, help=", ".join(STAGES))
+    parser.add_argument("stage", metavar="STAGE", choices=tuple(STAGES), help=", ".join(STAGES))
     add_system_options(parser)
     parser.add_argument("--data", default="data/bin", metavar="DIR", help="binarised data")
     parser.add_argument("--work", default="work", metavar="DIR", help="the experiment's folder")
@@ -69,10 +61,10 @@ def add_args(verbs: Any) -> None:
 
 
 def add_run(verbs: Any) -> None:
-    """Add `floater run`."""
     from fairseq_floater.experiments import commands
     from fairseq_floater.experiments.launch import Launcher
-    from fairseq_floater.experiments.protocol import Protocol, RunRequest
+    from fairseq_floater.experiments.preparation import RunRequest
+    from fairseq_floater.experiments.protocol import Protocol
 
     def run(**options: Any) -> RunRecord | None:
         args = argparse.Namespace(**options)
@@ -82,7 +74,7 @@ def add_run(verbs: Any) -> None:
             experiment,
             system_from_args(args),
             commands.work_of(args),
-            machines=commands.machines_of(args, experiment.config.budget),
+            machines=machines_from_args(args, experiment.config.budget),
             preparation=commands.preparation_of(args),
             **places,
         )
@@ -181,7 +173,6 @@ def add_run_demo(verbs: Any) -> None:
 
 
 def add_info(verbs: Any) -> None:
-    """Add `floater info`."""
     # Brings torch, which takes seconds; the other verbs of this door do without.
     from fairseq_floater.experiments.info import collect
 

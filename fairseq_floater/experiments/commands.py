@@ -1,4 +1,4 @@
-"""Share what the command lines of experiments do: their options, and several systems at a time.
+"""Share the options of the command lines of experiments.
 
 Exit codes: 0 done, 1 a failure, 2 bad usage, 75 another process is at work on it, 143 told to stop.
 """
@@ -7,20 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
-from fairseq_floater.errors import UsageError, UserError, sentence
-from fairseq_floater.experiments.hardware import (
-    Budget,
-    Machines,
-    add_machine_options,
-    machines_from_args,
-)
-from fairseq_floater.experiments.launch import BusyError
-from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.hardware import add_machine_options
 from fairseq_floater.experiments.sections import LARGEST_SEED
 from fairseq_floater.experiments.stages import Experiment
 
@@ -40,14 +30,12 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def experiment_of(args: argparse.Namespace) -> Experiment:
-    """Return the checked configuration of a command line."""
     if not args.config.is_file():
         raise UserError(f"There is no configuration {args.config}.")
     return Experiment(args.config)
 
 
 def work_of(args: argparse.Namespace) -> Path:
-    """Return the folder of an experiment."""
     return args.work or Path("work") / args.config.name.removesuffix(".yaml")
 
 
@@ -55,75 +43,29 @@ def seeds(text: str) -> list[int]:
     """Parse the option ``--seeds 1,2,3``."""
     if not re.fullmatch(r"\d+(,\d+)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be numbers with commas, but is {text}")
-    found = [int(seed) for seed in text.split(",")]
-    if len(set(found)) < len(found) or max(found) > LARGEST_SEED:
+    numbers = [int(seed) for seed in text.split(",")]
+    if len(set(numbers)) < len(numbers) or max(numbers) > LARGEST_SEED:
         raise argparse.ArgumentTypeError(
             f"must be different numbers up to {LARGEST_SEED}, but is {text}"
         )
-    return found
+    return numbers
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run that :func:`machines_of` and :func:`preparation_of` read."""
+    """Add the options of a run that :func:`machines_from_args` and :func:`preparation_of` read."""
     add_node_options(parser)
     parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
     parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
 
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the hardware, which :func:`machines_of` reads, and ``--dry-run``."""
+    """Add the options of the hardware, which :func:`machines_from_args` reads, and ``--dry-run``."""
     add_machine_options(parser)
     parser.add_argument("--launch", default="", metavar="COMMAND", help="starts words on each node")
     parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help="of one of them")
     parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 
-def machines_of(args: argparse.Namespace, budget: Budget | None = None) -> Machines:
-    """Return what to train on: unless told otherwise, GPUs here that share an update of ``budget`` evenly.
-
-    Raises:
-        UsageError: numbers that make no sense, or nodes that cannot be started or find each other.
-    """
-    machines = machines_from_args(args, budget)
-    if machines.nodes > 1 and not (args.launch and args.rendezvous):
-        raise UsageError(f"--nodes {machines.nodes} needs --launch and --rendezvous.")
-    return replace(machines, launch=args.launch, rendezvous=args.rendezvous)
-
-
 def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the further options of prepare_wmt14.sh."""
     mirror = ("--mirror", args.mirror) if args.mirror else ()
     return (*mirror, "--rehearsal") if args.rehearsal else mirror
-
-
-def run_all(protocols: Sequence[Protocol], jobs: int, experiment: str) -> None:
-    """Run several systems, so many at a time; begin no further one after a failure.
-
-    Args:
-        experiment: how messages call all of them.
-
-    Raises:
-        StoppedError: this process was told to stop.
-        UserError: a system failed; its reason has been printed.
-    """
-    launcher = protocols[0].launcher
-    failed: list[Protocol] = []
-
-    def one(protocol: Protocol) -> None:
-        if failed:
-            return
-        try:
-            protocol.run()
-        except BaseException as error:
-            failed.append(protocol)
-            if isinstance(error, (UserError, OSError)):
-                launcher.say(f"{protocol.title}: {sentence(error)}")
-            elif not isinstance(error, BusyError):
-                raise
-
-    with ThreadPoolExecutor(1 if launcher.dry_run else jobs) as pool:
-        list(pool.map(one, protocols))
-    if failed:
-        raise UserError(
-            f"The {experiment} stopped: a system above failed. Run it again to go on from there."
-        )

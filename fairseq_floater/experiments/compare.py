@@ -7,26 +7,32 @@ sets.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.cells import act, add_table_options, select
+from fairseq_floater.experiments.cells import seconds_left, select
 from fairseq_floater.experiments.commands import (
+    ONE_THREAD,
     add_config,
     add_node_options,
     experiment_of,
     seeds,
     work_of,
 )
-from fairseq_floater.experiments.comparison import LengthComparison, SystemCell, WholeSetComparison
+from fairseq_floater.experiments.comparison import ComparisonTable, cells_of, donors_of
 from fairseq_floater.experiments.config import Comparison, ListedSystem
+from fairseq_floater.experiments.hardware import machines_from_args
+from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.experiments.tables import act, add_table_options
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.verbs import positive
 
-# The donor trained on, or fairseq's own Transformer from random parameters.
+_MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
+# The donor trained on, or fairseq's Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
 
 
@@ -39,9 +45,9 @@ def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
     """
     if experiment.config.comparison is not None:
         return experiment.config.comparison
-    found = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
-    found.baseline = found.listed()[0].system.name
-    return found
+    control = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
+    control.baseline = control.listed()[0].system.name
+    return control
 
 
 def systems_of(
@@ -63,22 +69,22 @@ def systems_of(
         UsageError: no encoders, and a configuration that lists no systems.
     """
     section = experiment.comparison if encoders is None else section_of(experiment, start)
-    found = section.listed()
+    systems = section.listed()
     if encoders is None and stretch is None:
-        return found
+        return systems
     # It brings torch, which takes seconds.
     from fairseq_floater.experiments.forms import forms_of, with_stretched, within_training
 
     if encoders is not None:
-        found = [entry for entry in found if entry.system.name == section.baseline]
-        from_scratch = start != "donor" if start or not found else found[0].system.scratch
+        systems = [entry for entry in systems if entry.system.name == section.baseline]
+        from_scratch = start != "donor" if start or not systems else systems[0].system.scratch
         forms = forms_of(encoders, scratch=from_scratch)
-        found += [form for form in forms if form.system.name != section.baseline]
+        systems += [form for form in forms if form.system.name != section.baseline]
     if stretch is not None:
-        found = with_stretched(found, stretch)
+        systems = with_stretched(systems, stretch)
     if encoders is None or experiment.config.s2l is None:
-        return found
-    return within_training(found, experiment.s2l)
+        return systems
+    return within_training(systems, experiment.s2l)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -110,22 +116,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _seeds_of(work: Path) -> list[int]:
-    """Return the seeds that have a folder."""
     names = (path.name.removeprefix("seed-") for path in work.glob("seed-*"))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what a parsed command line asks for."""
     experiment, args.work = experiment_of(args), work_of(args)
     section = experiment.s2l if args.by_length else section_of(experiment, args.start)
     looks = args.table or args.status
     args.seeds = args.seeds or (looks and _seeds_of(args.work)) or [experiment.config.seed]
     if args.start is not None and args.encoders is None:
         raise UsageError("`--start` is of `--encoders`: the configuration's systems say theirs.")
-    chosen = {name: getattr(args, name) for name in ("encoders", "start", "stretch")}
-    every = [SystemCell(entry) for entry in systems_of(experiment, **chosen)]
-    by_length = experiment.config.s2l is not None
-    kind = LengthComparison if by_length else WholeSetComparison
-    runner = partial(kind, experiment=experiment, every=every, baseline=section.baseline)
-    act(runner, args, select(every, args.only), ())
+    systems = systems_of(experiment, encoders=args.encoders, start=args.start, stretch=args.stretch)
+    stages = {entry.system.name: entry.system.stage for entry in systems}
+    if args.donor is not None and "donor" in stages.values():
+        raise UsageError(
+            f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
+            "seed; leave one of the two out."
+        )
+    cells = select(cells_of(args, experiment, systems), args.only)
+    on_cpu = machines_from_args(args).on_cpu
+    jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
+
+    def left() -> str:
+        seconds = seconds_left(cells)
+        return f"about {duration(seconds / jobs)} left in all, {jobs} at a time" if seconds else ""
+
+    act(
+        args,
+        cells,
+        lambda launcher: ComparisonTable(
+            launcher, args, experiment, systems, cells, jobs, section.baseline
+        ),
+        shared=donors_of(args) if any(stages[c.name] == "finetune" for c in cells) else (),
+        environment=ONE_THREAD if on_cpu and jobs > 1 else None,
+        left=left,
+    )

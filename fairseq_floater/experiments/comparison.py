@@ -7,31 +7,26 @@ machine is at work on are left to it; the table is of finished ones.
 from __future__ import annotations
 
 import argparse
-import os
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.report import UNTRAINED
-from fairseq_floater.experiments import cells
-from fairseq_floater.experiments.cells import TableRunner, progress_of, status_text
-from fairseq_floater.experiments.commands import ONE_THREAD, machines_of
+from fairseq_floater.experiments.cells import Cell
+from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.config import ListedSystem
+from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.preparation import ShortToLongData
-from fairseq_floater.experiments.protocol import BEFORE, Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.time_left import seconds_left
+from fairseq_floater.experiments.tables import Table
 from fairseq_floater.records import read_json
 
-_MOST_JOBS = 4  # side by side on a CPU, unless more are asked for
 _FEWEST_RESAMPLES = 1000
 # So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01.
 _RESAMPLES_A_SYSTEM = 100
@@ -44,209 +39,155 @@ Longest training source: {longest} tokens. Rows of `learned` past the trained le
 Split   {work}/split: counts and overlap in split.json, the origin of each test pair in test.tsv"""
 
 
-@dataclass(frozen=True)
-class SystemCell(cells.Cell):
-    """A system of the comparison."""
-
-    entry: ListedSystem
-
-    @property
-    def name(self) -> str:
-        return self.entry.system.name
-
-    def folder(self, work: Path, seed: int) -> Path:
-        return work / f"seed-{seed}" / self.name
+def cells_of(
+    args: argparse.Namespace, experiment: Experiment, systems: Sequence[ListedSystem]
+) -> list[Cell]:
+    """Return the runs of systems under each seed."""
+    cells = []
+    for seed in args.seeds:
+        for entry in systems:
+            name, job = entry.system.name, partial(_job, args, experiment, entry.system, seed)
+            cells.append(Cell(name, args.work / f"seed-{seed}" / name, job, seed))
+    return cells
 
 
-class SystemComparison(TableRunner[SystemCell]):
-    """The systems of a comparison and their scores.
+def _job(
+    args: argparse.Namespace, experiment: Experiment, system: System, seed: int, launcher: Launcher
+) -> Protocol:
+    request = RunRequest(
+        experiment,
+        system,
+        args.work / f"seed-{seed}",
+        data=args.work / "data",
+        donor=args.donor,
+        seed=seed,
+        machines=machines_from_args(args, experiment.config.budget),
+        losses=True,
+    )
+    return Protocol(request, launcher)
+
+
+def donors_of(args: argparse.Namespace) -> list[Cell]:
+    """Return the donor that all seeds share, or one of each."""
+    if args.donor is not None:
+        return [Cell(PLAIN, args.donor, None, lock=args.donor.parent / ".donor.lock")]
+    donors = []
+    for seed in args.seeds:
+        work = args.work / f"seed-{seed}"
+        donors.append(Cell(PLAIN, work / PLAIN, None, seed, work / ".donor.lock"))
+    return donors
+
+
+class ComparisonTable(Table):
+    """The systems of a comparison and their scores: by source length, or of whole test sets.
 
     Args:
-        args: the command line.
         launcher: starts the commands.
-        experiment: the configuration.
-        every: all systems, of which a command line may choose some; the table has all.
+        args: the command line.
+        experiment: the configuration; with a section ``s2l`` it trains on short sentences.
+        systems: all of them, of which a command line may choose some; the table has all.
+        cells: the chosen ones.
+        jobs: how many side by side.
         baseline: the system that every other is compared with; None for none.
     """
 
-    scores = ("seed-*/*/scores.*.json",)
-
     def __init__(
         self,
-        args: argparse.Namespace,
         launcher: Launcher,
+        args: argparse.Namespace,
         experiment: Experiment,
-        every: Sequence[SystemCell],
+        systems: Sequence[ListedSystem],
+        cells: Sequence[Cell],
+        jobs: int,
         baseline: str | None,
     ):
-        super().__init__(args, launcher)
-        self.experiment, self.every, self.chosen = experiment, every, every
-        self.baseline = baseline
-        if args.donor is not None and any(c.entry.system.stage == "donor" for c in every):
-            raise UsageError(
-                f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
-                "seed; leave one of the two out."
-            )
-        cores = len(os.sched_getaffinity(0))
-        self.jobs = args.jobs or (min(cores, _MOST_JOBS) if self.machines.on_cpu else 1)
-        if self.machines.on_cpu and self.jobs > 1:
-            launcher.environment |= ONE_THREAD
-        launcher.screen.left = self._time_left
+        self.by_length = experiment.config.s2l is not None
+        super().__init__(launcher, args.work, "s2l" if self.by_length else "compare", cells, jobs)
+        self.raw, self.seeds = args.raw, args.seeds
+        self.experiment, self.systems, self.baseline = experiment, systems, baseline
 
-    def prepare(self) -> None:
-        if self.args.dry_run:
+    def run(self) -> None:
+        """Make the data of all systems, then run them as every table does."""
+        launcher, experiment = self.launcher, self.experiment
+        if launcher.dry_run:
             names = ("PYTHONPATH", *ONE_THREAD)
-            found = {name: self.launcher.environment.get(name) for name in names}
-            self.launcher.run(["export", *(f"{k}={v}" for k, v in found.items() if v)])
-        self.prepare_data()
+            values = {name: launcher.environment.get(name) for name in names}
+            launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
+        request = RunRequest(experiment, System(PLAIN), self.work, raw=self.raw)
+        data = Protocol(request, launcher)
+        if self.by_length:
+            data.prepare_split()
+        else:
+            data.prepare_data()
+        super().run()
 
-    @abstractmethod
-    def prepare_data(self) -> None:
-        """Make the data of all systems."""
-
-    def run(self, cells: Sequence[SystemCell]) -> None:
-        self.chosen = cells
-        super().run(cells)
-
-    def job(self, cell: SystemCell, seed: int) -> Protocol:
-        work = self.args.work
-        run = RunRequest(
-            self.experiment,
-            cell.entry.system,
-            work / f"seed-{seed}",
-            data=work / "data",
-            donor=self.args.donor,
-            seed=seed,
-            machines=machines_of(self.args, self.experiment.config.budget),
-            losses=True,
-        )
-        return Protocol(run, self.launcher)
-
-    # How far it is.
-
-    def status(self, cells: Sequence[SystemCell]) -> str:
-        """Return how far each system is under each seed, donors first, and the time left."""
-        self.chosen = cells
-        donors = {}
-        if any(cell.entry.system.stage == "finetune" for cell in cells):
-            for seed in self.args.seeds:
-                folder = self.args.donor or self.args.work / f"seed-{seed}" / PLAIN
-                donors[folder] = f"{PLAIN} seed {seed}" if self.args.donor is None else PLAIN
-        lines = [
-            (name, progress_of(folder, folder.parent / ".donor.lock"))
-            for folder, name in donors.items()
-        ]
-        lines += [
-            (f"{cell.name} seed {seed}", progress_of(cell.folder(self.args.work, seed)))
-            for seed in self.args.seeds
-            for cell in cells
-        ]
-        return f"{status_text(lines)}\n{self._time_left()}".rstrip()
-
-    def _time_left(self) -> str:
-        """Say how long all that is chosen still takes here; nothing until a run is done."""
-        work, seeds = self.args.work, self.args.seeds
-        left = seconds_left({c.name: [c.folder(work, s) for s in seeds] for c in self.chosen})
-        if not left:
-            return ""
-        return f"about {duration(left / self.jobs)} left in all, {self.jobs} at a time"
-
-    # Scores.
-
-    def whole(self, cell: SystemCell) -> list[Path]:
+    def _whole(self, system: System) -> list[Path]:
         """Return the folders of a system's runs that can be scored."""
-        folders = [cell.folder(self.args.work, seed) for seed in self.args.seeds]
-        return [
-            f for f in folders if self.args.dry_run or RunFolder(f).read().get("state") == "done"
-        ]
+        folders = [self.work / f"seed-{seed}" / system.name for seed in self.seeds]
+        dry_run = self.launcher.dry_run
+        return [f for f in folders if dry_run or RunFolder(f).read().get("state") == "done"]
 
-    @abstractmethod
-    def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
-        """Return the words of the command that scores the finished runs of ``cells``."""
-
-    def table_command(self) -> list[str | Path]:
+    def command(self) -> list[Any]:
         """Return the command that scores what is finished."""
-        folders, work = {cell: self.whole(cell) for cell in self.every}, self.args.work
-        cells = [cell for cell, found in folders.items() if found]
-        if len({tuple(folder.parent for folder in folders[cell]) for cell in cells}) > 1:
+        folders = {entry: self._whole(entry.system) for entry in self.systems}
+        runs = {entry: paths for entry, paths in folders.items() if paths}
+        if len({tuple(path.parent for path in paths) for paths in runs.values()}) > 1:
             self.launcher.say(
                 "Finished runs are of different seeds: until the others are finished (--status), differences "
                 "between systems are differences between seeds as well, which no p-value accounts for."
             )
-        words: list[Any] = self.scored(cells)
-        if self.baseline in [cell.name for cell in cells]:
-            words += ["--baseline", self.baseline]
+        argv = self._by_length(runs) if self.by_length else self._of_whole_sets(runs)
+        if self.baseline in [entry.system.name for entry in runs]:
+            argv += ["--baseline", self.baseline]
         elif self.baseline:
             self.launcher.say(f"No comparison: the baseline {self.baseline} is not whole yet.")
         settings = self.experiment.settings(System(PLAIN))
-        words += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
-        words += self.experiment.tokenizer()
-        resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * len(cells))
-        words += ["--bootstrap", str(resamples), "--json", work / f"{self.table}.json"]
-        words += ["--figure", *(work / f"{self.table}.{ending}" for ending in ("png", "svg"))]
-        return floater(*words)
+        argv += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
+        argv += self.experiment.tokenizer()
+        resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * len(runs))
+        argv += ["--bootstrap", str(resamples), "--json", self.work / f"{self.name}.json"]
+        return [*argv, "--figure", *(self.work / f"{self.name}.{e}" for e in ("png", "svg"))]
 
-    def print_table(self) -> None:
-        """Score what is finished; print the table and where everything is."""
-        if not any(map(self.whole, self.every)):
-            self.launcher.say("No run is whole yet: no table.")
-            return
-        super().print_table()
-        if not self.args.dry_run:
-            print(_WHERE.format(work=self.args.work, table=self.table))
+    def _of_whole_sets(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
+        argv = floater("compare", self.work / "data", "--tests", *self.experiment.config.data.tests)
+        for entry, folders in runs.items():
+            argv += ["--label", f"{entry.system.name}={entry.label}"]
+            for folder in folders:
+                argv += ["--run", f"{entry.system.name}={folder}"]
+        return argv
 
+    def _by_length(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
+        files = (word for entry, folders in runs.items() for word in self._files(entry, folders))
+        return floater("s2l", "score", self.work / "split", *files)
 
-class LengthComparison(SystemComparison):
-    """Systems trained on short sentences, and their scores by source length (section ``s2l``)."""
-
-    table = "s2l"
-
-    def prepare_data(self) -> None:
-        ShortToLongData(self.experiment, self.args.work, self.args.raw, self.launcher).run()
-
-    def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
-        words = [word for cell in cells for word in self._files(cell)]
-        return ["s2l", "score", self.args.work / "split", *words]
-
-    def _files(self, cell: SystemCell) -> Iterator[str]:
+    def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
         """Yield the options that name a system's results under every seed, and its warm start's."""
-        found = [("", cell.entry.label, "")]
-        if self.experiment.s2l.before and cell.entry.system.stage == "finetune":
-            found.insert(0, (UNTRAINED, f"{cell.entry.label}, before", BEFORE))
+        models = [("", entry.label, "")]
+        if self.experiment.s2l.before and entry.system.stage == "finetune":
+            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
         }
-        for ending, label, mark in found:
-            name = cell.name + ending
+        for ending, label, mark in models:
+            name = entry.system.name + ending
             yield from ("--label", f"{name}={label}")
-            for folder in self.whole(cell):
+            for folder in folders:
                 for test, (hypotheses, losses) in options.items():
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
                         yield from (losses, f"{name}={folder}/losses.{test}{mark}.txt")
 
-    def print_table(self) -> None:
-        super().print_table()
-        split = self.args.work / "split" / "split.json"
-        if any(map(self.whole, self.every)) and not self.args.dry_run:
-            longest = read_json(split)["kept"]["train"]["longest_source"]
-            print(_SPLIT.format(work=self.args.work, longest=longest))
+    def lacking(self) -> str:
+        is_scored = any(self._whole(entry.system) for entry in self.systems)
+        return "" if is_scored else "No run is whole yet: no table."
 
-
-class WholeSetComparison(SystemComparison):
-    """Systems trained on all of the text, and their scores on its test sets."""
-
-    table = "compare"
-
-    def prepare_data(self) -> None:
-        asked = RunRequest(self.experiment, System(PLAIN), self.args.work, raw=self.args.raw)
-        Protocol(asked, self.launcher).prepare_data()
-
-    def scored(self, cells: Sequence[SystemCell]) -> list[str | Path]:
-        words = ["compare", self.args.work / "data", "--tests", *self.experiment.config.data.tests]
-        for cell in cells:
-            words += ["--label", f"{cell.name}={cell.entry.label}"]
-            for folder in self.whole(cell):
-                words += ["--run", f"{cell.name}={folder}"]
-        return words
+    def print(self) -> None:
+        """Score what is finished; print the table and where everything is."""
+        super().print()
+        if self.launcher.dry_run or self.lacking():
+            return
+        print(_WHERE.format(work=self.work, table=self.name))
+        if self.by_length:
+            longest = read_json(self.work / "split" / "split.json")["kept"]["train"]
+            print(_SPLIT.format(work=self.work, longest=longest["longest_source"]))

@@ -41,13 +41,11 @@ class ListedSystem(NamedTuple):
     label: str
 
 
-# Options of our own commands go there in the order of the fields, those that are None not at all.
+# Options of `floater`'s verbs are passed in the order of the fields, without those that are None.
 
 
 @dataclass
 class Languages:
-    """The languages, as in the file names."""
-
     source: str = MISSING
     target: str = MISSING
 
@@ -78,7 +76,7 @@ class Budget:
     average: int = MISSING
 
     def of(self, stage: str) -> dict[str, Any] | None:
-        """Return the options of a training alone; None where there is no such training."""
+        """Return the options of a training alone; None where the file has none."""
         return cast(dict[str, Any] | None, getattr(self, stage))
 
 
@@ -113,8 +111,6 @@ class ShortToLong(Comparison):
 
 @dataclass
 class Config:
-    """A whole configuration."""
-
     languages: Languages = MISSING
     data: Data = MISSING
     shape: dict[str, Any] = MISSING
@@ -127,7 +123,7 @@ class Config:
 
     @property
     def comparison(self) -> Comparison | None:
-        """Return the section that lists systems, `s2l` where there are both; None where there is none."""
+        """Return the section that lists systems, `s2l` before `compare`, or None."""
         return self.s2l or self.compare
 
 
@@ -137,7 +133,7 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
     """
-    config = read_sections(path, Config, own=("data", "budget", "compare", "s2l"))
+    config = read_sections(path, Config, nested=("data", "budget", "compare", "s2l"))
     _check(path, config)
     return config
 
@@ -196,10 +192,10 @@ def _check_systems(path: Path, name: str, section: Comparison) -> None:
             f"{where} must list one line of options a system, or `options` and `label`."
         )
     try:
-        found = section.listed()
+        entries = section.listed()
     except UsageError as error:
         raise ConfigError(f"{where}: {error}") from None
-    names, labels = [entry.system.name for entry in found], [entry.label for entry in found]
+    names, labels = [entry.system.name for entry in entries], [entry.label for entry in entries]
     if len(set(names)) < len(names):
         raise ConfigError(f"{where} names {names} one of them twice.")
     if double := next((label for label in labels if labels.count(label) > 1), None):

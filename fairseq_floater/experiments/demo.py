@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from fairseq_floater.experiments.commands import ONE_THREAD, run_all
+from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.cells import Cell, run_cells
+from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.hardware import Machines, use_gpus, visible_gpus
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.screen import Screen
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
@@ -46,16 +50,19 @@ Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 
 def run(work: Path, dry_run: bool) -> None:
-    """Run the demo in the folder ``work``."""
     machines, experiment = Machines(min(1, len(visible_gpus()))), Experiment(CONFIG)
     environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
     screen = Screen(len(SYSTEMS))
     launcher = Launcher(dry_run=dry_run, screen=screen, environment=environment)
-    runs = (RunRequest(experiment, system, work, machines=machines) for system in SYSTEMS)
+    requests = (RunRequest(experiment, system, work, machines=machines) for system in SYSTEMS)
+    cells = [Cell(r.system.name, work / r.system.name, partial(Protocol, r)) for r in requests]
     with launcher.signals():
-        run_all([Protocol(run, launcher) for run in runs], _JOBS, "demo")
-        words = [work, "--figure", work / "scores.png", "--json", work / "results.json"]
-        launcher.run(floater("table", *words), name="table")
+        if any(run_cells(cells, launcher, _JOBS, stop_early=True)):
+            raise UserError(
+                "The demo stopped: a system above failed. Run it again to go on from there."
+            )
+        options = ["--figure", work / "scores.png", "--json", work / "results.json"]
+        launcher.run(floater("table", work, *options), name="table")
         launcher.run(floater("page", work, work / "page.html"), name="page")
     if not dry_run:
         print(_WHERE.format(work=work))

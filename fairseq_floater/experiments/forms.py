@@ -28,12 +28,12 @@ def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
         encoders: names.
         scratch: train from random parameters, else from the donor.
     """
-    found = []
+    forms = []
     for name in encoders:
         for form in POSITION_ENCODERS[name].forms:
             system = replace(system_from_words(f"--encoder {name} {form}"), scratch=scratch)
-            found.append(listed(replace(system, base=not (scratch and system.joins_base))))
-    return found
+            forms.append(listed(replace(system, base=not (scratch and system.joins_base))))
+    return forms
 
 
 def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[ListedSystem]:
@@ -46,21 +46,21 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
         Stretching.read(stretch)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    known, found = {entry.system.name for entry in systems}, []
+    known, twins = {entry.system.name for entry in systems}, []
     for entry in systems:
-        found.append(entry)
+        twins.append(entry)
         if entry.system.encoder == PLAIN or "--position-stretch" in entry.system.given:
             continue
         options = (*entry.system.options, "--position-stretch", stretch)
         twin = listed(replace(entry.system, options=options))
         if twin.system.name not in known and is_accepted(twin.system):
-            found.append(twin)
-    if not any("--position-stretch" in entry.system.given for entry in found):
+            twins.append(twin)
+    if not any("--position-stretch" in entry.system.given for entry in twins):
         raise UsageError(
             "No system takes `--stretch`: each has fairseq's positions underneath (see `--no-base`), or none "
             "between two tokens."
         )
-    return found
+    return twins
 
 
 def within_training(systems: Sequence[ListedSystem], section: ShortToLong) -> list[ListedSystem]:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class Machines:
 
     Args:
         processes: of each node.
-        nodes: how many there are.
+        nodes: how many.
         cpu: the processes have no GPUs.
         fp16: whether GPUs may train in half precision.
         launch: a command that starts the words after it once on each of several nodes.
@@ -63,7 +63,6 @@ class Machines:
         return self.cpu or not self.processes
 
     def __str__(self) -> str:
-        """Return ``2 nodes x 8 GPUs``."""
         kind = "CPU process" if self.on_cpu else "GPU"
         each = max(self.processes, 1)
         name = f"{each} {kind}" + ("es" if self.on_cpu else "s") * (each > 1)
@@ -76,17 +75,16 @@ class Machines:
 
     @property
     def torchrun(self) -> bool:
-        """Return whether torchrun starts the processes."""
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
     def words(self) -> list[str]:
         """Return the options of the scripts that :func:`machines_from_args` reads, those of nodes too."""
-        found = ["--processes", str(self.processes)]
+        options = ["--processes", str(self.processes)]
         if self.nodes > 1:
-            found += ["--nodes", str(self.nodes), "--launch", self.launch]
-            found += ["--rendezvous", self.rendezvous]
-        found += ["--cpu"] if self.cpu else []
-        return found if self.fp16 else [*found, "--no-fp16"]
+            options += ["--nodes", str(self.nodes), "--launch", self.launch]
+            options += ["--rendezvous", self.rendezvous]
+        options += ["--cpu"] if self.cpu else []
+        return options if self.fp16 else [*options, "--no-fp16"]
 
     def training_options(self) -> list[str]:
         """Return fairseq-train's options of this hardware, without the rank."""
@@ -118,10 +116,10 @@ def visible_gpus() -> list[str]:
         return list(takewhile(re.compile(r"\d+|GPU-.+|MIG-.+").fullmatch, names))
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:
         return []
-    return [line.strip() for line in found.splitlines() if line.strip().isdigit()]
+    return [line.strip() for line in listing.splitlines() if line.strip().isdigit()]
 
 
 def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
@@ -131,17 +129,17 @@ def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
     would not be those that are recorded.
 
     Raises:
-        UserError: there are not so many.
+        UserError: the machine has fewer.
     """
     if dry_run:
         return {}
-    there, wanted = visible_gpus(), 0 if machines.on_cpu else machines.processes
-    if wanted > len(there):
+    gpus, wanted = visible_gpus(), 0 if machines.on_cpu else machines.processes
+    if wanted > len(gpus):
         raise UserError(
-            f"--processes {wanted}, but this machine shows {len(there)} GPUs; --cpu is for processes "
+            f"--processes {wanted}, but this machine shows {len(gpus)} GPUs; --cpu is for processes "
             "without one."
         )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(there[:wanted])}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:wanted])}
 
 
 def update_frequency(max_tokens: int, tokens: int, processes: int) -> tuple[int, int]:
@@ -161,33 +159,33 @@ def update_in_words(budget: Budget, machines: Machines) -> str:
     """Return the tokens of an update on ``machines``, and what makes them."""
     configured = budget.tokens_per_update
     frequency, tokens = update_frequency(budget.max_tokens, configured, machines.world)
-    found = f"{tokens} tokens an update (--update-freq {frequency}, {machines})"
-    return found if tokens == configured else f"{found} instead of the configured {configured}"
+    text = f"{tokens} tokens an update (--update-freq {frequency}, {machines})"
+    return text if tokens == configured else f"{text} instead of the configured {configured}"
 
 
 def starter(name: str, machines: Machines) -> list[str]:
-    """Return the words that start each process of the training ``name`` before fairseq-train's own.
+    """Return the argv that start each process of the training ``name`` before fairseq-train's.
 
     Raises:
         UsageError: ``--launch`` has a quote without its other half.
     """
     if not machines.torchrun:
         # fairseq itself starts a process for each GPU of a node.
-        found = [] if machines.world == 1 else [key for key in _OF_OTHERS if key in os.environ]
-        return ["env", *(f"--unset={key}" for key in found)] if found else []
+        foreign = [] if machines.world == 1 else [key for key in _OF_OTHERS if key in os.environ]
+        return ["env", *(f"--unset={key}" for key in foreign)] if foreign else []
     # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
     # checkpoint.
-    words = [*shell_words("--launch", machines.launch), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
-    words += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
-    words += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
+    argv = [*shell_words("--launch", machines.launch), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
+    argv += ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT=280", sys.executable, "-m", "torch.distributed.run"]
+    argv += ["--nnodes", str(machines.nodes), "--nproc_per_node", str(max(machines.processes, 1))]
     if machines.nodes > 1:
-        words += ["--rdzv_backend", "c10d", "--rdzv_endpoint", machines.rendezvous]
-        words += ["--rdzv_id", f"{name}-{os.getpid()}"]
+        argv += ["--rdzv_backend", "c10d", "--rdzv_endpoint", machines.rendezvous]
+        argv += ["--rdzv_id", f"{name}-{os.getpid()}"]
     else:
-        words += ["--standalone"]
-    # RANK is each process's own.
-    own = 'exec "$@" --distributed-rank "$RANK"'
-    return [*words, "--no-python", "bash", "-c", own, "fairseq-train"]
+        argv += ["--standalone"]
+    # RANK differs between processes.
+    command = 'exec "$@" --distributed-rank "$RANK"'
+    return [*argv, "--no-python", "bash", "-c", command, "fairseq-train"]
 
 
 def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = None) -> None:
@@ -219,15 +217,18 @@ def even_gpus(budget: Budget, gpus: int, nodes: int = 1) -> int:
 
 
 def machines_from_args(args: argparse.Namespace, budget: Budget | None = None) -> Machines:
-    """Return the machines of a parsed command line.
+    """Return what to train on: unless told otherwise, GPUs here that share an update of ``budget`` evenly.
 
-    Args:
-        args: what :func:`add_machine_options` added; without ``--processes``, GPUs that share an update
-            of ``budget`` evenly, or one process where there are to be none.
-        budget: of the trainings; None: all GPUs.
+    Raises:
+        UsageError: numbers that make no sense, or nodes that cannot be started or find each other.
     """
     processes = args.processes
     if processes is None:
-        there = 0 if args.cpu else len(visible_gpus())
-        processes = there if budget is None else even_gpus(budget, there, args.nodes)
-    return Machines(processes, args.nodes, args.cpu, not args.no_fp16)
+        gpus = 0 if args.cpu else len(visible_gpus())
+        processes = gpus if budget is None else even_gpus(budget, gpus, args.nodes)
+    machines = Machines(processes, args.nodes, args.cpu, not args.no_fp16)
+    if "launch" not in args:  # nothing is started
+        return machines
+    if args.nodes > 1 and not (args.launch and args.rendezvous):
+        raise UsageError(f"--nodes {args.nodes} needs --launch and --rendezvous.")
+    return replace(machines, launch=args.launch, rendezvous=args.rendezvous)

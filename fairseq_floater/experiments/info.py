@@ -132,16 +132,16 @@ def collect(arch: str = "floater_transformer") -> Info:
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
     """Count the parameters that a position encoder adds to ``arch``, by state-dict name.
 
-    Its own modules alone are built; ``options`` are the encoder's own and the shared ones, by ``dest``.
+    Only its modules are built; ``options`` are the encoder's and the shared ones, by ``dest``.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for stack, attribute, built in _attached(arch, encoder, blocks, options):
         modules: dict[str, nn.Module] = {f"{stack}.{attribute}": built}
         for index in filter(built.receives, range(built.spec.blocks)):
             modules[f"{stack}.layers.{index}.{attribute}"] = built.build_block(index)
         for place, module in modules.items():
-            found |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
-    return found
+            counts |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
+    return counts
 
 
 def costs(arch: str, encoder: str, **options: Any) -> list[str]:
@@ -166,7 +166,7 @@ def _attached(
         places.append(("decoder", "source_positions", SOURCE_STREAMS))
     if alone:
         places = [("encoder.sentence_encoder", "positions", places[0][2])]
-    found = []
+    encoders = []
     for stack, attribute, streams in places:
         side = "target" if (stack, attribute) == ("decoder", "positions") else "source"
         if not has_positions(args, side):
@@ -186,12 +186,11 @@ def _attached(
             blocks=depth,
             vocabulary=ROBERTA_VOCABULARY if alone else VOCABULARY,
         )
-        found.append((stack, attribute, encoder_class(encoder, args.position_target)(spec)))
-    return found
+        encoders.append((stack, attribute, encoder_class(encoder, args.position_target)(spec)))
+    return encoders
 
 
 def _size(arch: str) -> tuple[int, int, int]:
-    """Return the channels, blocks and heads of each stack of ``arch``."""
     return ROBERTA_SIZES[arch][:3] if arch in ROBERTA_SIZES else SIZES[ARCHITECTURES[arch]]
 
 

@@ -1,37 +1,51 @@
-"""Hold a run's folder and locks, and start its commands: what every protocol is built on."""
+"""Make the steps of a run in its folder, under its locks: what every protocol is built on."""
 
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UserError, one_line, sentence
 from fairseq_floater.experiments.launch import BusyError, Launcher
-from fairseq_floater.experiments.locks import try_lock
+from fairseq_floater.experiments.locks import Locks
 from fairseq_floater.experiments.run_folder import RunFolder, origin
-from fairseq_floater.files import USER_DIR, file_hash
+from fairseq_floater.files import USER_DIR, file_hash, write_whole
 
 SCRIPTS = USER_DIR.parent / "scripts"
 _LOOKING = 2  # seconds in which `table2.sh --status` has looked at a lock
-_POLL = 0.5  # seconds between two tries of a lock that another run holds
 
 
-def python(module: str, *words: Any) -> list[Any]:
-    """Return a command of this Python."""
-    return [sys.executable, "-m", module, *words]
+def python(module: str, *argv: Any) -> list[Any]:
+    return [sys.executable, "-m", module, *argv]
 
 
-def floater(*words: Any) -> list[Any]:
-    """Return a command of ours."""
-    return python("fairseq_floater", *words)
+def floater(*argv: Any) -> list[Any]:
+    return python("fairseq_floater", *argv)
+
+
+class Step(NamedTuple):
+    """A file of a run, and the command that makes it.
+
+    Attributes:
+        result: the file.
+        argv: the command.
+        made_of: options that the record keeps: a result of other ones is made anew. None: not kept.
+        log: takes what the command writes; None for the run's.
+        is_output: the command prints the result, which is kept whole or not at all.
+    """
+
+    result: Path
+    argv: list[Any]
+    made_of: list[Any] | None = None
+    log: Path | None = None
+    is_output: bool = False
 
 
 class Job(ABC):
@@ -41,17 +55,17 @@ class Job(ABC):
         path: its folder.
         title: how messages call it.
         launcher: starts the commands.
+        locks: of the run that this one is a part of; None for an independent run.
     """
 
-    # Whoever else is at work there, for messages.
+    # How messages call another process at work on the run.
     script = "protocol.sh"
 
-    def __init__(self, path: Path, title: str, launcher: Launcher):
+    def __init__(self, path: Path, title: str, launcher: Launcher, locks: Locks | None = None):
         self.path, self.title, self.launcher = path, title, launcher
+        self.locks = locks or Locks(launcher.check_stopped)
         self.folder = RunFolder(path)
         self.log = path / "steps.log"
-        self.locks: list[int] = []
-        self._own: tuple[Path, int] | None = None  # the run's lock and its descriptor
         self._has_worked = False
 
     @abstractmethod
@@ -90,54 +104,75 @@ class Job(ABC):
                     record.setdefault("sessions", []).append(session)
 
     def own_command(self) -> str:
-        """Return the command that makes this run alone; empty where there is none."""
+        """Return the command that makes this run alone; empty where no command does."""
         return ""
-
-    def within(self, other: Job) -> None:
-        """Hold the locks of another run, as a part of which this one's steps are run."""
-        self.locks, self._own = other.locks, other._own
 
     def say(self, text: str) -> None:
         if not self.launcher.dry_run:
             self.launcher.say(f"{self.title}: {text}")
 
-    def command(self, words: list[Any], **places: Any) -> None:
+    def command(self, argv: list[Any], **places: Any) -> None:
         """Run a command of this run; the first one puts :meth:`own_command` into the record."""
-        if not self._has_worked and not self.launcher.dry_run and (own := self.own_command()):
+        if not self._has_worked and not self.launcher.dry_run and (alone := self.own_command()):
             with self.folder.changing() as record:
-                record["command"] = own
+                record["command"] = alone
         self._has_worked = True
-        self.run_unrecorded(words, **places)
+        self.run_unrecorded(argv, **places)
 
-    def run_unrecorded(self, words: list[Any], **places: Any) -> None:
+    def run_unrecorded(self, argv: list[Any], **places: Any) -> None:
         """Run a command that may find its result whole, as those that make data do."""
         places = {"name": self.title, "log": self.log, **places}
-        self.launcher.run(words, locks=self.locks, **places)
+        self.launcher.run(argv, locks=self.locks.descriptors, **places)
+
+    def make(self, step: Step) -> bool:
+        """Make a step's result where it is missing, or was made of something else.
+
+        Returns:
+            Whether it was made now; False in a dry run, which prints every command.
+        """
+        if self.launcher.dry_run:
+            self.command(step.argv, output=step.result if step.is_output else None)
+            return False
+        if self.is_made(step):
+            return False
+        log = step.log or self.log
+        if step.is_output:
+            write_whole(step.result, lambda part: self.command(step.argv, output=part, log=log))
+        else:
+            self.command(step.argv, log=log)
+        if step.made_of is not None:
+            with self.folder.changing() as record:
+                record.setdefault("made", {})[step.result.name] = list(map(str, step.made_of))
+        return True
+
+    def is_made(self, step: Step) -> bool:
+        """Return whether a step's result exists, made of the same as far as that is recorded."""
+        if not step.result.is_file() or step.made_of is None:
+            return step.result.is_file()
+        made_of = list(map(str, step.made_of))
+        return bool(self.folder.read().get("made", {}).get(step.result.name, made_of) == made_of)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Hold the run's lock; leave a failure's reason in the record."""
-        make_folder(self.path)
-        path = self.path / ".lock"
-        with self._locked(path, seconds=_LOOKING) as lock:
-            if lock is None:
+        with self.locks.hold(self.path / ".lock", _LOOKING) as is_held:
+            if not is_held:
                 self.launcher.say(f"Another {self.script} is at work on {self.path}.")
                 raise BusyError
-            self._own = path, lock
             before: dict[str, Any] = {}
             try:
                 with self.folder.changing() as record:
                     before = {k: record.pop(k) for k in ("state", "reason") if k in record}
                 yield
             except BaseException as error:
-                found: dict[str, Any] = {}
+                after: dict[str, Any] = {}
                 if before.get("state") == "done" and not self._has_worked:
-                    found = before
+                    after = before
                 elif isinstance(error, Exception):
-                    found = {"state": "failed", "reason": one_line(sentence(error))}
-                if found:
+                    after = {"state": "failed", "reason": one_line(sentence(error))}
+                if after:
                     with suppress(OSError, UserError), self.folder.changing() as record:
-                        record |= found
+                        record |= after
                 raise
 
     @contextmanager
@@ -146,42 +181,9 @@ class Job(ABC):
         if self.launcher.dry_run:
             yield
             return
-        make_folder(path.parent)
         waiting = f"another run is making what this one needs ({path.name}): waiting for it"
-        with self._locked(path, seconds=float("inf"), waiting=waiting):
+        with self.locks.hold(path, float("inf"), lambda: self.say(waiting)):
             yield
-
-    @contextmanager
-    def _locked(self, path: Path, seconds: float, waiting: str = "") -> Iterator[int | None]:
-        """Hold a lock, which commands inherit; None where somebody else has it after so long."""
-        lock = try_lock(path)
-        if lock is None and waiting:
-            self.say(waiting)
-        while lock is None and seconds > 0:
-            self.launcher.check_stopped(_POLL)
-            seconds -= _POLL
-            lock = try_lock(path)
-        if lock is None:
-            yield None
-            return
-        self.locks.append(lock)
-        try:
-            yield lock
-        finally:
-            self.locks.remove(lock)
-            os.close(lock)
-
-    def is_made(self, result: Path, words: Sequence[Any]) -> bool:
-        """Return whether a result is there, made with ``words`` as far as that is recorded."""
-        words = list(map(str, words))
-        made = self.folder.read().get("made", {})
-        return result.is_file() and bool(made.get(result.name, words) == words)
-
-    def note_made(self, result: Path, words: Sequence[Any]) -> None:
-        """Note what a result was made with, besides what is recorded otherwise."""
-        if not self.launcher.dry_run:
-            with self.folder.changing() as record:
-                record.setdefault("made", {})[result.name] = list(map(str, words))
 
     def check_start(self, start: Path, *, begun: bool) -> None:
         """Note which checkpoint the run starts from; where it has ``begun``, make sure that it is that one.
@@ -192,39 +194,18 @@ class Job(ABC):
         if self.launcher.dry_run or not start.is_file():
             return
         place = start.stat()
-        found = _hash(start, place.st_size, place.st_mtime_ns)
-        if begun and self.folder.read().get("donor_sha256", found) != found:
+        checksum = _hash(start, place.st_size, place.st_mtime_ns)
+        if begun and self.folder.read().get("donor_sha256", checksum) != checksum:
             raise UserError(
                 f"{self.path} was started from another donor than {start}: use another --work, or "
                 "remove the folder."
             )
         if not begun:
             with self.folder.changing() as record:
-                record["donor_sha256"] = found
-
-    def check_same_disk(self) -> None:
-        """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
-        if self._own is None:
-            return
-        path, lock = self._own
-        with suppress(OSError):
-            if os.path.samestat(path.stat(), os.fstat(lock)):
-                return
-        raise UserError(
-            f"{path.parent} is not the folder it was when the training began: was its disk lost? Mount "
-            "it and run this again."
-        )
+                record["donor_sha256"] = checksum
 
 
 @cache
 def _hash(path: Path, size: int, changed: int) -> str:
     """Return the checksum of a file; many runs start from one of a gigabyte."""
     return file_hash(path)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder; raises UserError where that cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        raise UserError(f"The folder {path} cannot be made.") from None

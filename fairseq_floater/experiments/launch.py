@@ -47,7 +47,7 @@ def _word(word: Any) -> str:
 
 
 class Launcher:
-    """Start commands one after the other, from as many threads as there are jobs.
+    """Start commands one after the other, from several threads.
 
     Args:
         dry_run: print the commands instead, on stdout.
@@ -107,7 +107,7 @@ class Launcher:
 
     def run(
         self,
-        words: Sequence[Any],
+        argv: Sequence[Any],
         *,
         name: str = "",
         log: Path | None = None,
@@ -118,10 +118,10 @@ class Launcher:
         """Run a command to its end; in a dry run print it.
 
         Args:
-            words: the command.
+            argv: the command.
             name: what it belongs to, for messages.
-            log: takes what it writes, after what is there; None for the screen.
-            output: takes its stdout, in the place of what is there.
+            log: takes what it writes, at its end; None for the screen.
+            output: takes its stdout, and is overwritten.
             line: takes the lines that come into ``log``.
             locks: descriptors of locks that the command holds too.
 
@@ -129,7 +129,7 @@ class Launcher:
             CommandError: it failed.
             StoppedError: this process was told to stop, and the command has ended.
         """
-        command = [_word(word) for word in words]
+        command = [_word(word) for word in argv]
         if self.dry_run:
             into = "" if output is None else f" > {shlex.quote(_word(output))}"
             print(shlex.join(command) + into, flush=True)
@@ -209,7 +209,6 @@ def _disk_fault(log: Path) -> str | None:
 
 
 def _read(log: Path, place: int) -> tuple[list[str], int]:
-    """Return the whole lines of a log from a byte on, and where they end."""
     try:
         with log.open("rb") as file:
             file.seek(place)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from fairseq_floater.errors import UserError
+
+_POLL = 0.5  # seconds between two tries of a lock that another run holds
 
 
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
@@ -32,3 +38,64 @@ def is_locked(path: Path) -> bool:
     if handle is not None:
         os.close(handle)  # gives the lock back
     return handle is None
+
+
+class Locks:
+    """The locks that a run holds, as do the commands that it starts and the runs that it is made of.
+
+    Args:
+        wait: waits so many seconds; raises StoppedError where the process is told to stop.
+    """
+
+    def __init__(self, wait: Callable[[float], None]):
+        self._wait = wait
+        self._held: dict[int, Path] = {}
+
+    @property
+    def descriptors(self) -> list[int]:
+        return list(self._held)
+
+    @contextmanager
+    def hold(
+        self, path: Path, seconds: float, waiting: Callable[[], None] | None = None
+    ) -> Iterator[bool]:
+        """Hold a lock; False where another process still has it after so many seconds.
+
+        ``waiting`` is called once, when the wait begins.
+        """
+        make_folder(path.parent)
+        lock = try_lock(path)
+        if lock is None and waiting is not None:
+            waiting()
+        while lock is None and seconds > 0:
+            self._wait(_POLL)
+            seconds -= _POLL
+            lock = try_lock(path)
+        if lock is None:
+            yield False
+            return
+        self._held[lock] = path
+        try:
+            yield True
+        finally:
+            del self._held[lock]
+            os.close(lock)
+
+    def check_same_disk(self) -> None:
+        """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
+        for lock, path in self._held.items():
+            with suppress(OSError):
+                if os.path.samestat(path.stat(), os.fstat(lock)):
+                    continue
+            raise UserError(
+                f"{path.parent} is not the folder it was when the training began: was its disk lost? "
+                "Mount it and run this again."
+            )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder; raises UserError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise UserError(f"The folder {path} cannot be made.") from None

@@ -34,7 +34,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, what was found, what is needed, and what to do about it."""
+    """One line: what was looked at, its state, what is needed, and what to do about it."""
 
     mark: str
     name: str
@@ -49,12 +49,10 @@ class Check:
 
 
 def judged(
-    holds: bool, name: str, found: str, needed: str, advice: str, otherwise: str = MISSING
+    holds: bool, name: str, seen: str, needed: str, advice: str, otherwise: str = MISSING
 ) -> Check:
     """Return a check that holds, or else one with the mark ``otherwise`` and its advice."""
-    return (
-        Check(OK, name, found, needed) if holds else Check(otherwise, name, found, needed, advice)
-    )
+    return Check(OK, name, seen, needed) if holds else Check(otherwise, name, seen, needed, advice)
 
 
 class Gpu(NamedTuple):
@@ -65,7 +63,6 @@ class Gpu(NamedTuple):
 
 
 def package_check(distribution: str, module: str) -> Check:
-    """Check that ``module`` can be imported, and report its version."""
     quieten_matplotlib()
     try:
         importlib.import_module(module)
@@ -73,49 +70,46 @@ def package_check(distribution: str, module: str) -> Check:
         command = f"{sys.executable} -m pip install {distribution}"
         if module in ("torch", "fairseq"):  # fairseq is built against torch
             command = "bash scripts/setup.sh"
-        found = f"cannot be imported ({first_line(error)})"
-        return Check(MISSING, distribution, found, "", f"Run: {command}")
+        seen = f"cannot be imported ({first_line(error)})"
+        return Check(MISSING, distribution, seen, "", f"Run: {command}")
     names = FAIRSEQS if module == "fairseq" else (distribution,)
     name = next(filter(version_of, names), distribution)
     return Check(OK, name, version_of(name) or "can be imported, version unknown")
 
 
 def command_check(name: str) -> Check:
-    """Check that a command of :data:`COMMANDS` is in PATH."""
     path = shutil.which(name)
     return judged(path is not None, name, path or "not found", "", COMMANDS[name], NOTE)
 
 
 def bash_check() -> Check:
-    """Check that bash is there, and not older than :data:`OLDEST_BASH`."""
-    found, path = "not found", shutil.which("bash")
+    seen, path = "not found", shutil.which("bash")
     if path is not None:
         command = [path, "-c", 'echo "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}"']
         version = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-        found = f"{version} ({path})"
-    recent = tuple(map(int, re.findall(r"\d+", found.split("(")[0]))) >= OLDEST_BASH
+        seen = f"{version} ({path})"
+    recent = tuple(map(int, re.findall(r"\d+", seen.split("(")[0]))) >= OLDEST_BASH
     needed = "{}.{} or later".format(*OLDEST_BASH)
-    return judged(recent, "bash", found, needed, "The scripts are written for it.")
+    return judged(recent, "bash", seen, needed, "The scripts are written for it.")
 
 
 def find_gpus() -> list[Gpu]:
-    """List the GPUs that torch sees."""
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return [Gpu(properties.name, properties.total_memory) for properties in found]
+    seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [Gpu(properties.name, properties.total_memory) for properties in seen]
 
 
 def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
     """Check the GPUs that torch sees against the ``processes`` asked for."""
     kinds = Counter(f"{gpu.name} ({in_bytes(gpu.memory)})" for gpu in gpus)
-    found = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    found = found or f"none seen by torch {torch.__version__}"
+    seen = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    seen = seen or f"none seen by torch {torch.__version__}"
     if (processes or 0) > len(gpus):
         advice = f"Pass --processes {len(gpus)} at most, or set up where torch sees more."
-        return Check(MISSING, "GPUs", found, f"{processes} (`--processes`)", advice)
+        return Check(MISSING, "GPUs", seen, f"{processes} (`--processes`)", advice)
     advice = "Training runs on the CPU; WMT14's base model takes GPUs."
     if not gpus and shutil.which("nvidia-smi"):
         advice += " If nvidia-smi lists some, set up with a torch for your CUDA (FLOATER_TORCH)."
-    return judged(bool(gpus) and processes != 0, "GPUs", found, "", advice, NOTE)
+    return judged(bool(gpus) and processes != 0, "GPUs", seen, "", advice, NOTE)
 
 
 def folder_check(work: Path) -> Check:
@@ -130,9 +124,8 @@ def folder_check(work: Path) -> Check:
 
 
 def memory_check(available: int, needed: int) -> Check:
-    """Check the bytes of memory that are available."""
-    found, advice = f"{in_bytes(available)} available", "Free some, or take a machine with more."
-    return judged(available >= needed, "memory", found, f"about {in_bytes(needed)}", advice)
+    seen, advice = f"{in_bytes(available)} available", "Free some, or take a machine with more."
+    return judged(available >= needed, "memory", seen, f"about {in_bytes(needed)}", advice)
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -142,8 +135,8 @@ def available_memory(root: Path = Path("/")) -> int:
     """
     rooms = [psutil.virtual_memory().available]
     with suppress(OSError):
-        own = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
-        group = root / "sys/fs/cgroup" / own
+        name = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+        group = root / "sys/fs/cgroup" / name
         for place in (group, *group.parents):
             # No limit is the word `max`; a machine's top group has no such file.
             with suppress(OSError, ValueError):
@@ -157,5 +150,4 @@ def in_bytes(size: int) -> str:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """Return ``folder`` if it exists, else the nearest folder above it that does."""
     return next(place for place in (folder, *folder.parents) if place.exists())

@@ -12,6 +12,14 @@ TABLE_2 = {
     ("input", "sinusoidal"): (27.9, 40.4, 28.4, 41.8),
     ("input", "learned"): (27.8, 40.9, 28.5, 42.4),
 }
+# Architectures of the columns' sizes.
+SIZES = {
+    "transformer": "base",
+    "transformer_wmt_en_de": "base",
+    "transformer_wmt_en_de_big": "big",
+    "transformer_vaswani_wmt_en_de_big": "big",
+    "transformer_vaswani_wmt_en_fr_big": "big",
+}
 # Table 6 (En-De, base, all blocks): encoder, layers, input -> BLEU, thousands of parameters.
 TABLE_6 = {
     ("floater", None, None): (28.57, 526.3),

@@ -1,48 +1,154 @@
-"""Make the data of a comparison: the text, its split by source length, and what fairseq reads."""
+"""Make the data of runs in translation, or make sure that those given are what a configuration describes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fairseq_floater.errors import UsageError
+from fairseq_floater.data.parallel_text import text_file
+from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.experiments.arguments import Request
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
-from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.launch import CommandError, Launcher
+from fairseq_floater.experiments.run_folder import check_data
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.records import read_json
 
 
-class ShortToLongData(Job):
-    """Make the data of all systems, while others wait.
+@dataclass(frozen=True)
+class RunRequest(Request):
+    """A request in translation.
+
+    Attributes:
+        data: prepared data; WMT14's are made in that folder.
+        losses: also compute the loss of every test sentence; where the configuration's ``s2l`` says
+            ``before``, of the warm start as well, which is translated with too.
+    """
+
+    experiment: Experiment
+    data: Path | None = None
+    losses: bool = False
+
+
+class DataSteps(Job):
+    """The steps of a run that make its data, which several runs share.
 
     Args:
-        experiment: the configuration, with a section ``s2l``.
-        work: where everything goes.
-        raw: parallel text; None for the built-in corpus.
+        request: the request.
+        path: the run's folder.
+        title: how messages call it.
         launcher: starts the commands.
     """
 
-    def __init__(self, experiment: Experiment, work: Path, raw: Path | None, launcher: Launcher):
-        super().__init__(work, work.name, launcher)
-        self.experiment, self.raw = experiment, raw
+    def __init__(self, request: RunRequest, path: Path, title: str, launcher: Launcher):
+        super().__init__(path, title, launcher)
+        self.request, self.experiment = request, request.experiment
+        self.data = request.data or request.work / "data"
+        self.settings = self.experiment.settings(request.system, request.machines, request.seed)
 
-    def run(self) -> None:
-        """Run every step; unlike a system, data have no record."""
-        if self.raw is None and self.experiment.config.data.numbers is None:
+    def arguments(self, stage: str) -> list[str]:
+        request = self.request
+        return self.experiment.arguments(
+            stage,
+            request.system,
+            data=self.data / "bin",
+            work=request.work,
+            machines=request.machines,
+            seed=request.seed,
+            donor=request.donor,
+        )
+
+    def prepare_data(self) -> None:
+        """Make the data, or make sure that those given are what the configuration describes."""
+        with self.alone(self.request.work / ".data.lock"):
+            self._prepare_data()
+        if not self.launcher.dry_run:
+            for test in self.experiment.config.data.tests:  # a name that is wrong costs no training
+                self.subset(test)
+
+    def subset(self, test: str) -> str:
+        """Return fairseq's name of a test set (test, test1, ...), as `floater prepare` wrote it down."""
+        if self.launcher.dry_run:  # the numbers that it gives to all test sets of the text
+            number = sorted(self.experiment.config.data.tests).index(test)
+            return f"test{number or ''}"
+        path = self.data / "tests.json"
+        subsets = read_json(path)
+        if test not in subsets:
+            raise UserError(
+                f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path}); "
+                f"it has {', '.join(subsets) or 'none'}."
+            )
+        return str(subsets[test])
+
+    def _prepare_data(self) -> None:
+        raw, wmt14 = self.request.raw, self.settings["wmt14"]
+        binarised = (self.data / "bin").is_dir()
+        if self.request.data is not None:
+            if raw is not None:
+                raise UsageError(
+                    "--data is for data that are made, --raw for text to make them of."
+                )
+            # WMT14's data are made in that folder where it lacks them.
+            if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
+                if not self.launcher.dry_run:
+                    if not binarised:
+                        raise UserError(f"{self.data} holds no binarised data (bin).")
+                    rehearsal = "--rehearsal" in self.request.preparation
+                    check_data(self.data, self.settings, rehearsal=rehearsal)
+                return
+        if self.experiment.config.s2l is not None and not self.launcher.dry_run:
+            raise UsageError(
+                f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
+                "systems. For another one pass the data that it made: --data WORK/data."
+            )
+        log = self.request.work / "data.log"
+        if self.experiment.config.data.numbers is not None:
+            if raw is not None:
+                raise UsageError(
+                    f"{self.experiment.path} makes its own corpus; --raw is for your text."
+                )
+            raw = self.request.work / "numbers"
+            self.run_unrecorded(floater("numbers", raw, *self.arguments("numbers")), log=log)
+        if wmt14 and raw is None:
+            options: list[Any] = ["--out", self.data, "--bpe", self.settings["bpe"]]
+            options += ["--vocab", self.settings["vocab"], *self.request.preparation]
+            self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
+        elif raw is not None:
+            if raw.is_dir() and self.request.raw is not None:
+                self._check_tests(raw)
+            command = floater("prepare", raw, self.data, *self.arguments("prepare"))
+            try:
+                self.run_unrecorded(command, log=log)
+            except CommandError:
+                self.launcher.say(
+                    f"If text or settings have changed, use another --work or remove {self.data}."
+                )
+                raise
+        elif not binarised:
             raise UsageError(
                 f"{self.experiment.path} is for your text: pass its folder with --raw."
             )
-        if self.raw is not None and self.experiment.config.data.numbers is not None:
-            raise UsageError(f"{self.experiment.path} is for the built-in corpus, without --raw.")
-        with self.alone(self.path / ".data.lock"):
-            self.steps()
 
-    def steps(self) -> None:
-        raw, split = self.raw or self.path / "numbers", self.path / "split"
-        if self.raw is None:
-            self.command(floater("numbers", raw, *self._arguments("numbers")))
-        self.command(floater("s2l", "split", raw, split, *self._arguments("split")))
-        words = [split, self.path / "data", *self._arguments("prepare")]
-        self.command(["bash", SCRIPTS / "prepare_text.sh", *words])
+    def _check_tests(self, raw: Path) -> None:
+        """Make sure that every test set of the configuration is among the text; data are made without."""
+        languages = self.experiment.config.languages
+        for test in self.experiment.config.data.tests:
+            for language in (languages.source, languages.target):
+                text_file(raw, test, language)
 
-    def _arguments(self, stage: str) -> list[str]:
-        return self.experiment.arguments(stage, System(PLAIN), work=str(self.path))
+    def prepare_split(self) -> None:
+        """Split the text by source length, and make the data of the short part."""
+        experiment, work, raw = self.experiment, self.request.work, self.request.raw
+        if raw is None and experiment.config.data.numbers is None:
+            raise UsageError(f"{experiment.path} is for your text: pass its folder with --raw.")
+        if raw is not None and experiment.config.data.numbers is not None:
+            raise UsageError(f"{experiment.path} is for the built-in corpus, without --raw.")
+        split, text, commands = work / "split", raw or work / "numbers", []
+        if raw is None:
+            commands.append(floater("numbers", text, *self.arguments("numbers")))
+        commands.append(floater("s2l", "split", text, split, *self.arguments("split")))
+        commands.append(floater("prepare", split, work / "data", *self.arguments("prepare")))
+        with self.alone(work / ".data.lock"):
+            for command in commands:
+                self.run_unrecorded(command, log=work / "steps.log", name=work.name)

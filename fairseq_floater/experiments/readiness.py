@@ -158,12 +158,12 @@ def _add_experiment(
 def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
     """Check that the smallest GPU holds the model, its gradients and Adam's moments."""
     smallest, needed = min(gpu.memory for gpu in gpus), TRAINING * parameters
-    found = f"{in_bytes(smallest)} on the smallest"
+    seen = f"{in_bytes(smallest)} on the smallest"
     if smallest < needed:
         advice = "Take GPUs with more memory, or a smaller `shape`."
-        return Check(MISSING, "GPU memory", found, in_bytes(needed), advice)
+        return Check(MISSING, "GPU memory", seen, in_bytes(needed), advice)
     advice = "Batches (`budget: max-tokens`) come on top."
-    return Check(NOTE, "GPU memory", found, f"{in_bytes(needed)} for the model", advice)
+    return Check(NOTE, "GPU memory", seen, f"{in_bytes(needed)} for the model", advice)
 
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
@@ -200,31 +200,30 @@ def kept_checkpoints(options: argparse.Namespace) -> int | None:
 def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Check, int, int]:
     """Check the binarised data; returns the disk and the memory that making them takes as well."""
     folder, settings = Path(data or work / "data"), experiment.config.data
-    found, disk, memory = f"no folder bin in {folder}", 0, 0
+    seen, disk, memory = f"no folder bin in {folder}", 0, 0
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
     if data:
         script = "prepare_text.sh" if settings.wmt14 is None else "prepare_wmt14.sh"
         advice = f"Make the data with scripts/{script}, or leave `--data` out."
-        return Check(MISSING, "data", found, "", advice), 0, 0
+        return Check(MISSING, "data", seen, "", advice), 0, 0
     if settings.numbers is not None:
         return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0
     advice = "Pass the scripts your text with --raw; it takes up to twice its size on top."
     if settings.wmt14 is not None:
         disk, memory = WMT14[settings.wmt14]
         advice = f"WMT14 {settings.wmt14} is still to be fetched (scripts/prepare_wmt14.sh)."
-    return Check(NOTE, "data", found, "", advice), disk, memory
+    return Check(NOTE, "data", seen, "", advice), disk, memory
 
 
 def update_check(experiment: Experiment, processes: int) -> Check:
-    """Check that an update has as many tokens as the configuration wants."""
     frequency, tokens = experiment.tokens_per_update(processes)
     wanted = experiment.config.budget.tokens_per_update
-    found = f"--update-freq {frequency}, {tokens:,} tokens an update on "
-    found += f"{processes} GPUs" if processes else "the CPU"
+    seen = f"--update-freq {frequency}, {tokens:,} tokens an update on "
+    seen += f"{processes} GPUs" if processes else "the CPU"
     needed = f"{wanted:,} (`budget: tokens-per-update`)"
     advice = "Updates are larger than configured: change --processes or `budget: max-tokens`."
-    return judged(tokens == wanted, "update", found, needed, advice, NOTE)
+    return judged(tokens == wanted, "update", seen, needed, advice, NOTE)
 
 
 def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
@@ -237,10 +236,10 @@ def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -
         "data": "data",
     }
     parts = [f"{labels[name]} {in_bytes(size)}" for name, size in needs.items() if size]
-    found = f"{in_bytes(free)} free at {place.resolve()}"
+    seen = f"{in_bytes(free)} free at {place.resolve()}"
     needed = f"about {in_bytes(total)} for one system ({', '.join(parts)})"
     if free < total:
         advice = "Free some, keep fewer checkpoints, or pass another --work."
-        return Check(MISSING, "disk", found, needed, advice)
+        return Check(MISSING, "disk", seen, needed, advice)
     advice = "All checkpoints are kept, but one is counted: set `optimisation: keep-last-epochs`."
-    return judged(None not in kept.values(), "disk", found, needed, advice, NOTE)
+    return judged(None not in kept.values(), "disk", seen, needed, advice, NOTE)

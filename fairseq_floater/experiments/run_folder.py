@@ -1,4 +1,4 @@
-"""Keep the record of a run, ``run.json`` in its folder; say what may go on there.
+"""Keep the record of a run, ``run.json`` in its folder; say what may go on in it.
 
 The record holds the settings, the arguments and size of an update of each stage begun, the number of
 processes that trained last, whether the training is whole (``trained``), how the run ended
@@ -46,21 +46,21 @@ class RunFolder:
     """The record of one run.
 
     Args:
-        path: the run's folder; it need not be there yet.
+        path: the run's folder; it need not exist yet.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        """Return the record, empty where there is none yet.
+        """Return the record, empty where none is written yet.
 
         Raises:
             ReportError: it is no JSON.
         """
         path = self.path / RECORD
-        found = read_json(path) if path.exists() else {}
-        return {"arguments": {}, "settings": {}, "tokens": {}, **found}
+        record = read_json(path) if path.exists() else {}
+        return {"arguments": {}, "settings": {}, "tokens": {}, **record}
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
@@ -140,7 +140,7 @@ class RunFolder:
         }
 
     def check_average(self, settings: Mapping[str, str]) -> None:
-        """Make sure that the average that is there is of the checkpoints that ``settings`` ask for.
+        """Make sure that the average is of the checkpoints that ``settings`` name.
 
         Raises:
             ReportError: of others.
@@ -188,25 +188,25 @@ class RunFolder:
         return sentence
 
 
-def _by_option(words: list[str]) -> dict[str, str]:
+def _by_option(arguments: list[str]) -> dict[str, str]:
     """Return each option with its values, the data folder under :data:`_DATA`."""
     name = _DATA
-    found: dict[str, list[str]] = {name: []}
-    for word in words:
+    values: dict[str, list[str]] = {name: []}
+    for word in arguments:
         if word.startswith("--"):
             name = word
-            found[name] = []  # given again, it counts as argparse has it: the last time
+            values[name] = []  # given again, it counts as argparse has it: the last time
         else:
-            found[name].append(word)
-    return {name: " ".join(values) for name, values in found.items()}
+            values[name].append(word)
+    return {name: " ".join(values) for name, values in values.items()}
 
 
 def _batch(processes: int, arguments: list[str]) -> str:
     """Return what a training takes at a time: ``2 processes of --max-tokens 2000``."""
     options = _by_option(arguments)
     sizes = [f"{name} {options[name]}" for name in sorted(_OF_A_BATCH & options.keys())]
-    found = f"{processes} process" + "es" * (processes != 1)
-    return " ".join([found, *(["of", *sizes] if sizes else [])])
+    text = f"{processes} process" + "es" * (processes != 1)
+    return " ".join([text, *(["of", *sizes] if sizes else [])])
 
 
 def _equal(old: str | None, new: str | None) -> bool:
@@ -228,9 +228,9 @@ def _value(arguments: dict[str, str], name: str) -> str:
 def origin() -> dict[str, Any]:
     """Return the machine, the commit and the versions that results are made by, as this process began."""
     command = ["git", "-C", str(USER_DIR), "describe", "--always", "--dirty", "--abbrev=40"]
+    command += ["--exclude", "*"]
     try:
-        words = [*command, "--exclude", "*"]
-        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = None  # no checkout, or no git
     cores = len(os.sched_getaffinity(0))
@@ -245,10 +245,10 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
         ReportError: the log holds no validation.
     """
     text = log.read_text(encoding="utf-8", errors="replace")
-    found = re.findall(r"valid on '(\S+)' subset \| (loss .+)", text)
-    if not found:
+    lines = re.findall(r"valid on '(\S+)' subset \| (loss .+)", text)
+    if not lines:
         raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
-    subset, fields = found[-1]
+    subset, fields = lines[-1]
     try:
         pairs = (field.split(" ", 1) for field in fields.split(" | "))
         losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
@@ -276,7 +276,7 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
         if made.get(ours) is not None and str(made[ours]) != settings[key]:
             raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {settings[key]}.")
     if settings["wmt14"]:
-        found = read_json(folder / "wmt14.json")
-        if found["pair"] != settings["wmt14"] or found["rehearsal"] != rehearsal:
-            of = "a rehearsal's" if found["rehearsal"] else "WMT14's"
-            raise ReportError(f"{folder} holds {of} {found['pair']}, not what is asked for.")
+        recipe = read_json(folder / "wmt14.json")
+        if recipe["pair"] != settings["wmt14"] or recipe["rehearsal"] != rehearsal:
+            of = "a rehearsal's" if recipe["rehearsal"] else "WMT14's"
+            raise ReportError(f"{folder} holds {of} {recipe['pair']}, not what is asked for.")

@@ -55,10 +55,14 @@ class Screen:
         self._begun = self._done = 0
 
     def say(self, text: str) -> None:
-        """Print a line with the time of day."""
         with self._lock:
             tqdm.write(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
             sys.stderr.flush()
+
+    def leave_one(self) -> None:
+        """Count one system less: another process runs it."""
+        with self._lock:
+            self.systems -= 1
 
     @contextmanager
     def system(self, name: str, place: Path) -> Iterator[None]:
@@ -83,7 +87,7 @@ class TrainingLine:
 
     Args:
         arguments: fairseq-train's, of which ``--max-epoch`` and ``--max-update`` say how long it is.
-        expected: the updates an epoch of the recipe that it follows; those found are said beside them.
+        expected: the updates an epoch of the recipe that it follows; those of the data are said beside them.
     """
 
     def __init__(
@@ -100,11 +104,10 @@ class TrainingLine:
         self._bar: tqdm | None = None
 
     def read(self, line: str) -> None:
-        """Take one line of the log."""
-        if found := UPDATE.search(line):
-            self._show(int(found[1]), int(found[2]), found[3], int(found[4]))
-        elif found := _VALID.search(line):
-            self._screen.say(f"{self._name}: epoch {int(found[1])}, validation loss {found[2]}")
+        if match := UPDATE.search(line):
+            self._show(int(match[1]), int(match[2]), match[3], int(match[4]))
+        elif match := _VALID.search(line):
+            self._screen.say(f"{self._name}: epoch {int(match[1])}, validation loss {match[2]}")
         elif _NOTE.search(line):
             text = re.sub(r"^[^|]*\| [A-Z]+ \| ", "", line)
             self._screen.say(f"{self._name}: {text[:_LONGEST]}")
@@ -135,7 +138,6 @@ class TrainingLine:
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """Remove the live line."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -31,19 +31,19 @@ class ConfigError(UsageError):
     """A configuration that does not make sense; the message names file, key, rule and value."""
 
 
-def read_sections(path: Path, kind: type[_Sections], own: Collection[str]) -> _Sections:
+def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) -> _Sections:
     """Read a configuration whose top level is ``kind``, a dataclass of sections and a ``seed``.
 
     Args:
         path: the YAML file.
         kind: the dataclass.
-        own: the sections that are dataclasses themselves; the others hold options of fairseq.
+        nested: the sections that are dataclasses themselves; the others hold options of fairseq.
 
     Raises:
         ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
     """
     loaded = {name.replace("-", "_"): v for name, v in _load(path, kind).items()}
-    for name in {*own} & {*loaded}:
+    for name in {*nested} & {*loaded}:
         loaded[name] = {str(k).replace("-", "_"): v for k, v in loaded[name].items()}
     try:
         merged = OmegaConf.merge(OmegaConf.structured(kind), loaded)
@@ -57,7 +57,6 @@ def read_sections(path: Path, kind: type[_Sections], own: Collection[str]) -> _S
 
 
 def _load(path: Path, kind: type) -> dict[str, Any]:
-    """Return the sections of a YAML file as plain dictionaries."""
     if not path.exists():
         raise ConfigError(f"There is no configuration {path}.")
     try:

@@ -10,7 +10,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS, TARGETS
 from fairseq_floater.verbs import shell_words
 
-# `--encoder` of a run that is fairseq's own Transformer, untouched by the plugin.
+# `--encoder` of a run that is fairseq's Transformer, untouched by the plugin.
 PLAIN = "plain"
 # What stands before `--`; behind it are options of the model.
 _BEFORE = (
@@ -114,7 +114,7 @@ class System:
         """Describe the run in a few words, for tables: ``FLOATER, hidden``; ``sinusoid, warm``.
 
         The usual is left out: a sinusoid or learned vectors at the input, flows at all blocks, each
-        encoder's own target, random parameters with nothing underneath.
+        encoder's default target, random parameters with nothing underneath.
         """
         if self.encoder == PLAIN:
             return PLAIN
@@ -132,21 +132,20 @@ class System:
 
     @property
     def joins_base(self) -> bool:
-        """Return whether its rows may stand beside fairseq's own: a signal's, if they are no others."""
+        """Return whether its rows may be added to fairseq's: a signal's, unless they are the same."""
         is_base = (self.encoder, self.blocks) == ("sinusoidal", "input")
         return self.resolved_target in ("qkv", "hidden") and not is_base
 
     def words(self) -> list[str]:
         """Return the options that scripts/protocol.sh takes for it; :func:`system_from_words` reads them."""
-        found = ["--encoder", self.encoder]
-        found += [] if self.blocks == "all" else ["--blocks", self.blocks]
-        found += [] if self.target is None else ["--target", self.target]
-        found += [] if self.base else ["--no-base"]
-        found += ["--scratch"] if self.scratch else []
-        return [*found, "--", *self.options] if self.options else found
+        argv = ["--encoder", self.encoder]
+        argv += [] if self.blocks == "all" else ["--blocks", self.blocks]
+        argv += [] if self.target is None else ["--target", self.target]
+        argv += [] if self.base else ["--no-base"]
+        argv += ["--scratch"] if self.scratch else []
+        return [*argv, "--", *self.options] if self.options else argv
 
     def model_options(self) -> list[str]:
-        """Return fairseq-train's options of the position encoder."""
         options = [] if self.base else ["--no-token-positional-embeddings"]
         if self.encoder != PLAIN:
             options += ["--position-encoder", self.encoder, "--position-blocks", self.blocks]
@@ -156,13 +155,13 @@ class System:
     @property
     def given(self) -> dict[str, str]:
         """Return its further options by name, with their dashes, and the last value of each."""
-        found, name = {}, ""
+        values, name = {}, ""
         for word in self.options:
             if word.startswith("--"):
-                name, _, found[name] = word.partition("=")
+                name, _, values[name] = word.partition("=")
             else:
-                found[name] = word
-        return found
+                values[name] = word
+        return values
 
     @property
     def stage(self) -> str:
@@ -221,7 +220,6 @@ def add_model_options(
 
 
 def system_from_args(args: argparse.Namespace) -> System:
-    """Return the run of a parsed command line."""
     options = tuple(shell_words("--model-options", args.model_options))
     scratch = getattr(args, "scratch", False)  # not every script trains from random parameters
     return System(args.encoder, args.blocks, args.target, scratch, not args.no_base, options)
@@ -236,8 +234,8 @@ def system_from_words(words: str) -> System:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_system_options(parser)
     try:
-        own, _, options = words.partition(" -- ")
-        args, unknown = parser.parse_known_args([*own.split(), f"--model-options={options}"])
+        before, _, options = words.partition(" -- ")
+        args, unknown = parser.parse_known_args([*before.split(), f"--model-options={options}"])
     except (argparse.ArgumentError, ValueError) as error:
         raise UsageError(f"The system {words!r} cannot be read: {error}.") from None
     if unknown:

@@ -7,84 +7,82 @@ in ``WORK/<config>/plain``.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from fairseq_floater.experiments import cells
-from fairseq_floater.experiments.cells import TableRunner, act, add_table_options, select
-from fairseq_floater.experiments.commands import add_run_options, machines_of, preparation_of, seeds
+from fairseq_floater.experiments.cells import Cell, select
+from fairseq_floater.experiments.commands import add_run_options, preparation_of, seeds
+from fairseq_floater.experiments.hardware import machines_from_args
+from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.experiments.tables import PaperTable, act, add_table_options
 from fairseq_floater.files import USER_DIR
 
 
-@dataclass(frozen=True)
-class Table2Cell(cells.Cell):
-    """One number of Table 2, or with the encoder ``plain`` the donor of a column."""
+class Table2(PaperTable):
+    """Table 2, of runs with and without seeds in their paths."""
 
-    size: str
-    source: str
-    target: str
-    encoder: str
-    blocks: str = "all"
-
-    @property
-    def name(self) -> str:
-        """``base-en-de-floater-all``; ``base-en-de-plain``."""
-        parts = [self.size, self.source, self.target, self.encoder]
-        return "-".join(parts if self.shared else [*parts, self.blocks])
-
-    @property
-    def shared(self) -> str:
-        return "donor" if self.encoder == PLAIN else ""
-
-    @property
-    def config(self) -> str:
-        """Return the configuration's file name without ``.yaml``."""
-        return f"wmt14_{self.source}_{self.target}_{self.size}"
-
-    @property
-    def system(self) -> System:
-        return System(self.encoder, self.blocks)
-
-    def folder(self, work: Path, seed: int) -> Path:
-        """Return where its run lies."""
-        column = work / self.config
-        return column / PLAIN if self.shared else column / f"seed-{seed}" / self.system.name
-
-
-def all_cells(*, donors: bool = False) -> list[Table2Cell]:
-    """Return the 24 cells, or the four donors, column after column: the first cells share a donor."""
-    rows = [("all", PLAIN)] if donors else list(TABLE_2)
-    return [Table2Cell(*column, encoder, blocks) for column in COLUMNS for blocks, encoder in rows]
-
-
-class Table2(TableRunner[Table2Cell]):
-    """The cells of Table 2."""
-
-    table, options = "table2", ("--paper",)
+    options = ("--paper",)
     scores = ("*/*/scores.*.json", "*/*/*/scores.*.json")
 
-    def job(self, cell: Table2Cell, seed: int) -> Protocol:
-        args, column = self.args, self.args.work / cell.config
-        experiment = Experiment(args.configs / f"{cell.config}.yaml")
-        run = RunRequest(
-            experiment,
-            cell.system,
-            column / f"seed-{seed}",
-            data=args.work / "data" / f"{cell.source}-{cell.target}",
-            donor=column / PLAIN,
-            seed=None if cell.shared else seed,
-            machines=machines_of(args, experiment.config.budget),
-            preparation=preparation_of(args),
-        )
-        return Protocol(run, self.launcher)
+
+def config_of(size: str, source: str, target: str) -> str:
+    """Return the file name of a column's configuration, without ``.yaml``."""
+    return f"wmt14_{source}_{target}_{size}"
+
+
+def cells_of(args: argparse.Namespace) -> list[Cell]:
+    """Return the 24 cells, ``base-en-de-floater-all``, under each seed; the first ones share a donor."""
+    cells = []
+    for seed in args.seeds:
+        for column in COLUMNS:
+            for blocks, encoder in TABLE_2:
+                system = System(encoder, blocks)
+                folder = args.work / config_of(*column) / f"seed-{seed}" / system.name
+                job = partial(_job, args, column, system, seed)
+                cells.append(Cell("-".join([*column, encoder, blocks]), folder, job, seed))
+    return cells
+
+
+def donors_of(args: argparse.Namespace) -> list[Cell]:
+    """Return the donors of the four columns, ``base-en-de-plain``."""
+    donors = []
+    for column in COLUMNS:
+        folder = args.work / config_of(*column)
+        job = partial(_job, args, column, System(PLAIN), None)
+        lock = folder / ".donor.lock"
+        donors.append(Cell("-".join([*column, PLAIN]), folder / PLAIN, job, lock=lock))
+    return donors
+
+
+def _job(
+    args: argparse.Namespace,
+    column: tuple[str, str, str],
+    system: System,
+    seed: int | None,
+    launcher: Launcher,
+) -> Protocol:
+    _, source, target = column
+    folder = args.work / config_of(*column)
+    experiment = Experiment(args.configs / f"{config_of(*column)}.yaml")
+    request = RunRequest(
+        experiment,
+        system,
+        folder / f"seed-{args.seeds[0] if seed is None else seed}",
+        data=args.work / "data" / f"{source}-{target}",
+        donor=folder / PLAIN,
+        seed=seed,
+        machines=machines_from_args(args, experiment.config.budget),
+        preparation=preparation_of(args),
+    )
+    return Protocol(request, launcher)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` reads."""
     add = parser.add_argument
     add_table_options(parser, "names or patterns: base-en-de-floater-all, 'big-en-fr-*'")
     text = "train, average and score the four donors instead"
@@ -99,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what a parsed command line asks for."""
-    donors = all_cells(donors=True)
-    chosen = select(donors if args.donors else all_cells(), args.only)
-    act(Table2, args, chosen, [] if args.donors else donors)
+    donors = donors_of(args)
+    cells = select(donors if args.donors else cells_of(args), args.only)
+    shared = [] if args.only or args.donors else donors
+    act(args, cells, lambda started: Table2(started, args.work, "table2", cells), shared=shared)

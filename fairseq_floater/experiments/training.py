@@ -20,25 +20,24 @@ class Training:
     Args:
         stage: its name in the record.
         path: its folder; that of the job, or of a donor.
-        words: fairseq-train's arguments.
+        arguments: fairseq-train's.
         size: of an update, in tokens or examples.
-        here: the same in words, and what makes it.
-        settings: of the run, for its record; None for what several runs share.
+        size_in_words: the same, and what makes it.
+        notes: further entries of the record, such as the run's settings.
         counts: the key of the configuration that ``size`` is of.
-        expected: the recipe's updates an epoch, said beside those found; None where it has none.
+        expected: the recipe's updates an epoch, said beside the data's; None where it has none.
     """
 
     stage: str
     path: Path
-    words: list[str]
+    arguments: list[str]
     size: str
-    here: str
-    settings: dict[str, str] | None = None
+    size_in_words: str
+    notes: dict[str, Any]
     counts: str = "tokens-per-update"
     expected: float | None = None
 
     def name(self, job: Job) -> str:
-        """Return how messages call it."""
         return job.title if self.path == job.path else self.path.name
 
 
@@ -52,33 +51,32 @@ def train(job: Job, training: Training, machines: Machines) -> None:
     """
     folder, path, name = RunFolder(training.path), training.path, training.name(job)
     command: list[Any] = starter(path.name, machines)
-    command += python("fairseq_cli.train", *training.words)
+    command += python("fairseq_cli.train", *training.arguments)
     if job.launcher.dry_run:
         job.command(command)
         return
     path.mkdir(parents=True, exist_ok=True)
-    folder.check_same(training.stage, training.words, training.size, training.counts)
+    folder.check_same(training.stage, training.arguments, training.size, training.counts)
     if folder.read().get("trained"):
         job.launcher.say(f"{name}: trained already")
         return
-    job.launcher.say(f"{name}: {folder.resume(training.stage, training.words, machines.world)}")
+    whence = folder.resume(training.stage, training.arguments, machines.world)
+    job.launcher.say(f"{name}: {whence}")
     _begin(folder, training, machines)
-    job.launcher.say(f"{name}: training, {training.here}; log in {path / 'train.log'}")
+    job.launcher.say(f"{name}: training, {training.size_in_words}; log in {path / 'train.log'}")
     updates = _watch(job, training, command)
-    job.check_same_disk()
+    job.locks.check_same_disk()
     with folder.changing() as record:
         record["trained"] = True
         record["updates_an_epoch"] = updates or record.get("updates_an_epoch")
 
 
 def _begin(folder: RunFolder, training: Training, machines: Machines) -> None:
-    """Note what a training is begun, or gone on, with."""
     with folder.changing() as record:
-        record["arguments"][training.stage] = training.words
+        record["arguments"][training.stage] = training.arguments
         record["tokens"][training.stage] = training.size
         record["processes"] = machines.world
-        if training.settings is not None:
-            record["settings"] = training.settings
+        record |= training.notes
     # Left by an earlier stop: a failure before the first update must not be taken for one.
     (folder.path / "checkpoints" / "stopped").unlink(missing_ok=True)
 
@@ -86,7 +84,7 @@ def _begin(folder: RunFolder, training: Training, machines: Machines) -> None:
 def _watch(job: Job, training: Training, command: list[Any]) -> int | None:
     """Run a training with its progress on the screen; return its updates an epoch, as far as it says."""
     name, path = training.name(job), training.path
-    line = TrainingLine(job.launcher.screen, name, training.words, training.expected)
+    line = TrainingLine(job.launcher.screen, name, training.arguments, training.expected)
     failure = None
     try:
         job.command(command, name=name, log=path / "train.log", line=line)

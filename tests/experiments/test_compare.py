@@ -12,18 +12,16 @@ from toy import ROOT
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments.cells import act, select
+from fairseq_floater.experiments import tables
+from fairseq_floater.experiments.cells import Cell, seconds_left
 from fairseq_floater.experiments.compare import add_options, section_of, systems_of
 from fairseq_floater.experiments.compare import run as run_comparison
-from fairseq_floater.experiments.comparison import LengthComparison, SystemCell
-from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import forms_of, listed, with_stretched
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import system_from_words
-from fairseq_floater.experiments.time_left import seconds_left
 from fairseq_floater.position_encoders.registry import (
     ENCODERS,
     POSITION_ENCODERS,
@@ -31,6 +29,8 @@ from fairseq_floater.position_encoders.registry import (
 )
 
 CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
+WHOLE = ROOT / "configs" / "numbers_en_de.yaml"
+CONTROL = "sinusoidal-input-hidden"
 STRETCH = "0.5:2.5"
 SINUSOID, ROPE, T5 = (
     "sinusoidal-input-hidden-scratch",
@@ -148,7 +148,7 @@ class Laboratory(FakeLauncher):
     def run(self, words, *, output=None, **places):
         super().run(words, output=output, **places)
         words = [str(word) for word in words]
-        if self.steps[-1] == "prepare_text.sh":
+        if self.steps[-1] == "prepare":
             data = places["log"].parent / "data"
             (data / "bin").mkdir(exist_ok=True)
             (data / "summary.json").write_text("{}")
@@ -162,26 +162,14 @@ class Laboratory(FakeLauncher):
 
 
 @pytest.fixture
-def compare(tmp_path):
+def compare(tmp_path, monkeypatch):
     """Run a comparison of the sinusoid, T5 and RoPE; return its launcher."""
 
-    def run(*words, launcher=None):
+    def run(*words, launcher=None, config=CONFIG, encoders="t5,rope"):
         launcher = launcher or Laboratory()
+        monkeypatch.setattr(tables, "Launcher", lambda **options: launcher)
         more = ("--work", str(tmp_path / "w"), "--processes", "0", "--jobs", "1")
-        args = parsed([str(CONFIG), *more, *words])
-        args.seeds, experiment = args.seeds or [1], Experiment(CONFIG)
-        systems = systems_of(
-            experiment,
-            encoders=("t5", "rope"),
-            start=args.start,
-            stretch=None,
-        )
-        every = [SystemCell(system) for system in systems]
-        runner = LengthComparison(args, launcher, experiment, every, experiment.s2l.baseline)
-        chosen = select(every, args.only)
-        if args.status:
-            return runner.status(chosen)
-        runner.run(chosen)
+        run_comparison(parsed([str(config), *more, "--encoders", encoders, *words]))
         return launcher
 
     return run
@@ -198,11 +186,11 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
     launcher = compare("--seeds", "1,2")
     trained = [step for step in launcher.steps if step.startswith("train")]
     assert trained == [f"train {name}" for _ in "12" for name in (SINUSOID, T5, ROPE)]
-    assert launcher.steps[:3] == ["numbers", "s2l", "prepare_text.sh"]
+    assert launcher.steps[:3] == ["numbers", "s2l", "prepare"]
     assert scored(launcher) == [(name, seed) for name in (SINUSOID, T5, ROPE) for seed in (1, 2)]
     assert launcher.scored[launcher.scored.index("--baseline") + 1] == SINUSOID
     assert "Longest training source: 23 tokens" in capsys.readouterr().out
-    assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare_text.sh", "s2l"]
+    assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare", "s2l"]
 
 
 def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
@@ -217,7 +205,8 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
     assert scored(launcher) == [(ROPE, 1)]
     assert "--baseline" not in launcher.scored
     assert f"Left to others that are at work on them: {SINUSOID} seed 1" in capsys.readouterr().err
-    status = compare("--status").splitlines()
+    compare("--status")
+    status = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in status[:3]] == ["running", "failed", "done"]
     assert status[4] == "1 done, 1 failed, 1 running"
     os.close(lock)
@@ -267,8 +256,8 @@ def test_a_run_records_the_command_that_makes_it_alone(compare, tmp_path, capsys
 
 
 def test_the_time_left_is_that_of_runs_that_are_done(tmp_path):
-    folders = {name: [tmp_path / name / str(seed) for seed in (1, 2)] for name in "ab"}
-    assert seconds_left(folders) is None
+    cells = [Cell(name, tmp_path / name / str(seed), None) for name in "ab" for seed in (1, 2)]
+    assert seconds_left(cells) is None
 
     def change(name, seed, **entries):
         folder = tmp_path / name / str(seed)
@@ -278,23 +267,22 @@ def test_the_time_left_is_that_of_runs_that_are_done(tmp_path):
         return folder
 
     change("a", 1, state="done", sessions=[{"seconds": 60}, {"seconds": 40}])
-    assert seconds_left(folders) == 300
+    assert seconds_left(cells) == 300
     change("b", 1, state="done", sessions=[{"seconds": 20}])
-    assert seconds_left(folders) == 100 + 20
+    assert seconds_left(cells) == 100 + 20
     # 20 of 3 x 10 updates: a third is left.
     folder = change("a", 2, arguments={"scratch": ["bin", "--max-epoch", "3"]}, state="failed")
     line = "x | INFO | train_inner | epoch 002:  10 / 10 loss=1, num_updates=20, lr=1\n"
     (folder / "train.log").write_text(line)
-    assert seconds_left(folders) == pytest.approx(100 / 3 + 20)
+    assert seconds_left(cells) == pytest.approx(100 / 3 + 20)
     change("a", 2, trained=True)
-    assert seconds_left(folders) == 20
+    assert seconds_left(cells) == 20
 
 
 def test_the_names_of_systems_are_listed(capsys):
-    args = parsed([str(CONFIG), "--list"])
-    cells = [SystemCell(s) for s in Experiment(CONFIG).s2l.listed()]
-    act(LengthComparison, args, cells, ())
-    assert capsys.readouterr().out.splitlines() == [cell.name for cell in cells]
+    run_comparison(parsed([str(CONFIG), "--list", "--seeds", "1,2"]))
+    systems = Experiment(CONFIG).s2l.listed()
+    assert capsys.readouterr().out.splitlines() == [entry.system.name for entry in systems]
 
 
 @pytest.mark.parametrize(
@@ -311,11 +299,12 @@ def test_what_would_mean_nothing_is_refused(words, message, tmp_path, capsys):
     assert message in str(refused.value) + capsys.readouterr().err
 
 
-def test_one_donor_for_all_seeds_is_no_system_with_seeds():
-    words = [str(CONFIG), "--donor", "somewhere", "--seeds", "1,2"]
-    cells = [SystemCell(ListedSystem(system_from_words("--encoder plain"), "", "plain"))]
+def test_one_donor_for_all_seeds_is_no_system_with_seeds(tmp_path):
+    config = tmp_path / "plain.yaml"
+    text = WHOLE.read_text().replace("    - --encoder floater\n", "    - --encoder plain\n", 1)
+    config.write_text(text)
     with pytest.raises(UsageError, match="`--encoder plain` has one run, not one for each seed"):
-        LengthComparison(parsed(words), Laboratory(), Experiment(CONFIG), cells, None)
+        run_comparison(parsed([str(config), "--donor", "somewhere", "--seeds", "1,2"]))
 
 
 def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):
@@ -330,36 +319,29 @@ def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):
 # Whole test sets: a configuration that does not split its text.
 
 
-WHOLE = ROOT / "configs" / "numbers_en_de.yaml"
-CONTROL = "sinusoidal-input-hidden"
-
-
 class WholeLaboratory(Laboratory):
     def run(self, words, *, output=None, **places):
         super().run(words, output=output, **places)
-        if self.steps[-1] == "prepare_text.sh":
+        if self.steps[-1] == "prepare":
             tests = '{"test": "test", "test_long": "test1"}'
             (places["log"].parent / "data" / "tests.json").write_text(tests)
         if self.steps[-1] == "compare":
             self.scored = [str(word) for word in words]
 
 
-def test_without_a_split_whole_test_sets_are_compared(tmp_path, monkeypatch):
-    launcher = WholeLaboratory()
-    monkeypatch.setattr("fairseq_floater.experiments.cells.Launcher", lambda dry_run: launcher)
-    words = [str(WHOLE), "--work", str(tmp_path), "--processes", "0", "--jobs", "1"]
-    words += ["--encoders", "rope", "--seeds", "1,2", "--donor", str(tmp_path / "plain")]
-    run_comparison(parsed(words))
+def test_without_a_split_whole_test_sets_are_compared(compare, tmp_path):
+    words = ("--seeds", "1,2", "--donor", str(tmp_path / "plain"))
+    launcher = compare(*words, launcher=WholeLaboratory(), config=WHOLE, encoders="rope")
     trained = [step for step in launcher.steps if step.startswith("train")]
     # One donor for all, and the encoder starts from it as the baseline does.
     assert trained == ["train plain", *[f"train {n}" for n in (CONTROL, "rope-all-attention")] * 2]
-    assert launcher.steps[:2] == ["numbers", "prepare_text.sh"] and launcher.steps[-1] == "compare"
+    assert launcher.steps[:2] == ["numbers", "prepare"] and launcher.steps[-1] == "compare"
     scored = launcher.scored
     assert scored[scored.index("--tests") + 1 :][:2] == ["test", "test_long"]
     assert scored[scored.index("--baseline") + 1] == CONTROL
     folders = [scored[i + 1] for i, word in enumerate(scored) if word == "--run"]
     assert folders == [
-        f"{name}={tmp_path}/seed-{seed}/{name}"
+        f"{name}={tmp_path}/w/seed-{seed}/{name}"
         for name in (CONTROL, "rope-all-attention")
         for seed in (1, 2)
     ]

@@ -6,10 +6,10 @@ from fake_launcher import FakeLauncher
 from helpers import sentence
 from toy import ROOT
 
-from fairseq_floater.experiments.distances import untrained_distances
 from fairseq_floater.experiments.hardware import ONE_CPU
-from fairseq_floater.experiments.model_options import training_options
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.model_options import training_options, untrained_distances
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import system_from_words
 

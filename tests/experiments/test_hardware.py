@@ -9,10 +9,11 @@ import pytest
 from toy import environment, run
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments.commands import add_node_options, machines_of
+from fairseq_floater.experiments.commands import add_node_options
 from fairseq_floater.experiments.hardware import (
     Machines,
     even_gpus,
+    machines_from_args,
     starter,
     update_in_words,
     use_gpus,
@@ -125,11 +126,11 @@ def test_a_machine_lends_the_gpus_among_which_an_update_is_shared(
     parser = argparse.ArgumentParser()
     add_node_options(parser)
     nodes_of = ["--nodes", str(nodes), "--launch", "srun", "--rendezvous", "head:1"]
-    assert machines_of(parser.parse_args(nodes_of), budget).processes == taken
-    asked = machines_of(parser.parse_args(["--processes", "7"]), budget)
+    assert machines_from_args(parser.parse_args(nodes_of), budget).processes == taken
+    asked = machines_from_args(parser.parse_args(["--processes", "7"]), budget)
     assert asked.processes == 7
     # --cpu alone is one process of a node, however many GPUs there are.
-    assert machines_of(parser.parse_args([*nodes_of, "--cpu"]), budget).world == nodes
+    assert machines_from_args(parser.parse_args([*nodes_of, "--cpu"]), budget).world == nodes
 
 
 def test_an_update_of_another_size_is_said():

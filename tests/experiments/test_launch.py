@@ -13,8 +13,8 @@ import pytest
 from toy import environment
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.commands import run_all
-from fairseq_floater.experiments.launch import CommandError, Launcher, StoppedError
+from fairseq_floater.experiments.cells import Cell, run_cells
+from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher, StoppedError
 from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 
 
@@ -76,11 +76,10 @@ def test_a_stopped_script_stops_what_it_runs(tmp_path, which):
 
 
 class Task:
-    """A system that takes no time; number 1 fails."""
+    """A run that takes no time; number 1 fails."""
 
-    def __init__(self, number, begun, error=None):
+    def __init__(self, number, begun, error, launcher):
         self.number, self.begun, self.error = number, begun, error
-        self.title, self.launcher = f"system {number}", Launcher()
 
     def run(self):
         self.begun.append(self.number)
@@ -88,17 +87,20 @@ class Task:
             raise self.error
 
 
+def cells(begun, error=None, numbers=range(4)):
+    return [Cell(f"system {n}", Path(str(n)), partial(Task, n, begun, error)) for n in numbers]
+
+
 def test_side_by_side_nothing_begins_after_a_failure(capsys):
     begun = []
-    with pytest.raises(UserError, match="The demo stopped: a system above failed"):
-        run_all([Task(number, begun, UserError("the reason")) for number in range(4)], 1, "demo")
-    assert begun == [0, 1]
+    outcome = run_cells(cells(begun, UserError("the reason")), Launcher(), stop_early=True)
+    assert outcome == (["system 1"], []) and begun == [0, 1]
     assert "system 1: the reason" in capsys.readouterr().err
     with pytest.raises(StoppedError):
-        run_all([Task(number, begun, StoppedError()) for number in range(2)], 2, "demo")
+        run_cells(cells(begun, StoppedError(), range(2)), Launcher(), 2)
     begun.clear()
-    run_all([Task(number, begun) for number in range(3)], 2, "demo")
-    assert sorted(begun) == [0, 1, 2]
+    assert run_cells(cells(begun, BusyError()), Launcher(), 2) == ([], ["system 1"])
+    assert sorted(begun) == [0, 1, 2, 3]
 
 
 def stopped(screen):

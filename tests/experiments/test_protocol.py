@@ -11,7 +11,8 @@ from toy import ROOT
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
-from fairseq_floater.experiments.protocol import Protocol, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System, system_from_words
@@ -25,7 +26,7 @@ def run(work, launcher, encoder, *, scratch=False, config=CONFIG, **asked):
     return launcher.steps
 
 
-DATA = ["numbers", "prepare_text.sh"]
+DATA = ["numbers", "prepare"]
 AFTER = ["average", "generate test", "score", "generate test1", "score"]
 
 
@@ -142,12 +143,12 @@ def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):
     assert not launcher.steps
     (raw / "test.de").write_text("x\n")
     run(tmp_path, launcher, "rope", config=text, raw=raw)
-    assert launcher.steps[0] == "prepare_text.sh"
+    assert launcher.steps[0] == "prepare"
 
 
 def test_data_that_cannot_be_made_anew_say_which_folder_is_in_the_way(tmp_path, capsys):
     with pytest.raises(CommandError):
-        run(tmp_path, FakeLauncher("prepare_text.sh"), "rope")
+        run(tmp_path, FakeLauncher("prepare"), "rope")
     advice = f"have changed, use another --work or remove {tmp_path / 'data'}."
     assert advice in capsys.readouterr().err
 

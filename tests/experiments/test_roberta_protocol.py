@@ -1,5 +1,6 @@
 """The steps of the experiment with RoBERTa, in order and once; killed and gone on with."""
 
+import argparse
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError, UsageError, UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
 from fairseq_floater.experiments.locks import try_lock
-from fairseq_floater.experiments.roberta.cells import cells_of
+from fairseq_floater.experiments.roberta.cells import cells_of, numbers_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
@@ -121,12 +122,10 @@ def test_cells_of_any_configuration_lie_where_its_runs_do(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text(TINY.read_text())
     finetune(tmp_path, FakeLauncher(), config=mine, seed=2)
-    found = [
-        cell.name
-        for cell in cells_of(RobertaExperiment(mine))
-        if (cell.folder(tmp_path, 2) / "scores.json").is_file()
-    ]
-    assert found == ["glue-mine-rte-floater"]
+    args = argparse.Namespace(work=tmp_path, seeds=[2])
+    cells = cells_of(args, numbers_of(RobertaExperiment(mine)))
+    scored = [cell.name for cell in cells if (cell.folder / "scores.json").is_file()]
+    assert scored == ["glue-mine-rte-floater"]
 
 
 def test_the_record_says_what_was_run(tmp_path):

@@ -1,5 +1,6 @@
 """The experiment with RoBERTa: configurations, arguments, cells, and the commands of dry runs."""
 
+import argparse
 import shlex
 
 import pytest
@@ -11,7 +12,12 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.cells import select
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.paper_numbers import GLUE, TABLES_345
-from fairseq_floater.experiments.roberta.cells import RobertaCell, cells_of, paper_cells
+from fairseq_floater.experiments.roberta.cells import (
+    add_options,
+    cells_of,
+    numbers_of,
+    paper_numbers,
+)
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
@@ -64,32 +70,38 @@ def value(words, option):
 # Cells.
 
 
+def cells(config=None, *words, work="w"):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    numbers = paper_numbers() if config is None else numbers_of(RobertaExperiment(config))
+    return cells_of(parser.parse_args(["--work", str(work), "--seeds", "3", *words]), numbers)
+
+
 def test_there_are_38_cells():
-    names = [cell.name for cell in paper_cells()]
+    names = [cell.name for cell in cells()]
     assert len(set(names)) == 38
     assert sum(name.startswith("glue-base-") for name in names) == 16
-    assert [c.name for c in select(paper_cells(), "race-*,squad2*,glue-large-rte-floater")] == [
+    assert [c.name for c in select(cells(), "race-*,squad2*,glue-large-rte-floater")] == [
         *("glue-large-rte-floater", "race-large-roberta", "race-large-floater"),
         *("squad2-large-roberta", "squad2-large-floater"),
     ]
     with pytest.raises(
         UsageError, match=r"`--only` must match cells such as glue-base-cola-roberta"
     ):
-        select(paper_cells(), "huge-*")
+        select(cells(), "huge-*")
 
 
 def test_every_cell_of_the_paper_has_a_recipe():
     for size in ("base", "large"):
         experiment = RobertaExperiment(CONFIGS / f"roberta_{size}.yaml")
         assert {*experiment.config.tasks} == {task for s, task in TABLES_345 if s == size}
-        assert {*cells_of(experiment)} == {c for c in paper_cells() if c.size == size}
+        of_size = {n for n in paper_numbers() if n.config == f"roberta_{size}"}
+        assert {*numbers_of(experiment)} == of_size
 
 
 def test_a_cell_knows_its_folder(tmp_path):
-    cell = RobertaCell("roberta_large", "squad2", "floater")
-    column = tmp_path / "roberta_large"
-    assert cell.folder(tmp_path, 3) == column / "squad2-floater" / "seed-3"
-    assert RobertaCell("roberta_large", "flow", "floater").folder(tmp_path, 3) == column / "flow"
+    [cell] = select(cells(work=tmp_path), "squad2-large-floater")
+    assert cell.folder == tmp_path / "roberta_large" / "squad2-floater" / "seed-3"
 
 
 # Arguments.
@@ -276,19 +288,17 @@ def commands(words, cwd):
 def test_a_dry_run_of_all_38_cells(tmp_path):
     words = ("tables345.sh", "--raw", "raw", "--donors", "donors", "--seeds", "1", "--processes", 1)
     text, found = commands(words, tmp_path)
-    cells = paper_cells()
+    every = cells(None, "--seeds", "1")
     assert [line[2:] for line in text.splitlines() if line.startswith("# ")] == [
-        c.name for c in cells
+        c.name for c in every
     ]
     folders = []
     for words in found:
         if "fairseq_cli.train" in words:
             assert words[words.index("--user-dir") + 1] == str(ROOT / "fairseq_floater")
             folders.append(value(words, "--save-dir").removesuffix("/checkpoints"))
-    for cell in cells:
-        assert str(cell.folder(tmp_path / "x", 1)).split("/x/")[1] in {
-            folder.split("tables345/")[1] for folder in folders
-        }
+    for cell in every:
+        assert str(cell.folder.relative_to("w")) in {f.split("tables345/")[1] for f in folders}
     assert sum("predict" in words for words in found) == 38 + 4 + 2  # MNLI's and RACE's second sets
     assert list(tmp_path.iterdir()) == []
 

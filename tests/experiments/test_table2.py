@@ -1,5 +1,6 @@
 """Table 2 by script: the cells, their commands, and a rehearsal in miniature on a stand-in for WMT14."""
 
+import argparse
 import json
 import os
 import random
@@ -21,11 +22,11 @@ from toy import ROOT, environment, run
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.cells import Progress, progress_of, select
 from fairseq_floater.experiments.hardware import Machines
-from fairseq_floater.experiments.paper_numbers import TABLE_2
+from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
-from fairseq_floater.experiments.table2 import Table2Cell, all_cells
+from fairseq_floater.experiments.table2 import add_options, cells_of, config_of, donors_of
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
 PARSERS = {
@@ -41,29 +42,35 @@ SMALL = {f"{stack}-{name}": size for stack in ("encoder", "decoder") for name, s
 # Cells.
 
 
+def cells(*words, work="w", donors=False):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    args = parser.parse_args(["--work", str(work), *words])
+    return (donors_of if donors else cells_of)(args)
+
+
 def test_there_are_24_cells_and_four_donors():
-    names = [cell.name for cell in all_cells()]
+    names = [cell.name for cell in cells()]
     assert len(set(names)) == 24
     assert names[0] == "base-en-de-floater-all"
-    assert [cell.name for cell in all_cells(donors=True)] == [
+    assert [cell.name for cell in cells(donors=True)] == [
         *("base-en-de-plain", "base-en-fr-plain", "big-en-de-plain", "big-en-fr-plain"),
     ]
-    assert [
-        c.name for c in select(all_cells(), "big-en-fr-learned-*, base-en-de-floater-input")
-    ] == [
+    chosen = select(cells(), "big-en-fr-learned-*, base-en-de-floater-input")
+    assert [cell.name for cell in chosen] == [
         "base-en-de-floater-input",
         "big-en-fr-learned-all",
         "big-en-fr-learned-input",
     ]
     with pytest.raises(UsageError, match=r"`--only` .* but 'huge-\*' matches none; --list"):
-        select(all_cells(), "base-*,huge-*")
+        select(cells(), "base-*,huge-*")
 
 
 def test_a_cell_knows_its_folders(tmp_path):
-    cell = Table2Cell("big", "en", "fr", "sinusoidal", "input")
+    [cell] = select(cells("--seeds", "3", work=tmp_path), "big-en-fr-sinusoidal-input")
     column = tmp_path / "wmt14_en_fr_big"
-    assert cell.folder(tmp_path, 3) == column / "seed-3" / "sinusoidal-input-hidden"
-    assert Table2Cell("big", "en", "fr", "plain").folder(tmp_path, 3) == column / "plain"
+    assert cell.folder == column / "seed-3" / "sinusoidal-input-hidden"
+    assert cells(work=tmp_path, donors=True)[-1].folder == column / "plain"
 
 
 def test_progress(tmp_path):
@@ -102,39 +109,41 @@ def parsed(tool, words):
     return options.parse_args_and_arch(PARSERS[tool](), words)
 
 
-@pytest.mark.parametrize("cell", all_cells(), ids=lambda cell: cell.name)
-def test_every_cell_has_arguments_that_fairseq_reads(cell, tmp_path):
-    experiment = Experiment(ROOT / "configs" / f"{cell.config}.yaml")
-    big = cell.size == "big"
+@pytest.mark.parametrize("row", TABLE_2, ids="-".join)
+@pytest.mark.parametrize("column", COLUMNS, ids="-".join)
+def test_every_cell_has_arguments_that_fairseq_reads(column, row, tmp_path):
+    experiment = Experiment(ROOT / "configs" / f"{config_of(*column)}.yaml")
+    (size, _, target), (blocks, encoder) = column, row
+    big, system = size == "big", System(encoder, blocks)
     for processes, frequency in ((1, 8), (8, 1), (4, 2)):
         words = experiment.arguments(
-            "finetune", cell.system, work=str(tmp_path), machines=Machines(processes)
+            "finetune", system, work=str(tmp_path), machines=Machines(processes)
         )
         args = parsed("train", words)
         assert args.update_freq == [frequency]
         tokens = args.max_tokens * frequency * processes
         assert tokens == (28_672 if big else 32_768)
-    assert args.position_encoder == cell.encoder
-    assert args.position_blocks == cell.blocks
+    assert args.position_encoder == encoder
+    assert args.position_blocks == blocks
     assert args.encoder_embed_dim == (1024 if big else 512)
-    assert args.dropout == (0.3 if cell.config == "wmt14_en_de_big" else 0.1)
+    assert args.dropout == (0.3 if column == ("big", "en", "de") else 0.1)
     assert args.fp16 and args.share_all_embeddings
-    donor = parsed("train", experiment.arguments("donor", cell.system, work=str(tmp_path)))
+    donor = parsed("train", experiment.arguments("donor", system, work=str(tmp_path)))
     assert args.lr == [donor.lr[0] / 2]
     assert donor.lr == [0.0005 if big else 0.0007]
-    assert (donor.max_epoch, args.max_epoch) == (30, 10 if cell.target == "de" else 1)
+    assert (donor.max_epoch, args.max_epoch) == (30, 10 if target == "de" else 1)
     assert not donor.fp16  # on a CPU
-    search = parsed("generate", experiment.arguments("generate", cell.system))
+    search = parsed("generate", experiment.arguments("generate", system))
     assert (search.beam, search.lenpen, search.post_process) == (4, 0.6, "subword_nmt")
     assert (search.tokenizer, search.required_batch_size_multiple) == ("moses", 1)
 
 
 def test_five_checkpoints_exist_to_average():
-    for cell in all_cells():
-        budget = Experiment(ROOT / "configs" / f"{cell.config}.yaml").config.budget
+    for column in COLUMNS:
+        budget = Experiment(ROOT / "configs" / f"{config_of(*column)}.yaml").config.budget
         training = budget.finetune
         assert budget.average == 5
-        if cell.target == "de":
+        if column[2] == "de":
             assert training == {"max-epoch": 10}
         else:
             assert (training["average-of"], training["keep-interval-updates"]) == ("updates", 5)
@@ -158,14 +167,14 @@ def check_dry_run(done, cells):
             if tool == "train":
                 folders.append(Path(args.save_dir).parent)
     for cell in cells:
-        assert cell.folder(Path("w"), 1) in folders
-        assert cell.folder(Path("w"), 1).parent.parent / "plain" in folders
+        assert cell.folder in folders
+        assert cell.folder.parent.parent / "plain" in folders
 
 
 def test_a_dry_run_prints_runnable_commands(tmp_path):
     words = ("--only", "big-en-fr-floater-all", "--processes", 8, "--work", "w", "--dry-run")
     done = run(["bash", SCRIPT, *words], cwd=tmp_path)
-    check_dry_run(done, [Table2Cell("big", "en", "fr", "floater")])
+    check_dry_run(done, select(cells(), "big-en-fr-floater-all"))
     assert "--updates" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -175,7 +184,7 @@ def test_a_dry_run_of_all_24_cells(tmp_path):
     done = run(
         ["bash", SCRIPT, "--processes", 8, "--work", "w", "--dry-run"], cwd=tmp_path, timeout=1200
     )
-    check_dry_run(done, all_cells())
+    check_dry_run(done, cells())
 
 
 @pytest.mark.parametrize(

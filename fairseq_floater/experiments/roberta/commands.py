@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_floater.experiments.commands import add_node_options, machines_of
-from fairseq_floater.experiments.hardware import use_gpus
+from fairseq_floater.experiments.commands import add_node_options
+from fairseq_floater.experiments.hardware import machines_from_args, use_gpus
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
@@ -17,7 +17,7 @@ WORK = Path("work/tables345")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`asked_of` reads, but for ``--work``."""
+    """Add the options that :func:`request_of` reads, but for ``--work``."""
     add = parser.add_argument
     add(
         "--raw", type=Path, metavar="DIR", help="text and tasks, laid out as `floater quizzes` does"
@@ -28,7 +28,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_node_options(parser)
 
 
-def asked_of(
+def request_of(
     args: argparse.Namespace,
     experiment: RobertaExperiment,
     system: System,
@@ -36,7 +36,6 @@ def asked_of(
     donor: Path | None,
     seed: int | None,
 ) -> RobertaRequest:
-    """Return the request of a parsed command line."""
     preparation = {"--bpe-dir": args.bpe_dir, "--mirror": args.mirror}
     given = ((option, str(value)) for option, value in preparation.items() if value is not None)
     return RobertaRequest(
@@ -46,7 +45,7 @@ def asked_of(
         raw=args.raw,
         donor=donor,
         seed=seed,
-        machines=machines_of(args, experiment.config.budget),
+        machines=machines_from_args(args, experiment.config.budget),
         preparation=tuple(word for pair in given for word in pair),
         extend=getattr(args, "extend", None),  # of single runs alone
     )
@@ -78,7 +77,6 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_work(parser: argparse.ArgumentParser) -> None:
-    """Add ``--work``."""
     text = "everything goes to DIR/<name of CONFIG> and DIR/data (default: work/tables345)"
     parser.add_argument("--work", type=Path, default=WORK, metavar="DIR", help=text)
 
@@ -88,9 +86,9 @@ def run(args: argparse.Namespace) -> None:
     args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
     task, seed = getattr(args, "task", None), getattr(args, "seed", None)
-    asked = asked_of(args, experiment, system, donor=args.donor, seed=seed)
-    gpus = use_gpus(asked.machines, dry_run=args.dry_run)
+    request = request_of(args, experiment, system, donor=args.donor, seed=seed)
+    gpus = use_gpus(request.machines, dry_run=args.dry_run)
     launcher = Launcher(dry_run=args.dry_run, environment=gpus)
-    job: Steps = FineTuning(asked, task, launcher) if task else FlowStage(asked, launcher)
+    job: Steps = FineTuning(request, task, launcher) if task else FlowStage(request, launcher)
     with launcher.signals():
         job.run()

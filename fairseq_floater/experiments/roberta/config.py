@@ -1,4 +1,4 @@
-"""Read the YAML of an experiment with RoBERTa, a dataclass a section; what tasks there are."""
+"""Read the YAML of an experiment with RoBERTa, a dataclass a section; list the tasks."""
 
 from __future__ import annotations
 
@@ -98,8 +98,6 @@ class PositionLoss:
 
 @dataclass
 class Config:
-    """A whole configuration."""
-
     data: Data = MISSING
     shape: dict[str, Any] = MISSING
     floater: dict[str, Any] = MISSING
@@ -111,7 +109,7 @@ class Config:
     seed: int = 1
 
     def recipe(self, task: str) -> dict[str, Any]:
-        """Return the options of a task: those of every task, of its family, its own."""
+        """Return the options of a task: those of every task, of its family, and of itself."""
         family = TASKS[task].family
         groups = (self.finetune.get(name) or {} for name in ("all", family))
         return {key: value for group in (*groups, self.tasks[task]) for key, value in group.items()}
@@ -123,7 +121,7 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
     """
-    config = read_sections(path, Config, own=("data", "budget", "position_loss"))
+    config = read_sections(path, Config, nested=("data", "budget", "position_loss"))
     _check(path, config)
     for name in config.tasks:
         _check_task(path, name, config.recipe(name))

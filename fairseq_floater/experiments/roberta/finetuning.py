@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.job import floater
+from fairseq_floater.experiments.arguments import as_options
+from fairseq_floater.experiments.job import Step, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
 from fairseq_floater.experiments.roberta.stages import system_name
-from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import read_json
@@ -21,27 +21,26 @@ class FineTuning(Steps):
     """The fine-tuning of one system on one task under one seed, its predictions and scores.
 
     Args:
-        asked: the request.
+        request: the command line's.
         task: one of :data:`~fairseq_floater.experiments.roberta.config.TASKS`.
         launcher: starts the commands.
     """
 
     script = "finetune.sh"
 
-    def __init__(self, asked: RobertaRequest, task: str, launcher: Launcher):
-        asked.experiment.check_task(task)
+    def __init__(self, request: RobertaRequest, task: str, launcher: Launcher):
+        request.experiment.check_task(task)
         self.task, self.kind = task, TASKS[task]
-        self.seed = asked.experiment.config.seed if asked.seed is None else asked.seed
-        name = f"{task}-{system_name(asked.system)}"
-        # Data are cut to the length of the model: a longer one has its own.
-        self.longest = asked.experiment.longest(task, asked.system)
-        usual = self.longest == asked.experiment.longest(task, System(PLAIN))
-        self.data = asked.work / "data" / (task if usual else f"{task}-{self.longest}")
-        path = asked.folder / name / f"seed-{self.seed}"
-        super().__init__(asked, path, f"{name}, seed {self.seed}", launcher)
+        self.seed = request.experiment.config.seed if request.seed is None else request.seed
+        name = f"{task}-{system_name(request.system)}"
+        # Data are cut to the length of the model: a longer one has other data.
+        self.longest = request.experiment.longest(task, request.system)
+        usual = self.longest == request.experiment.longest(task, System(PLAIN))
+        self.data = request.work / "data" / (task if usual else f"{task}-{self.longest}")
+        path = request.folder / name / f"seed-{self.seed}"
+        super().__init__(request, path, f"{name}, seed {self.seed}", launcher)
 
     def steps(self) -> None:
-        """Run every step that is not whole yet."""
         self.check_options()
         self.prepare_text()
         start = self._start(self.prepare_donor())
@@ -53,31 +52,30 @@ class FineTuning(Steps):
             self._score(split)
 
     def trainings(self) -> dict[str, list[str]]:
-        if self.asked.system.encoder == PLAIN:
+        if self.request.system.encoder == PLAIN:
             before = super().trainings()
         else:
-            before = FlowStage(self.asked, self.launcher).trainings()
+            before = FlowStage(self.request, self.launcher).trainings()
         return {**before, "finetune": self._arguments(self.path)}
 
     def _arguments(self, start: Path) -> list[str]:
-        asked = self.asked
+        request = self.request
         return self.experiment.finetune(
             self.task,
-            asked.system,
+            request.system,
             data=self.data,
             start=start,
             folder=self.path,
-            machines=asked.machines,
+            machines=request.machines,
             seed=self.seed,
         )
 
     def _start(self, donor: Path) -> Path:
         """Return what is fine-tuned: the donor, or the end of the system's masked-LM stage."""
-        if self.asked.system.encoder == PLAIN:
+        if self.request.system.encoder == PLAIN:
             return donor
-        stage = FlowStage(self.asked, self.launcher)
+        stage = FlowStage(self.request, self.launcher, self.locks)
         with self.alone(stage.path.parent / f".{stage.path.name}.lock"):
-            stage.within(self)
             if not self.launcher.dry_run:
                 stage.path.mkdir(parents=True, exist_ok=True)
             stage.train_from(donor)
@@ -85,24 +83,22 @@ class FineTuning(Steps):
 
     def _prepare_task(self) -> None:
         """Make the data of the task, or make sure that they are what its raw files make."""
-        with self.alone(self.asked.work / ".data.lock"):
+        with self.alone(self.request.work / ".data.lock"):
+            family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
             if self.raw is None:
-                family = self.kind.family
                 self.need_raw(self.data, f"{self.task} is made of raw files", f"{family}/")
                 return
-            family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
-            given: dict[str, Any] = {}
+            options: dict[str, Any] = {}
             if family in ("glue", "race"):
-                given["max-positions"] = self.longest
+                options["max-positions"] = self.longest
             if family == "race" and "max-option-length" in recipe:
-                given["max-option-length"] = recipe["max-option-length"]
-            given |= {"data-version": self.kind.version} if self.kind.version else {}
-            words: list[Any] = ["prepare", *([self.task] if family == "glue" else [])]
-            words += [self.raw / family, self.data, "--like", self.asked.mlm, *as_words(given)]
-            self.command(floater(family, *words), log=self.asked.work / "data.log")
+                options["max-option-length"] = recipe["max-option-length"]
+            options |= {"data-version": self.kind.version} if self.kind.version else {}
+            argv = floater(family, "prepare", *self._task_of_glue, self.raw / family, self.data)
+            argv += ["--like", self.request.mlm, *as_options(options)]
+            self.command(argv, log=self.request.work / "data.log")
 
     def _check_splits(self) -> None:
-        """Refuse data on which the task cannot be scored, before anything is fine-tuned."""
         for split in self.kind.splits:
             if not self.launcher.dry_run and not self._references(split).is_file():
                 raise UserError(
@@ -111,22 +107,22 @@ class FineTuning(Steps):
                 )
 
     def _finetune(self, start: Path) -> None:
-        asked, experiment = self.asked, self.experiment
+        request, experiment = self.request, self.experiment
         self.check_start(start, begun="finetune" in self.folder.read()["arguments"])
-        share = experiment.share(self.task, asked.system, asked.machines)
-        settings = experiment.settings(self.task, asked.system, asked.machines, self.seed)
+        share = experiment.share(self.task, request.system, request.machines)
+        settings = experiment.settings(self.task, request.system, request.machines, self.seed)
         here = f"{settings['batch']} examples an update ({share.batch_size} x --update-freq "
         training = Training(
             "finetune",
             self.path,
             self._arguments(start),
             settings["batch"],
-            f"{here}{share.update_freq}, {asked.machines})",
-            settings,
+            f"{here}{share.update_freq}, {request.machines})",
+            {"settings": settings},
             counts="batch",
             expected=experiment.updates_an_epoch(self.task),
         )
-        train(self, training, asked.machines)
+        train(self, training, request.machines)
 
     # Predictions and scores.
 
@@ -141,32 +137,32 @@ class FineTuning(Steps):
     def _predictions(self, split: str) -> Path:
         return self._result("predictions", split, self.kind.ending)
 
+    @property
+    def _task_of_glue(self) -> list[str]:
+        """Return the task where the verb is GLUE's, which all of its tasks share."""
+        return [self.task] if self.kind.family == "glue" else []
+
     def _predict(self, split: str) -> None:
-        """Write the predictions of the chosen checkpoint in the task's official form."""
         result, chosen = self._predictions(split), self.experiment.checkpoint(self.task)
-        if self.is_made(result, [chosen]):
-            return
         checkpoint = self.path / "checkpoints" / chosen
-        words = [checkpoint, self.data, result, "--task", self.kind.family, "--split", split]
-        self.command(floater("predict", *words))
-        if not self.launcher.dry_run:  # what is there is of other predictions
+        options = ["--task", self.kind.family, "--split", split]
+        command = floater("predict", checkpoint, self.data, result, *options)
+        step = Step(result, command, made_of=[chosen])
+        if not self.launcher.dry_run and not self.is_made(step):
+            # Scores that exist are of other predictions.
             self._result("scores", split, "json").unlink(missing_ok=True)
-        self.note_made(result, [chosen])
-        self.say(result.name)
+        if self.make(step):
+            self.say(result.name)
 
     def _score(self, split: str) -> None:
-        """Score predictions against the official references."""
         result, family = self._result("scores", split, "json"), self.kind.family
-        if result.is_file():
-            return
         predictions = self._predictions(split)
-        words: list[Any] = [*([self.task] if family == "glue" else []), predictions]
-        words += ["--references", self._references(split)]
+        argv = floater(family, "score", *self._task_of_glue, predictions)
+        argv += ["--references", self._references(split)]
         if self.kind.version == "2.0":
-            # The predictions are answers to everything: whether there is one is left to a threshold.
-            words += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]
-        self.command(floater(family, "score", *words, "--json", result))
-        if not self.launcher.dry_run:
-            found = read_json(result)
-            score = found["score"] if family != "squad" else found["f1"]
+            # The predictions are answers to everything: whether a question has one is left to a threshold.
+            argv += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]
+        if self.make(Step(result, [*argv, "--json", result])):
+            scores = read_json(result)
+            score = scores["f1"] if family == "squad" else scores["score"]
             self.say(f"{self.kind.title}, {split}: {score:.2f}")

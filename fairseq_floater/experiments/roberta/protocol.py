@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_in_words
-from fairseq_floater.experiments.job import SCRIPTS, Job, floater
+from fairseq_floater.experiments.arguments import Request, as_options
+from fairseq_floater.experiments.hardware import update_in_words
+from fairseq_floater.experiments.job import SCRIPTS, Job, Step, floater
 from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.locks import Locks
 from fairseq_floater.experiments.roberta.stages import FLOATER, RobertaExperiment, system_name
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.experiments.stages import as_words
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.files import file_hash
@@ -25,41 +26,23 @@ DONOR = "donor"
 
 
 @dataclass(frozen=True)
-class RobertaRequest:
-    """A request: one system of an experiment.
+class RobertaRequest(Request):
+    """A request with RoBERTa; the experiment has a folder in ``work``.
 
-    Args:
-        experiment: the configuration.
-        system: fairseq's own RoBERTa (``plain``), or an encoder in it.
-        work: where everything goes; the experiment has a folder there.
-        raw: text and tasks in their official forms, laid out as `floater quizzes` does it; None for the
-            built-in ones, or where the prepared data are there.
-        donor: a pretrained checkpoint, its dict.txt beside it; None to train one.
-        seed: of fine-tuning; None for the configuration's.
-        machines: what to train on.
-        preparation: further options of prepare_mlm.sh.
+    Attributes:
         extend: where the system's table is longer than the donor's, how `floater warm-start` goes on: tile
             or last.
     """
 
     experiment: RobertaExperiment
-    system: System
-    work: Path
-    raw: Path | None = None
-    donor: Path | None = None
-    seed: int | None = None
-    machines: Machines = ONE_CPU
-    preparation: tuple[str, ...] = ()
     extend: str | None = None
 
     @property
     def folder(self) -> Path:
-        """Return the experiment's folder."""
         return self.work / self.experiment.name
 
     @property
     def mlm(self) -> Path:
-        """Return the data of masked-LM training."""
         return self.work / "data" / "mlm"
 
     @property
@@ -72,80 +55,85 @@ class RobertaRequest:
 class Steps(Job):
     """The steps that the two kinds of run share: raw data, the data of masked LM, the donor."""
 
-    def __init__(self, asked: RobertaRequest, path: Path, title: str, launcher: Launcher):
-        super().__init__(path, f"{asked.experiment.size}, {title}", launcher)
-        self.asked, self.experiment = asked, asked.experiment
+    def __init__(
+        self,
+        request: RobertaRequest,
+        path: Path,
+        title: str,
+        launcher: Launcher,
+        locks: Locks | None = None,
+    ):
+        super().__init__(path, f"{request.experiment.size}, {title}", launcher, locks)
+        self.request, self.experiment = request, request.experiment
 
     @property
     def raw(self) -> Path | None:
-        """Return the folder of raw text and tasks."""
         if self.experiment.config.data.quizzes is not None:
-            return self.asked.work / "quizzes"
-        return self.asked.raw
+            return self.request.work / "quizzes"
+        return self.request.raw
 
     @property
     def given_donor(self) -> Path | None:
         """Return the donor that is given, or was to an earlier run of the experiment."""
-        found = RunFolder(self.asked.folder / DONOR).read().get("donor")
-        return self.asked.donor or (Path(found["path"]) if found else None)
+        noted = RunFolder(self.request.folder / DONOR).read().get("donor")
+        return self.request.donor or (Path(noted["path"]) if noted else None)
 
     def trainings(self) -> dict[str, list[str]]:
         """Return the arguments of fairseq-train of every stage that the run trains."""
         if self.given_donor is not None:
             return {}
-        return {DONOR: self._masked_lm("donor", System(PLAIN), self.asked.folder / DONOR)}
+        return {DONOR: self._masked_lm("donor", System(PLAIN), self.request.folder / DONOR)}
 
     def check_options(self) -> None:
         """Parse these as fairseq will, so that a wrong one costs no hours before it."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import parse_training
 
-        for stage, words in self.trainings().items():
-            parse_training(words, self.experiment.path, stage)
+        for stage, arguments in self.trainings().items():
+            parse_training(arguments, self.experiment.path, stage)
 
     def prepare_text(self) -> None:
         """Make the raw data that are built in, and the data of masked LM."""
-        asked, data = self.asked, self.experiment.config.data
-        log = asked.work / "data.log"
-        with self.alone(asked.work / ".data.lock"):
+        request, data = self.request, self.experiment.config.data
+        log = request.work / "data.log"
+        with self.alone(request.work / ".data.lock"):
             if data.quizzes is not None:
-                if asked.raw is not None:
+                if request.raw is not None:
                     path = self.experiment.path
                     raise UsageError(f"{path} makes its own text; --raw is for yours.")
-                self.command(floater("quizzes", self.raw, *as_words(data.quizzes)), log=log)
+                self.command(floater("quizzes", self.raw, *as_options(data.quizzes)), log=log)
             if data.text is None and self.raw is None:
                 what = f"{self.experiment.path} is for your text"
-                self.need_raw(asked.mlm, what, "mlm/train.txt")
+                self.need_raw(request.mlm, what, "mlm/train.txt")
             else:
                 self.command(self._text_command(), log=log)
 
     def need_raw(self, made: Path, what: str, holds: str) -> None:
-        """Raise UsageError unless data that would be made of raw files are there."""
+        """Raise UsageError unless data that would be made of raw files exist."""
         if not (made / "summary.json").is_file():
             raise UsageError(f"{what}: pass the folder that holds {holds} with --raw.")
 
     def _text_command(self) -> list[Any]:
-        """Return the command of scripts/prepare_mlm.sh."""
+        """Return the command of scripts/prepare_mlm.sh, which downloads too."""
         data, raw = self.experiment.config.data, self.raw
-        words: list[Any] = ["bash", SCRIPTS / "prepare_mlm.sh", self.asked.mlm, "--bpe", data.bpe]
-        words += ["--vocab", str(data.vocab)] if data.vocab else []
-        words += ["--text", raw / "mlm"] if data.text is None and raw is not None else []
+        argv: list[Any] = ["bash", SCRIPTS / "prepare_mlm.sh", self.request.mlm, "--bpe", data.bpe]
+        argv += ["--vocab", str(data.vocab)] if data.vocab else []
+        argv += ["--text", raw / "mlm"] if data.text is None and raw is not None else []
         if data.bpe == "gpt2" and self.given_donor is not None:
-            words += ["--dict", self.given_donor.parent / "dict.txt"]
-        return [*words, *self.asked.preparation]
+            argv += ["--dict", self.given_donor.parent / "dict.txt"]
+        return [*argv, *self.request.preparation]
 
     def prepare_donor(self) -> Path:
         """Train the donor, or take the one that is given; return its checkpoint."""
-        folder = self.asked.folder / DONOR
+        folder = self.request.folder / DONOR
         given = self.given_donor
-        with self.alone(self.asked.folder / f".{DONOR}.lock"):
+        with self.alone(self.request.folder / f".{DONOR}.lock"):
             if given is not None:
                 if not self.launcher.dry_run:
                     self._check_words(given)
                     _note_donor(folder, given)
                 return given
-            words = self._masked_lm("donor", System(PLAIN), folder)
-            train(self, self._training("donor", folder, words), self.asked.machines)
+            self._train("donor", System(PLAIN), folder, {})
         return folder / "checkpoints" / "checkpoint_best.pt"
 
     def _check_words(self, given: Path) -> None:
@@ -155,22 +143,22 @@ class Steps(Job):
             CheckpointError: it is no RoBERTa, or has another dictionary.
         """
         if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
-            return  # the data have the donor's own dict.txt
+            return  # the data have the donor's dict.txt
         from fairseq_floater.checkpoints.roberta_tasks import checked_state  # brings torch
 
-        checked_state(given, self.asked.mlm)
+        checked_state(given, self.request.mlm)
 
     def _masked_lm(self, stage: str, system: System, folder: Path) -> list[str]:
         return self.experiment.masked_lm(
-            stage, system, data=self.asked.mlm, folder=folder, machines=self.asked.machines
+            stage, system, data=self.request.mlm, folder=folder, machines=self.request.machines
         )
 
-    def _training(
-        self, stage: str, folder: Path, words: list[str], settings: dict[str, str] | None = None
-    ) -> Training:
-        machines, budget = self.asked.machines, self.experiment.config.budget
-        size = str(self.experiment.tokens_per_update(machines)[1])
-        return Training(stage, folder, words, size, update_in_words(budget, machines), settings)
+    def _train(self, stage: str, system: System, folder: Path, notes: dict[str, Any]) -> None:
+        machines, budget = self.request.machines, self.experiment.config.budget
+        arguments = self._masked_lm(stage, system, folder)
+        size = str(self.experiment.tokens_per_update(machines.world)[1])
+        in_words = update_in_words(budget, machines)
+        train(self, Training(stage, folder, arguments, size, in_words, notes), machines)
 
 
 def _note_donor(folder: Path, given: Path) -> None:
@@ -181,17 +169,17 @@ def _note_donor(folder: Path, given: Path) -> None:
     """
     if not given.is_file():
         raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
-    found = {"path": str(given.resolve()), "sha256": file_hash(given)}
+    donor = {"path": str(given.resolve()), "sha256": file_hash(given)}
     folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).changing() as record:
-        before = record.get("donor", found)
-        if before["sha256"] != found["sha256"] or record["arguments"]:
-            other = before["path"] if before != found else "trained there"
+        before = record.get("donor", donor)
+        if before["sha256"] != donor["sha256"] or record["arguments"]:
+            other = before["path"] if before != donor else "trained there"
             raise ReportError(
                 f"{folder.parent} was begun with another donor ({other}) than {given}; give that one, "
                 "or use another --work."
             )
-        record |= {"donor": found, "state": "done"}
+        record |= {"donor": donor, "state": "done"}
 
 
 class FlowStage(Steps):
@@ -202,14 +190,14 @@ class FlowStage(Steps):
 
     script = "pretrain_flow.sh"
 
-    def __init__(self, asked: RobertaRequest, launcher: Launcher):
-        if asked.system.encoder == PLAIN:
+    def __init__(self, request: RobertaRequest, launcher: Launcher, locks: Locks | None = None):
+        if request.system.encoder == PLAIN:
             raise UsageError(
                 "`--encoder` must be of ours, but is roberta: its stage is the donor's."
             )
-        self.checkpoint = asked.stage_folder / "checkpoints" / "checkpoint_best.pt"
-        title = f"masked LM of {system_name(asked.system)}"
-        super().__init__(asked, asked.stage_folder, title, launcher)
+        self.checkpoint = request.stage_folder / "checkpoints" / "checkpoint_best.pt"
+        title = f"masked LM of {system_name(request.system)}"
+        super().__init__(request, request.stage_folder, title, launcher, locks)
 
     def run(self) -> None:
         """Run every step under the run's lock, and under that of the runs that need it."""
@@ -219,51 +207,43 @@ class FlowStage(Steps):
     def trainings(self) -> dict[str, list[str]]:
         return {
             **super().trainings(),
-            "flow": self._masked_lm("flow", self.asked.system, self.path),
+            "flow": self._masked_lm("flow", self.request.system, self.path),
         }
 
     def steps(self) -> None:
-        """Run every step that is not whole yet."""
         self.check_options()
         self.prepare_text()
         self.train_from(self.prepare_donor())
 
     def train_from(self, donor: Path) -> None:
-        """Run the steps after the donor."""
         self._warm_start(donor)
         self._position_loss(self.path / "warm_start.pt", "before")
-        system = self.asked.system
-        words = self._masked_lm("flow", system, self.path)
-        settings = {"experiment": "roberta", "stage": "flow", "system": system_name(system)}
-        settings |= {"config": self.experiment.name, "size": self.experiment.size}
-        train(self, self._training("flow", self.path, words, settings), self.asked.machines)
+        name, experiment = system_name(self.request.system), self.experiment
+        settings = {"experiment": "roberta", "stage": "flow", "system": name}
+        settings |= {"config": experiment.name, "size": experiment.size}
+        self._train("flow", self.request.system, self.path, {"settings": settings})
         self._position_loss(self.checkpoint, "after")
         if not self.launcher.dry_run:
             with self.folder.changing() as record:
                 record["state"] = "done"
 
     def _warm_start(self, donor: Path) -> None:
-        result, asked = self.path / "warm_start.json", self.asked
-        extend = ["--extend", asked.extend] if asked.extend is not None else []
+        result, request = self.path / "warm_start.json", self.request
+        extend = ["--extend", request.extend] if request.extend is not None else []
+        options = self.experiment.warm_start(request.system, request.mlm)
+        argv = floater("warm-start", donor, self.path / "warm_start.pt", "--force")
+        step = Step(result, [*argv, "--json", result, *options, *extend], made_of=extend)
         self.check_start(donor, begun=result.is_file())
-        if result.is_file():
-            if not self.is_made(result, extend):
-                raise UserError(
-                    f"{self.path} was started with another `--extend`: set it back, use another --work, or "
-                    "remove the folder."
-                )
-            return
-        words = ["--force", "--json", result, *self.experiment.warm_start(asked.system, asked.mlm)]
-        self.command(floater("warm-start", donor, self.path / "warm_start.pt", *words, *extend))
-        self.note_made(result, extend)
-        self.say("warm start from the donor")
+        if result.is_file() and not self.is_made(step):
+            raise UserError(
+                f"{self.path} was started with another `--extend`: set it back, use another --work, or "
+                "remove the folder."
+            )
+        if self.make(step):
+            self.say("warm start from the donor")
 
     def _position_loss(self, checkpoint: Path, name: str) -> None:
-        """Compute the loss by position of a checkpoint, once."""
         result, options = self.path / f"{name}.json", self.experiment.position_loss()
-        if self.is_made(result, options):
-            return
-        words = [checkpoint, self.asked.mlm, *options, "--json", result]
-        self.command(floater("position-loss", *words))
-        self.note_made(result, options)
-        self.say(f"masked-LM loss by position {name} training: {result.name}")
+        command = floater("position-loss", checkpoint, self.request.mlm, *options, "--json", result)
+        if self.make(Step(result, command, made_of=options)):
+            self.say(f"masked-LM loss by position {name} training: {result.name}")

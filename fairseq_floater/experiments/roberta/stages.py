@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import Machines, update_frequency
-from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, read_config
+from fairseq_floater.experiments.arguments import (
+    ConfiguredExperiment,
+    as_options,
+    in_precision,
+    left_by,
+    place,
+)
+from fairseq_floater.experiments.hardware import Machines
+from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, Config, read_config
 from fairseq_floater.experiments.sections import ConfigError
-from fairseq_floater.experiments.stages import as_words, in_precision, left_by, place
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
 
-ROBERTA = "roberta"  # the system that is fairseq's own model
+ROBERTA = "roberta"  # the system that is fairseq's model
 FLOATER = "floater"
 # What a target refuses of the configuration's options, which are of qkv.
 _OF_OTHER_TARGETS = {"hidden": ("floater-start",), "relative": ("floater-start", "floater-delta")}
@@ -38,28 +43,14 @@ def size_of(config: str) -> str:
     return config.removeprefix("roberta_")
 
 
-class RobertaExperiment:
-    """A checked configuration.
+class RobertaExperiment(ConfiguredExperiment):
+    """An experiment with RoBERTa; ``roberta_<size>.yaml`` gives it its size."""
 
-    Args:
-        path: the YAML file; ``roberta_<size>.yaml`` gives the experiment its size.
-
-    Raises:
-        ConfigError: unreadable, unknown or missing keys, values of the wrong kind.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
-        self.config = read_config(self.path)
-
-    @property
-    def name(self) -> str:
-        """Return the name of its folder."""
-        return self.path.name.removesuffix(".yaml")
+    config: Config
+    read_config = staticmethod(read_config)
 
     @property
     def size(self) -> str:
-        """Return ``base`` for roberta_base.yaml."""
         return size_of(self.name)
 
     def check_task(self, task: str) -> None:
@@ -70,23 +61,16 @@ class RobertaExperiment:
 
     # The model.
 
-    def arch(self, system: System) -> str:
-        """Return fairseq's name of the architecture, or ours of the same shape."""
-        plain = str(self.config.shape["arch"])
-        return plain if system.encoder == PLAIN else f"floater_{plain}"
-
     def model(self, system: System) -> list[str]:
         """Return the options of the model: its architecture, its shape, its position encoder."""
         shape = {key: value for key, value in self.config.shape.items() if key != "arch"}
-        own = self.config.floater if system.encoder == FLOATER else {}
-        strange = _OF_OTHER_TARGETS.get(system.resolved_target or "", ())
-        own = {name: value for name, value in own.items() if name not in strange}
-        words = ["--arch", self.arch(system), *as_words(shape)]
+        refused = _OF_OTHER_TARGETS.get(system.resolved_target or "", ())
+        if system.encoder == FLOATER:
+            shape |= {k: v for k, v in self.config.floater.items() if k not in refused}
         # A later option wins: those of the command line come last.
-        return [*words, *as_words(own), *system.model_options()]
+        return ["--arch", self.arch(system), *as_options(shape), *system.model_options()]
 
     def warm_start(self, system: System, data: Path) -> list[str]:
-        """Return the arguments of `floater warm-start` behind donor and output."""
         return ["--data", place(data), *self.model(system)]
 
     # Masked-LM training.
@@ -98,7 +82,7 @@ class RobertaExperiment:
 
         Args:
             stage: donor, or flow, which trains the system's warm start (``warm_start.pt``).
-            system: the one of the stage; a donor is fairseq's own model.
+            system: the one of the stage; a donor is fairseq's model.
             data: what `floater mlm prepare` made.
             folder: where the training lies.
             machines: what it runs on.
@@ -119,29 +103,23 @@ class RobertaExperiment:
         options = _complete({**self.config.masked_lm, **limits}, machines)
         options = left_by(system, options)
         options["max-tokens"] = budget.max_tokens
-        options["update-freq"] = self.tokens_per_update(machines)[0]
-        start = [*("--finetune-from-model", place(folder / "warm_start.pt"))]
-        return [
-            *(place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"),
-            *("--criterion", "masked_lm", *as_words(trained), *self.model(system)),
-            *(*as_words(options), *_hardware(machines)),
-            *("--save-dir", place(folder / "checkpoints"), "--seed", str(self.config.seed)),
-            *(start if stage == "flow" else []),
-        ]
-
-    def tokens_per_update(self, machines: Machines) -> tuple[int, int]:
-        """Return the ``--update-freq`` of masked-LM training, and the tokens of an update with it."""
-        budget = self.config.budget
-        return update_frequency(budget.max_tokens, budget.tokens_per_update, machines.world)
+        options["update-freq"] = self.tokens_per_update(machines.world)[0]
+        arguments = [place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"]
+        arguments += ["--criterion", "masked_lm", *as_options(trained), *self.model(system)]
+        arguments += [*as_options(options), *_hardware(machines)]
+        arguments += _saving(folder, self.config.seed)
+        if stage == "flow":
+            arguments += ["--finetune-from-model", place(folder / "warm_start.pt")]
+        return arguments
 
     def position_loss(self) -> list[str]:
-        """Return the options of `floater position-loss`."""
         section = self.config.position_loss
-        words = ["--bins", ",".join(map(str, section.bins))]
-        if section.tokens_per_sample is not None:
-            words += ["--tokens-per-sample", str(section.tokens_per_sample)]
-        mode = self.config.masked_lm.get("sample-break-mode")
-        return words if mode is None else [*words, "--sample-break-mode", str(mode)]
+        options = {
+            "bins": ",".join(map(str, section.bins)),
+            "tokens-per-sample": section.tokens_per_sample,
+            "sample-break-mode": self.config.masked_lm.get("sample-break-mode"),
+        }
+        return as_options(options)
 
     # Fine-tuning.
 
@@ -176,14 +154,12 @@ class RobertaExperiment:
         options = left_by(system, _complete(options, machines))
         options |= {"batch-size": share.batch_size, "update-freq": share.update_freq}
         options["max-tokens"] = share.max_tokens or None
-        own = (self.config.finetune.get(FLOATER) or {}) if system.encoder == FLOATER else {}
-        task_name = options.pop("task")
-        return [
-            *(place(data), "--user-dir", str(USER_DIR), "--task", str(task_name)),
-            *(*self.model(system), *as_words(own), *as_words(options), *_hardware(machines)),
-            *("--save-dir", place(folder / "checkpoints"), "--seed", str(seed)),
-            *("--finetune-from-model", place(start)),
-        ]
+        arguments = [place(data), "--user-dir", str(USER_DIR), "--task", str(options.pop("task"))]
+        arguments += self.model(system)
+        if system.encoder == FLOATER:
+            arguments += as_options(self.config.finetune.get(FLOATER) or {})
+        arguments += [*as_options(options), *_hardware(machines), *_saving(folder, seed)]
+        return [*arguments, "--finetune-from-model", place(start)]
 
     def longest(self, task: str, system: System) -> int:
         """Return how many tokens an example may have: the system's ``--max-positions``, else the recipe's."""
@@ -220,26 +196,25 @@ class RobertaExperiment:
         return updates / epochs if updates and epochs else None
 
     def checkpoint(self, task: str) -> str:
-        """Return the file name of the checkpoint whose predictions are scored."""
         return f"checkpoint_{self.config.recipe(task).get('checkpoint', 'best')}.pt"
 
     def settings(self, task: str, system: System, machines: Machines, seed: int) -> dict[str, str]:
         """Return what tables need to know of a fine-tuning."""
         updates = self.updates_an_epoch(task)
-        found = {
+        settings = {
             "experiment": ROBERTA,
             "config": self.name,
             "size": self.size,
             "task": task,
             "title": TASKS[task].title,
             "system": system_name(system),
-            "arch": self.arch(System(PLAIN)),
+            "arch": self.plain_arch,
             "seed": seed,
             "batch": self.config.recipe(task)["batch"],
             "processes": machines,
             "recipe_updates": "" if updates is None else updates,
         }
-        return {key: str(value) for key, value in found.items()}
+        return {key: str(value) for key, value in settings.items()}
 
 
 def _complete(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
@@ -252,6 +227,10 @@ def _complete(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
 
 def _hardware(machines: Machines) -> list[str]:
     """Return the options of the hardware; the head of masked LM gets no gradient in fine-tuning."""
-    words = machines.training_options()
+    options = machines.training_options()
     in_parallel = machines.world > 1 and not machines.on_cpu
-    return [*words, "--find-unused-parameters"] if in_parallel else words
+    return [*options, "--find-unused-parameters"] if in_parallel else options
+
+
+def _saving(folder: Path, seed: int) -> list[str]:
+    return ["--save-dir", place(folder / "checkpoints"), "--seed", str(seed)]

@@ -1,0 +1,137 @@
+"""Make options of commands from a configuration: what experiments of all kinds share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_frequency
+from fairseq_floater.experiments.system import PLAIN, System
+
+# What the protocol itself says, or reckons updates, progress and averages from.
+_PROTOCOLS = (
+    "arch",
+    "task",
+    "train-subset",
+    "seed",
+    "save-dir",
+    "restore-file",
+    "finetune-from-model",
+    "max-tokens",
+    "max-sentences",
+    "batch-size",
+    "update-freq",
+    "max-epoch",
+    "max-update",
+    "save-interval",
+    "save-interval-updates",
+    "no-save",
+    "no-epoch-checkpoints",
+    "patience",
+    "keep-last-epochs",
+    "keep-interval-updates",
+    "stop-min-lr",
+    "stop-time-hours",
+)
+
+
+class ConfiguredExperiment:
+    """An experiment of a checked configuration; subclasses make the arguments of its stages.
+
+    Args:
+        path: the YAML file.
+
+    Raises:
+        ConfigError: unreadable, unknown or missing keys, values of the wrong kind.
+    """
+
+    config: Any
+    read_config: Callable[[Path], Any]
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.config = type(self).read_config(self.path)
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(".yaml")
+
+    @property
+    def plain_arch(self) -> str:
+        """Return fairseq's name of the architecture."""
+        return str(self.config.shape["arch"])
+
+    def arch(self, system: System) -> str:
+        """Return the name of a system's architecture, of the same shape."""
+        return self.plain_arch if system.encoder == PLAIN else f"floater_{self.plain_arch}"
+
+    def tokens_per_update(self, processes: int) -> tuple[int, int]:
+        """Return the ``--update-freq`` that keeps the configured tokens an update, and those in force."""
+        budget = self.config.budget
+        return update_frequency(budget.max_tokens, budget.tokens_per_update, processes)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request: one system of an experiment.
+
+    Attributes:
+        experiment: the configuration.
+        system: the encoder, how it enters, and from where it starts.
+        work: where everything goes.
+        raw: text to make data of; None where they are made, or built in.
+        donor: what the system starts from; None to train one.
+        seed: of training; None for the configuration's.
+        machines: what to train on.
+        preparation: further options of the script that prepares the text.
+    """
+
+    experiment: Any
+    system: System
+    work: Path
+    raw: Path | None = None
+    donor: Path | None = None
+    seed: int | None = None
+    machines: Machines = ONE_CPU
+    preparation: tuple[str, ...] = ()
+
+
+def as_options(section: dict[str, Any]) -> list[str]:
+    """Return ``{"dropout": 0.1, "share-all-embeddings": true}`` as options; false leaves one out."""
+    options = []
+    for name, value in section.items():
+        if value is False or value is None:
+            continue
+        options.append(f"--{name}")
+        if value is not True:
+            options += [str(v) for v in value] if isinstance(value, list) else [str(value)]
+    return options
+
+
+def place(path: str | Path) -> str:
+    """Write a path so that no command takes it for an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
+
+
+def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
+    """Return options without ``fp16`` where it cannot be, on a CPU, or is not wanted."""
+    full = machines.on_cpu or not machines.fp16
+    return {name: value for name, value in options.items() if not (full and name == "fp16")}
+
+
+def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what the system gives itself after ``--``: that counts, and not the configuration.
+
+    Raises:
+        UsageError: it gives an option that is the protocol's.
+    """
+    for name in _PROTOCOLS:
+        if f"--{name}" in system.given:
+            raise UsageError(
+                f"`--{name}` cannot be given after `--`: change it in the configuration."
+            )
+    return {name: value for name, value in options.items() if f"--{name}" not in system.given}

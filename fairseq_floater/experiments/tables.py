@@ -1,0 +1,148 @@
+"""Run the cells of a table, print the table of what is done, and say how far it is."""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.errors import UserError
+from fairseq_floater.experiments.cells import Cell, run_cells, status_text
+from fairseq_floater.experiments.hardware import machines_from_args, use_gpus
+from fairseq_floater.experiments.job import floater
+from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.screen import Screen
+from fairseq_floater.files import write_whole
+
+
+class Table(ABC):
+    """Cells and the table of them.
+
+    Args:
+        launcher: starts the commands.
+        work: where everything goes.
+        name: of the table's files in ``work``, without ending.
+        cells: those that are run.
+        jobs: how many side by side.
+    """
+
+    def __init__(
+        self, launcher: Launcher, work: Path, name: str, cells: Sequence[Cell], jobs: int = 1
+    ):
+        self.launcher, self.work, self.name = launcher, work, name
+        self.cells, self.jobs = cells, jobs
+
+    @abstractmethod
+    def command(self) -> list[Any]:
+        """Return the command that prints the table, and writes its JSON."""
+
+    @abstractmethod
+    def lacking(self) -> str:
+        """Say why no table can be made yet; empty where one can."""
+
+    def run(self) -> None:
+        """Run the cells; what another process is at is left to it, a failure stops no other cell.
+
+        Raises:
+            UserError: a cell failed.
+        """
+        outcome = run_cells(self.cells, self.launcher, self.jobs, begin=self._announce)
+        if outcome.busy:
+            names = ", ".join(outcome.busy)
+            self.launcher.say(f"Left to others that are at work on them: {names}")
+        self.print()
+        if outcome.failed:
+            names = ", ".join(outcome.failed)
+            raise UserError(f"Failed: {names} (the same command with --status says why).")
+
+    def _announce(self, cell: Cell) -> None:
+        if self.launcher.dry_run:
+            print(f"# {cell.name}", flush=True)
+        self.launcher.say(f"== {cell.title.replace(' seed', ', seed')}")
+
+    def status(self, shared: Sequence[Cell] = ()) -> str:
+        """Return how far each cell is, after what they start from, and the time left."""
+        return f"{status_text([*shared, *self.cells])}\n{self.launcher.screen.left()}".rstrip()
+
+    def print(self) -> None:
+        table, log = self.work / f"{self.name}.md", self.work / f"{self.name}.log"
+        if self.launcher.dry_run:
+            self.launcher.run(self.command(), output=table)
+        elif reason := self.lacking():
+            self.launcher.say(reason)
+        else:
+            command = self.command()
+            write_whole(table, lambda part: self.launcher.run(command, output=part, log=log))
+            print(table.read_text(encoding="utf-8"), end="")
+
+
+class PaperTable(Table):
+    """A table beside the paper's numbers; ``scores`` are patterns of its runs' scores below ``work``."""
+
+    scores: tuple[str, ...]
+    options: tuple[str, ...] = ()  # of `floater table`
+
+    def command(self) -> list[Any]:
+        json = self.work / f"{self.name}.json"
+        return floater("table", self.work, *self.options, "--json", json)
+
+    def lacking(self) -> str:
+        is_scored = any(path for pattern in self.scores for path in self.work.glob(pattern))
+        return "" if is_scored else "Nothing is scored yet: no table."
+
+    def status(self, shared: Sequence[Cell] = ()) -> str:
+        """List the seeds of a cell together."""
+        names = list(dict.fromkeys(cell.name for cell in self.cells))
+        cells = sorted(self.cells, key=lambda cell: names.index(cell.name))
+        return status_text([*shared, *cells])
+
+
+def add_table_options(parser: argparse.ArgumentParser, only: str) -> None:
+    """Add the options that say which cells, and what is done with them; ``only`` is a line of help."""
+    parser.add_argument("--only", default="", metavar="CELLS", help=f"comma-separated {only}")
+    for action, text in (
+        ("list", "print the names, one a line, and do nothing"),
+        ("status", "what is done, running, failed, broken off, not begun"),
+        ("table", "print the table of what is done"),
+    ):
+        parser.add_argument(f"--{action}", action="store_true", help=text)
+
+
+def act(
+    args: argparse.Namespace,
+    cells: Sequence[Cell],
+    table: Callable[[Launcher], Table],
+    *,
+    shared: Sequence[Cell] = (),
+    environment: Mapping[str, str] | None = None,
+    left: Callable[[], str] = str,
+) -> None:
+    """Do what the command line asks for: print the status, the names or the table, or run the cells.
+
+    Args:
+        args: the command line.
+        cells: the chosen ones.
+        table: makes the table.
+        shared: what the cells start from, for the status.
+        environment: further variables of the commands.
+        left: says in words how much time is left.
+    """
+    if args.list:
+        print("\n".join(dict.fromkeys(cell.name for cell in cells)))
+        return
+    gpus = {}
+    if not (args.status or args.table):
+        gpus = use_gpus(machines_from_args(args), dry_run=args.dry_run)
+    screen = Screen(len(cells), left)
+    launcher = Launcher(
+        dry_run=args.dry_run, screen=screen, environment={**(environment or {}), **gpus}
+    )
+    if args.status:
+        print(table(launcher).status(shared))
+    elif args.table:
+        table(launcher).print()
+    else:
+        with launcher.signals():
+            table(launcher).run()
