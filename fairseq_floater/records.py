@@ -10,13 +10,36 @@ from typing import Any
 
 from fairseq_floater.errors import ReportError, shown
 
+NUMBER = float | int
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file; raises ReportError where it is no JSON in UTF-8."""
+
+def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
+    """Read a JSON file; raises ReportError where it is no JSON in UTF-8, or of another ``shape``.
+
+    A shape is a type, a list of one shape, or shapes by key: ``...`` is every key, one that ends in ``?``
+    may lack.
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} is no readable JSON: {error}.") from None
+    _check(content, shape, f"{path}: the content")
+    return content
+
+
+def _check(value: Any, shape: Any, place: str) -> None:
+    kind = type(shape) if isinstance(shape, (dict, list)) else shape
+    if not isinstance(value, kind):
+        name = getattr(kind, "__name__", kind)
+        raise ReportError(f"{place} must be of type {name}, but is {shown(value)} instead.")
+    if isinstance(shape, list):
+        for entry in value:
+            _check(entry, shape[0], f"an entry of {place}")
+    elif isinstance(shape, dict):
+        for key, inner in (dict.fromkeys(value, shape[...]) if ... in shape else shape).items():
+            name = key.removesuffix("?")
+            if name in value or name == key:
+                _check(dict(value).get(name), inner, f"{place}, `{name}`")
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_pickle
 from fairseq_floater.checkpoints.vocabularies import read_vocabulary
-from fairseq_floater.errors import ReportError, shown
+from fairseq_floater.errors import shown
 from fairseq_floater.records import read_json
 
 HEAD = "encoder.lm_head."
@@ -122,11 +122,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     """Read config.json and check that fairseq's RoBERTa computes what it describes."""
     if not path.is_file():
         raise CheckpointError(f"There is no {path}; a Hugging Face model is a folder that has one.")
-    try:
-        config = read_json(path)
-    except ReportError as error:
-        raise CheckpointError(str(error)) from None
-    kind = config.get("model_type") if isinstance(config, dict) else None
+    config: dict[str, Any] = read_json(path, dict)
+    kind = config.get("model_type")
     if kind not in _EPS:
         known = " or ".join(_EPS)
         raise CheckpointError(

@@ -160,7 +160,7 @@ def _answer_race(asked: _Asked, model: RobertaModel, task: Any) -> tuple[int, di
     """Choose one of four options."""
     path = asked.data / f"references.{asked.split}.json"
     try:
-        names = list(read_json(path))
+        names = list(read_json(path, dict))
     except (ReportError, OSError) as error:
         raise CheckpointError(
             f"{path} must name the questions, but cannot be read: {error}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fairseq.data import Dictionary
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.errors import ReportError, first_line, shown
+from fairseq_floater.errors import first_line, shown
 from fairseq_floater.records import read_json
 
 # Names of what fairseq calls <s> <pad> </s> <unk> and, last, <mask>.
@@ -100,7 +100,7 @@ def _numbers(folder: Path, name: str) -> tuple[Path, dict[str, Any]]:
     """Return the file that numbers the tokens, and what it says."""
     path, newer = folder / name, folder / "tokenizer.json"
     if not path.is_file() and newer.is_file():
-        content = _read(newer)
+        content = read_json(newer, dict)
         try:
             added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
             return newer, {**content["model"]["vocab"], **added}
@@ -109,25 +109,12 @@ def _numbers(folder: Path, name: str) -> tuple[Path, dict[str, Any]]:
     if not path.is_file():
         raise CheckpointError(f"There is no {path} (nor tokenizer.json), the model's vocabulary.")
     if path.suffix == ".json":
-        return path, _read(path)
+        return path, read_json(path, dict)
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             return path, {line.rstrip("\r\n"): i for i, line in enumerate(file)}
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is no UTF-8 text: {error}.") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        content = read_json(path)
-    except ReportError as error:
-        raise CheckpointError(str(error)) from None
-    if not isinstance(content, dict):
-        raise CheckpointError(
-            f"{path} must hold a JSON object, but holds a {type(content).__name__}."
-        )
-    return content
 
 
 def _by_number(path: Path, numbers: dict[str, Any]) -> list[str]:
@@ -151,7 +138,7 @@ def _gpt2_numbers(path: Path, words: Sequence[str], encoder_json: Path) -> list[
             f"There is no {encoder_json}, which holds the numbers that fairseq's GPT-2 BPE writes; "
             "pass it as --encoder-json (fairseq: gpt2_bpe/encoder.json)."
         )
-    encoder = _read(encoder_json)
+    encoder = read_json(encoder_json, dict)
     unknown = [w for w in words if w not in encoder and not w.startswith(_FILLING)]
     if unknown:
         raise CheckpointError(

@@ -76,10 +76,10 @@ def finish(out_dir: Path) -> dict[str, Any]:
     Raises:
         TextDataError: lines are missing.
     """
-    parameters = read_json(out_dir / MANIFEST)["parameters"]
+    parameters = read_json(out_dir / MANIFEST, {"parameters": dict})["parameters"]
     kind, langs = SEGMENTATIONS[parameters["bpe"]], (parameters["src"], parameters["tgt"])
-    counts = read_json(out_dir / kind.folder / "counts.json")
-    subsets = {"train": "train", "valid": "valid", **read_json(out_dir / "tests.json")}
+    counts = read_json(out_dir / kind.folder / "counts.json", dict)
+    subsets = {"train": "train", "valid": "valid", **read_json(out_dir / "tests.json", dict)}
     if not (out_dir / "bin").is_dir():
         for split, subset in subsets.items():
             for lang in langs:

@@ -134,7 +134,7 @@ def write_numbers(
     out_dir, corpus = Path(out_dir), Parameters(**parameters)
     wanted = json.loads(json.dumps(asdict(corpus)))  # JSON has lists for tuples
     manifest = out_dir / MANIFEST
-    old = read_json(manifest) if manifest.is_file() else {}
+    old = read_json(manifest, dict) if manifest.is_file() else {}
     if old.get("parameters") == wanted and _are_whole(out_dir, old["files"]):
         return NumbersSummary(str(out_dir), True, wanted, old["files"])
     files = _write_files(out_dir, corpus, overwrite)

@@ -189,5 +189,6 @@ class ComparisonTable(Table):
             return
         print(_WHERE.format(work=self.work, table=self.name))
         if self.by_length:
-            longest = read_json(self.work / "split" / "split.json")["kept"]["train"]
+            shape = {"kept": {"train": {"longest_source": int}}}
+            longest = read_json(self.work / "split" / "split.json", shape)["kept"]["train"]
             print(_SPLIT.format(work=self.work, longest=longest["longest_source"]))

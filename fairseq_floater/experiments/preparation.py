@@ -73,7 +73,7 @@ class DataSteps(Job):
             number = sorted(self.experiment.config.data.tests).index(test)
             return f"test{number or ''}"
         path = self.data / "tests.json"
-        subsets = read_json(path)
+        subsets = read_json(path, dict)
         if test not in subsets:
             raise UserError(
                 f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path}); "

@@ -20,7 +20,7 @@ from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
-from fairseq_floater.records import read_json
+from fairseq_floater.records import NUMBER, read_json
 
 # In the names of a warm start's translations.
 BEFORE = ".before"
@@ -184,4 +184,5 @@ class Protocol(DataSteps):
         options += [*tokenizer, "--json", result]
         command = floater("score", self.path / f"generate.{test}.txt", *options)
         if self.make(Step(result, command, made_of=tokenizer)):
-            self.say(f"{test}: BLEU {read_json(result)['bleu']['score']:.2f}")
+            scores = read_json(result, {"bleu": {"score": NUMBER}})
+            self.say(f"{test}: BLEU {scores['bleu']['score']:.2f}")

@@ -22,7 +22,7 @@ from typing import Any
 
 from fairseq_floater.errors import ReportError, shown
 from fairseq_floater.files import USER_DIR, write_text
-from fairseq_floater.records import read_json
+from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.requirements import cpu_name, versions
 
 RECORD = "run.json"
@@ -40,6 +40,14 @@ _DATA = "the data folder"  # what stands before the first option
 _PLACES = (_DATA, "--save-dir", "--finetune-from-model")
 # The results of a stage after the training: all of them must go where its arguments change.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
+_SHAPE = {
+    "arguments?": {...: [str]},
+    "settings?": dict,
+    "tokens?": dict,
+    "made?": dict,
+    "sessions?": [{"seconds": NUMBER}],
+    "processes?": int,
+}
 
 
 class RunFolder:
@@ -56,10 +64,10 @@ class RunFolder:
         """Return the record, empty where none is written yet.
 
         Raises:
-            ReportError: it is no JSON.
+            ReportError: it is no JSON, or of another shape.
         """
         path = self.path / RECORD
-        record = read_json(path) if path.exists() else {}
+        record = read_json(path, _SHAPE) if path.exists() else {}
         return {"arguments": {}, "settings": {}, "tokens": {}, **record}
 
     @contextmanager
@@ -269,14 +277,14 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
     Raises:
         ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
     """
-    made = read_json(folder / "summary.json").get("parameters", {})
+    made = read_json(folder / "summary.json", {"parameters?": dict}).get("parameters", {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
     for ours, key in names:
         # A vocabulary of None is that of a ready model, as short-to-long has it.
         if made.get(ours) is not None and str(made[ours]) != settings[key]:
             raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {settings[key]}.")
     if settings["wmt14"]:
-        recipe = read_json(folder / "wmt14.json")
+        recipe = read_json(folder / "wmt14.json", {"pair": str, "rehearsal": bool})
         if recipe["pair"] != settings["wmt14"] or recipe["rehearsal"] != rehearsal:
             of = "a rehearsal's" if recipe["rehearsal"] else "WMT14's"
             raise ReportError(f"{folder} holds {of} {recipe['pair']}, not what is asked for.")

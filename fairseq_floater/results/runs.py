@@ -14,7 +14,13 @@ from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.bleu import TEST_SET_LINES
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.experiments.system import System
-from fairseq_floater.records import read_json
+from fairseq_floater.records import NUMBER, read_json
+
+_SCORES = {
+    "bleu": {"score": NUMBER, "signature": str},
+    "chrf": {"score": NUMBER},
+    "length_ratio": NUMBER,
+}
 
 
 @dataclass
@@ -90,7 +96,7 @@ def read_run(folder: Path, name: str) -> Run:
         ReportError: a file that cannot be read.
     """
     scores = {
-        path.name.removeprefix("scores.").removesuffix(".json"): read_json(path)
+        path.name.removeprefix("scores.").removesuffix(".json"): read_json(path, _SCORES)
         for path in sorted(folder.glob("scores.*.json"))
     }
     average, before = (folder / file for file in ("average.json", "before.json"))
@@ -98,8 +104,8 @@ def read_run(folder: Path, name: str) -> Run:
         name,
         read_settings(folder),
         scores,
-        read_json(average) if average.exists() else {},
-        read_json(before) if before.exists() else None,
+        read_json(average, {"position_parameters": int}) if average.exists() else {},
+        read_json(before, {"loss": NUMBER}) if before.exists() else None,
         RunFolder(folder).read().get("cell"),
     )
 

@@ -19,10 +19,12 @@ from fairseq_floater.data.understanding import glue_tasks, race, squad
 from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
-from fairseq_floater.records import markdown_table, read_json
+from fairseq_floater.records import NUMBER, markdown_table, read_json
 
 _NUMBERS = {"glue": ("score",), "race": ("score", "middle", "high"), "squad": ("exact", "f1")}
 _BEST = {"best_exact": "exact", "best_f1": "f1"}  # at the best threshold of SQuAD 2.0
+# Of `floater position-loss`.
+_LOSSES = {"bins?": [{"first": int, "last": int, "bits": NUMBER}], "all?": {"bits": NUMBER}}
 _HEADS = {"score": "all", "exact": "EM", "f1": "F1"}
 _TABLES = (
     (3, "glue", "GLUE, dev sets (CoLA: Matthews, STS-B: Pearson, accuracy else)"),
@@ -121,7 +123,8 @@ class UnderstandingTables:
         """Add the scores of a fine-tuning, if it has any yet, to the cells that they are of."""
         settings, file = record["settings"], path / "scores.json"
         size, system, task = (settings[key] for key in ("size", "system", "task"))
-        scores = read_json(file) if file.is_file() else {}
+        shape = {f"{name}?": NUMBER for name in _names(task)}
+        scores = read_json(file, shape) if file.is_file() else {}
         sized = scores.get("total", scores.get("n")) == published_size(task)
         for name in _names(task):
             key = Key(size, system, task, name)
@@ -234,10 +237,10 @@ def _names(task: str) -> tuple[str, ...]:
 def _stages(places: Iterable[Path]) -> Iterator[MaskedLmStage]:
     for path in sorted({path for place in places for path in place.glob("*/before.json")}):
         settings = RunFolder(path.parent).read()["settings"]
-        before, after = read_json(path), path.with_name("after.json")
+        before, after = read_json(path, _LOSSES), path.with_name("after.json")
         if "bins" in before:
             system = settings.get("system", path.parent.name)
-            done = read_json(after) if after.is_file() else None
+            done = read_json(after, _LOSSES) if after.is_file() else None
             yield MaskedLmStage(path.parent.parent.name, system, before, done)
 
 

@@ -168,6 +168,19 @@ def test_a_record_that_cannot_be_read_is_refused(tmp_path):
         RunFolder(tmp_path).read()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "null", "3", '{"arguments": 3}', '{"arguments": {"donor": 3}}', '{"settings": []}'),
+        *('{"made": null}', '{"processes": "2"}', '{"sessions": [{"seconds": null}]}', 9999 * "["),
+    ],
+)
+def test_a_record_of_another_shape_is_refused(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ReportError, match=r"run\.json(: the| is no)"):
+        RunFolder(tmp_path).read()
+
+
 def test_a_lock_is_held_once_and_looking_at_it_keeps_nobody_waiting(tmp_path):
     assert not is_locked(tmp_path / "lock")
     lock = try_lock(tmp_path / "lock")

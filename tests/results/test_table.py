@@ -43,6 +43,17 @@ def test_the_table_holds_every_run_with_its_signature(tmp_path):
     assert "test: sig:f" in text
 
 
+@pytest.mark.parametrize("name", ["scores.test.json", "average.json", "before.json", "run.json"])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"bleu": 3}'])
+def test_results_of_another_shape_are_refused_in_a_sentence(tmp_path, capsys, name, text):
+    save_run(tmp_path, "plain", 30.5)
+    (tmp_path / "plain" / name).write_text(text)
+    refused = name != "run.json" or text == "[]"
+    assert main(["table", str(tmp_path)]) == refused
+    said = capsys.readouterr().err
+    assert not refused or f"{name}: the content" in said and len(said.splitlines()) == 1
+
+
 def test_runs_of_seeds_are_named_by_them(tmp_path):
     for name in ("seed-1/plain", "seed-2/rope-all-attention"):
         save_run(tmp_path, name, 30.5)

@@ -14,7 +14,7 @@ from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaReque
 from fairseq_floater.experiments.roberta.stages import system_name
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
-from fairseq_floater.records import read_json
+from fairseq_floater.records import NUMBER, read_json
 
 
 class FineTuning(Steps):
@@ -163,6 +163,6 @@ class FineTuning(Steps):
             # The predictions are answers to everything: whether a question has one is left to a threshold.
             argv += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]
         if self.make(Step(result, [*argv, "--json", result])):
-            scores = read_json(result)
-            score = scores["f1"] if family == "squad" else scores["score"]
+            name = "f1" if family == "squad" else "score"
+            score = read_json(result, {name: NUMBER})[name]
             self.say(f"{self.kind.title}, {split}: {score:.2f}")

@@ -113,7 +113,8 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
         split = work.folder / "split"
         if not (split / "split.json").is_file():
             return {}
-        options = read_json(split / "split.json")["made_from"]["options"]
+        shape = {"made_from": {"options": {"source": str, "target": str, "encoded": bool}}}
+        options = read_json(split / "split.json", shape)["made_from"]["options"]
         languages = (options["source"], options["target"])
         names = [name for name in (SHORT_TEST, TEST) if (split / f"{name}.tsv").is_file()]
         return {n: EvaluationSet.read(split, n, languages, options["encoded"]) for n in names}

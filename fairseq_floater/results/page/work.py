@@ -94,7 +94,7 @@ def read_work(folder: Path) -> Work:
     for name, verb in ((LENGTHS, "s2l score"), (WHOLE, "compare")):
         if (folder / name).exists():
             try:
-                return _compared(folder, read_json(folder / name))
+                return _compared(folder, read_json(folder / name, dict))
             except (AttributeError, KeyError, TypeError):
                 raise ReportError(f"{folder / name} is not of `floater {verb}`.") from None
     if any(folder.glob("seed-*/*/run.json")):
