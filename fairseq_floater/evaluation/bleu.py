@@ -70,6 +70,7 @@ class ScoreReport:
     seed: int
     hypotheses_name: str
     references_name: str
+    system: str | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return every field, and the versions that computed them, as plain JSON values."""
@@ -109,6 +110,7 @@ def score(
     seed: int = 12345,
     hypotheses_name: str = "hypotheses",
     references_name: str = "references",
+    system: str | None = None,
 ) -> ScoreReport:
     """Score N detokenised hypotheses against N raw references.
 
@@ -121,6 +123,7 @@ def score(
         bootstrap: resamples for two intervals; 0 for none.
         seed: of the resampling.
         hypotheses_name, references_name: how errors and the report call the two.
+        system: the signature of the model, recorded as it is.
 
     Raises:
         ScoringError: an option or the number of lines is wrong, or no reference has any text.
@@ -159,6 +162,7 @@ def score(
         seed=seed,
         hypotheses_name=hypotheses_name,
         references_name=references_name,
+        system=system,
     )
 
 
@@ -197,7 +201,7 @@ def score_files(
         hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
         references_path: raw references, one a line.
         target_language: of the references.
-        options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap`` and ``seed`` of
+        options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed`` and ``system`` of
             :func:`score`.
 
     Raises:

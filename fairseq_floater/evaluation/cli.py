@@ -27,6 +27,8 @@ def add_score(verbs: Any) -> None:
     text = "insist on BLEU after splitting compounds (made for German by itself, refused elsewhere)"
     add("--compound-split", action="store_const", const=True, help=text)
     add("--test-set", metavar="NAME", help="wmt14/full, wmt14: checks the line count")
+    text = "signature of the model that translated, for the JSON"
+    add("--system", metavar="SIGNATURE", help=text)
     add_metric_options(parser)
 
 

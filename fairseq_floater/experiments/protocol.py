@@ -20,7 +20,9 @@ from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.training import Training, train
+from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
+from fairseq_floater.version import __version__
 
 # In the names of a warm start's translations.
 BEFORE = ".before"
@@ -46,6 +48,7 @@ class Protocol(DataSteps):
         path = self.donor if self.stage == "donor" else run.work / name
         title = name if run.seed is None else f"{name}, seed {run.seed}"
         super().__init__(run, path, title, launcher)
+        self.signature = f"encoder:{PLAIN}|version:{__version__}"
 
     def own_command(self) -> str:
         """Return the command that makes this run alone; with another ``--work``, once more."""
@@ -68,6 +71,8 @@ class Protocol(DataSteps):
             # A tokenizer that is not installed costs no training.
             bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
         options = None if whole else self._model_options()
+        if options is not None and self.request.system.encoder != PLAIN:
+            self.signature = signature(options)
         self.prepare_data()
         if options is not None and self.request.system.encoder != PLAIN:
             self._warn_of_distances(options)
@@ -109,7 +114,7 @@ class Protocol(DataSteps):
         machines, notes = self.request.machines, dict[str, Any]()
         if path == self.path:  # the settings of a run that trains on are not the donor's
             cell = self.experiment.paper_cell(self.request.system)
-            notes = {"settings": self.settings, "cell": cell}
+            notes = {"settings": self.settings, "cell": cell, "signature": self.signature}
         training = Training(
             stage,
             path,
@@ -181,7 +186,8 @@ class Protocol(DataSteps):
         result, target = self.path / f"scores.{test}.json", self.settings["target"]
         tokenizer = self.experiment.tokenizer()
         options = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]
-        options += [*tokenizer, "--json", result]
+        options += [*tokenizer, "--system", self.folder.read().get("signature", "")]
+        options += ["--json", result]
         command = floater("score", self.path / f"generate.{test}.txt", *options)
         if self.make(Step(result, command, made_of=tokenizer)):
             scores = read_json(result, {"bleu": {"score": NUMBER}})

@@ -10,16 +10,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
 from fairseq_floater.position_encoders.registry import encoder_class as encoder_class
 from fairseq_floater.position_encoders.rules import refuse
 from fairseq_floater.position_encoders.rules import warnings as warnings
-from fairseq_floater.position_encoders.shared_options import BOTH, LINEAR
+from fairseq_floater.position_encoders.shared_options import SHARED_OPTIONS
 from fairseq_floater.position_encoders.shared_options import all_options as all_options
 from fairseq_floater.position_encoders.shared_options import encoder_options as encoder_options
 from fairseq_floater.position_encoders.shared_options import has_base as has_base
-from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, WarpLaw
+from fairseq_floater.position_encoders.warp_law import WarpLaw
+from fairseq_floater.version import __version__
+
+_SOLVER = "floater_solver"
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
@@ -56,26 +58,24 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
     return encoder
 
 
-def described(args: Any) -> str:
-    """Say in one line what complete options ask for."""
-    encoder, target = (
-        encoder_class(args.position_encoder, args.position_target),
-        args.position_target,
-    )
-    line = f"{args.position_encoder}, blocks: {args.position_blocks}, target: {target}"
-    if args.position_sides != BOTH:
-        line += f", {args.position_sides} side only"
-    if args.position_combine != ADD:
-        line += f", combined by {args.position_combine}"
-    details = encoder.describe(encoder_options(args), target)
-    line += f" ({details})" if details else ""
-    if args.attention_kind == LINEAR:
-        line += (
-            f", attention: linear, {args.linear_kernel}{', cross too' if args.linear_cross else ''}"
-        )
-    laws = [(o.name.removeprefix("--position-"), getattr(args, o.dest)) for o in WARP_OPTIONS]
-    moved = ", ".join(f"{name} {value}" for name, value in laws if value is not None)
-    return f"{line}, in training: {moved}" if moved else line
+def signature(args: Any) -> str:
+    """Return one line that says where positions come from, as sacreBLEU's line says how a score was made.
+
+    It names encoder, target, blocks, base, a flow's solver, every other option that is not at its default
+    and the version. ``args`` are complete options.
+    """
+    said = {
+        "encoder": args.position_encoder,
+        "target": args.position_target,
+        "blocks": args.position_blocks,
+        "base": "yes" if has_base(args) else "no",
+    }
+    always = {"--position-encoder", "--position-target", "--position-blocks", "--position-base"}
+    for option in (*SHARED_OPTIONS, *POSITION_ENCODERS[args.position_encoder].options):
+        value = getattr(args, option.dest)
+        if option.name not in always and (value != option.default or option.dest == _SOLVER):
+            said[option.name.removeprefix("--")] = value
+    return "|".join(f"{name}:{value}" for name, value in {**said, "version": __version__}.items())
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:

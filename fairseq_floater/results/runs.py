@@ -28,7 +28,8 @@ class Run:
     """A run: what was trained, its scores by test set, what its encoder adds, what training cost.
 
     ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there. ``cell``
-    is what places the run in the paper's tables, as newer records have it.
+    is what places the run in the paper's tables, ``signature`` says where positions come from; newer
+    records have both.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Run:
     average: dict[str, Any]
     before: dict[str, Any] | None
     cell: dict[str, Any] | None = None
+    signature: str | None = None
 
     @property
     def label(self) -> str:
@@ -99,6 +101,7 @@ def read_run(folder: Path, name: str) -> Run:
         path.name.removeprefix("scores.").removesuffix(".json"): read_json(path, _SCORES)
         for path in sorted(folder.glob("scores.*.json"))
     }
+    record = RunFolder(folder).read()
     average, before = (folder / file for file in ("average.json", "before.json"))
     return Run(
         name,
@@ -106,7 +109,8 @@ def read_run(folder: Path, name: str) -> Run:
         scores,
         read_json(average, {"position_parameters": int}) if average.exists() else {},
         read_json(before, {"loss": NUMBER}) if before.exists() else None,
-        RunFolder(folder).read().get("cell"),
+        record.get("cell"),
+        record.get("signature"),
     )
 
 

@@ -34,7 +34,7 @@ class Results:
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the runs without their settings, as plain JSON values."""
-        names = ("name", "scores", "average", "before")
+        names = ("name", "signature", "scores", "average", "before")
         runs = [{name: getattr(run, name) for name in names} for run in self.runs]
         return {"folder": self.folder, "tests": self.tests, "runs": runs}
 
@@ -49,7 +49,12 @@ class Results:
         }
         rows = [[label, *self._cells(run)] for run, label in zip(self.runs, self.labels.values())]
         notes = ["", "BLEU with its 95 % bootstrap interval; length: hypothesis / reference."]
-        return "\n".join([*markdown_table(heads, rows), *notes, *sorted(signatures)])
+        systems = [
+            f"{label}: {run.signature}"
+            for run, label in zip(self.runs, self.labels.values())
+            if run.signature
+        ]
+        return "\n".join([*markdown_table(heads, rows), *notes, *sorted(signatures), *systems])
 
     def _cells(self, run: Run) -> list[str]:
         seconds = run.average.get("training_seconds")

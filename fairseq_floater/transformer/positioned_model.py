@@ -31,7 +31,7 @@ def completed(args: Any, stacks: int) -> argparse.Namespace:
     if isinstance(args, DictConfig):
         args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
     position_encoders.complete(args, stacks)
-    logger.info("position encoder: %s", position_encoders.described(args))
+    logger.info("position encoder: %s", position_encoders.signature(args))
     for warning in position_encoders.warnings(args):
         logger.warning(warning)
     return args

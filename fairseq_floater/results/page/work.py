@@ -32,6 +32,11 @@ class ScoredSystem:
     logs: dict[str, RunLog] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def signature(self) -> str:
+        """Return the line that says where positions come from; empty where no run has one."""
+        return next((run.signature for run in self.runs.values() if run.signature), "")
+
     def add_run(self, seed: str, folder: Path, run: Run) -> None:
         """Add the run of a seed."""
         self.runs[seed], self.folders[seed], self.logs[seed] = run, folder, read_log(folder)
