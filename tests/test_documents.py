@@ -19,11 +19,12 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.transforms import At, Places
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *PAGES]
 ROOMS = sorted(path.parent.name for path in toys.PACKAGE.glob("*/__init__.py"))
 # A file by its path from the repository's root, or from the package where that begins with a room.
 PATH = re.compile(
-    rf"(?<![\w/.-])((?:scripts|configs|docs|fairseq_floater|tests|{'|'.join(ROOMS)})/[\w./-]+"
+    rf"(?<![\w/.-])((?:scripts|configs|docs|fairseq_floater|tests|benchmarks|{'|'.join(ROOMS)})/[\w./-]+"
     r"\.(?:sh|py|yaml|md|png))\b"
 )
 
@@ -52,13 +53,27 @@ def test_every_link_leads_somewhere(document):
 
 def test_every_page_is_linked_from_the_readme():
     text = (ROOT / "README.md").read_text()
-    assert [p.name for p in DOCUMENTS[1:] if f"{p.relative_to(ROOT)})" not in text] == []
+    pages = [p for p in DOCUMENTS[1:] if p.parent.name != "notes"]
+    assert [p.name for p in pages if f"{p.relative_to(ROOT)})" not in text] == []
 
 
-def test_the_readmes_encoder_table_is_the_codes():
+def test_documents_stay_short():
+    words = {page: len(page.read_text().split()) for page in DOCUMENTS}
+    assert words[ROOT / "README.md"] <= 1_300
+    assert sum(words[page] for page in PAGES) <= 26_000
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_prose_is_wrapped(document):
+    prose = re.sub(r"```.*?```|<!--.*-->", "", document.read_text(), flags=re.DOTALL)
+    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert [line for line in long if not line.startswith("![")] == []
+
+
+def test_the_table_of_encoders_is_the_codes():
     found = re.search(
         r"<!-- encoders.*?-->\n(.*?)\n<!-- /encoders -->",
-        (ROOT / "README.md").read_text(),
+        (ROOT / "docs" / "encoders.md").read_text(),
         re.DOTALL,
     )
     assert found is not None
