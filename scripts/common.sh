@@ -42,9 +42,9 @@ stoppable() {
     child=$!
     # SIGINT too becomes SIGTERM: a command behind & ignores SIGINT.
     trap 'kill -TERM "$child" || true; wait "$child" || true; say "Told to stop: run the same command to go on."; exit 143' \
-        TERM INT
+        TERM INT HUP
     wait "$child" || status=$?
-    trap - TERM INT
+    trap - TERM INT HUP
     return "$status"
 }
 

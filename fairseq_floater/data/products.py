@@ -30,7 +30,7 @@ class Origin(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> Origin | None:
         """Read the origin that a JSON file records; None where there is no file, or one of other use."""
-        record = read_json(path, dict) if path.is_file() else {}
+        record = read_json(path) if path.is_file() else {}
         is_origin = isinstance(record, dict) and "parameters" in record
         return cls(record["parameters"], record.get("inputs", {})) if is_origin else None
 

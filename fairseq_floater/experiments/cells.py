@@ -49,6 +49,8 @@ class Cell:
 def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
     """Return the cells whose names match one of the comma-separated patterns (``base-*``); all for none.
 
+    Within a seed they come in the order of the patterns.
+
     Raises:
         UsageError: a pattern that matches nothing.
     """
@@ -59,8 +61,14 @@ def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
                 f"`--only` must match cells such as {cells[0].name}, but {pattern!r} matches none; "
                 "--list prints them all."
             )
-    wanted = wanted or ["*"]
-    return [c for c in cells if any(fnmatch.fnmatchcase(c.name, pattern) for pattern in wanted)]
+    if not wanted:
+        return list(cells)
+
+    def place(cell: Cell) -> tuple[int, int]:
+        matches = (fnmatch.fnmatchcase(cell.name, pattern) for pattern in wanted)
+        return cell.seed or 0, next((i for i, match in enumerate(matches) if match), len(wanted))
+
+    return sorted((cell for cell in cells if place(cell)[1] < len(wanted)), key=place)
 
 
 class Outcome(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.cells import seconds_left, select
+from fairseq_floater.experiments.cells import progress_of, seconds_left, select
 from fairseq_floater.experiments.commands import (
     ONE_THREAD,
     add_config,
@@ -140,7 +140,12 @@ def run(args: argparse.Namespace) -> None:
 
     def left() -> str:
         seconds = seconds_left(cells)
-        return f"about {duration(seconds / jobs)} left in all, {jobs} at a time" if seconds else ""
+        if not seconds:
+            return ""
+        # Without --jobs a look counts with the runs that it sees at work, whatever number they were told.
+        running = sum(progress_of(cell.folder).state == "running" for cell in cells)
+        at_once = args.jobs or (running if args.status else 0) or jobs
+        return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
 
     act(
         args,

@@ -11,8 +11,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.metrics import bleu_metric
+from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.hardware import update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Step, floater, python
 from fairseq_floater.experiments.launch import Launcher
@@ -74,6 +76,8 @@ class Protocol(DataSteps):
         if options is not None and self.request.system.encoder != PLAIN:
             self.signature = signature(options)
         self.prepare_data()
+        if not (whole or self.launcher.dry_run):
+            self._warn_of_limit()
         if options is not None and self.request.system.encoder != PLAIN:
             self._warn_of_distances(options)
         if self.stage != "scratch":
@@ -109,6 +113,21 @@ class Protocol(DataSteps):
         warning = untrained_distances(self.experiment, options, self.data / "bin")
         if warning is not None:
             self.launcher.say(f"{self.title}: warning: {warning}")
+
+    def _warn_of_limit(self) -> None:
+        """Warn of references that no hypothesis can reach, because the output limit is below them."""
+        a, b = (float(self.settings[name]) for name in ("max_len_a", "max_len_b"))
+        folder = self.data / SEGMENTATIONS[self.settings["bpe"]].folder
+        for test in self.experiment.config.data.tests:
+            sides = [folder / f"{test}.{self.settings[side]}" for side in ("source", "target")]
+            if not all(path.is_file() for path in sides):
+                continue
+            source, target = map(token_counts, sides)
+            if cut := int((target > a * (source + 1) + b).sum()):
+                self.launcher.say(
+                    f"{self.title}: warning: {cut} of {len(target)} references of {test} are longer than "
+                    f"`max-len-a: {a:g}` and `max-len-b: {b:g}` let a hypothesis be."
+                )
 
     def _train(self, stage: str, path: Path) -> None:
         machines, notes = self.request.machines, dict[str, Any]()

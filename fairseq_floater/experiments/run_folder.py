@@ -35,6 +35,7 @@ _OF_THE_MACHINE = {
     *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
     *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
     *("--distributed-no-spawn", "--find-unused-parameters"),
+    *("--log-interval", "--log-format", "--num-workers"),
 }
 _DATA = "the data folder"  # what stands before the first option
 _PLACES = (_DATA, "--save-dir", "--finetune-from-model")

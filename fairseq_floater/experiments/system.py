@@ -122,7 +122,7 @@ class System:
         usual = {"sinusoidal": "input", "learned": "input", "none": self.blocks}
         if self.blocks != usual.get(self.encoder, "all"):
             parts.append("input only" if self.blocks == "input" else "all blocks")
-        if self.resolved_target != DEFAULT_TARGETS[self.encoder]:
+        if self.resolved_target != DEFAULT_TARGETS[self.encoder] or self.encoder == "floater":
             parts.append(str(self.resolved_target))
         if self.base == self.scratch and self.joins_base:
             parts.append("with base" if self.base else "no base")

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 from functools import partial
+from pathlib import Path
 
 import pytest
 from fairseq import options
@@ -13,7 +14,7 @@ from toy import ROOT
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments import tables
-from fairseq_floater.experiments.cells import Cell, seconds_left
+from fairseq_floater.experiments.cells import Cell, seconds_left, select
 from fairseq_floater.experiments.compare import add_options, section_of, systems_of
 from fairseq_floater.experiments.compare import run as run_comparison
 from fairseq_floater.experiments.forms import forms_of, listed, with_stretched
@@ -364,3 +365,9 @@ def test_the_rows_of_table_2_are_listed_for_own_text():
         listed = systems_of(Experiment(ROOT / "configs" / f"{name}.yaml"), encoders=None)
         assert {(s.system.blocks, s.system.encoder) for s in listed} == rows
         assert not any(s.system.scratch for s in listed)
+
+
+def test_chosen_systems_come_in_the_order_of_the_patterns():
+    cells = [Cell(name, Path(name), None, seed) for seed in (1, 2) for name in ("a", "b", "c")]
+    chosen = select(cells, "c,a")
+    assert [(cell.seed, cell.name) for cell in chosen] == [(1, "c"), (1, "a"), (2, "c"), (2, "a")]

@@ -13,6 +13,7 @@ import pytest
 from toy import environment
 
 from fairseq_floater.errors import UserError
+from fairseq_floater.experiments import launch
 from fairseq_floater.experiments.cells import Cell, run_cells
 from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher, StoppedError
 from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
@@ -54,7 +55,7 @@ with launcher.signals():
 CHILD = 'trap "touch ended; exit" TERM; touch begun; for i in {1..600}; do sleep 0.1; done'
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_script_stops_what_it_runs(tmp_path, which):
     """A signal to the script alone: its command ends too, and what follows is not begun."""
     process = subprocess.Popen(
@@ -168,3 +169,25 @@ def test_of_several_systems_it_says_which_one_and_how_many_are_done(capsys):
 
 def test_durations_are_told_as_a_person_would():
     assert [duration(s) for s in (45, 720, 12_600)] == ["45 s", "12 min", "3.5 h"]
+
+
+def test_a_command_that_starts_as_the_stop_comes_is_told_too(tmp_path, monkeypatch):
+    launcher, start = Launcher(), subprocess.Popen
+
+    def stopped_meanwhile(*args, **options):
+        child = start(*args, **options)
+        launcher._stop(signal.SIGTERM, None)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", stopped_meanwhile)
+    with pytest.raises(StoppedError):
+        launcher.run(["bash", "-c", f"sleep 5 & wait; touch {tmp_path}/late"])
+    assert not (tmp_path / "late").exists()
+
+
+def test_a_command_without_progress_is_said_to_be_at_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "_QUIET", 0.1)
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    Launcher().run(["sleep", "0.7"], name="split", log=tmp_path / "log")
+    assert f"split: at work for 0 s; log in {tmp_path / 'log'}" in said.getvalue()

@@ -256,6 +256,24 @@ def test_a_failure_is_in_the_record_until_the_next_run(tmp_path):
     assert record["state"] == "done" and "reason" not in record
 
 
+def test_a_failure_after_an_earlier_stop_is_a_failure(tmp_path):
+    checkpoints = tmp_path / "plain" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "stopped").touch()
+    with pytest.raises(CommandError):
+        run(tmp_path, FakeLauncher(fails="train plain"), "floater")
+
+
+def test_references_that_the_output_limit_cuts_off_are_warned_of(tmp_path, capsys):
+    launcher = FakeLauncher()
+    folder = tmp_path / "data" / "spm"
+    folder.mkdir(parents=True)
+    for language, line in (("en", "one two"), ("de", "eins " * 200)):
+        (folder / f"test.{language}").write_text(f"{line}\n")
+    run(tmp_path, launcher, "floater")
+    assert "1 of 1 references of test are longer than `max-len-a" in capsys.readouterr().err
+
+
 def test_another_run_at_work_is_left_alone(tmp_path):
     (tmp_path / "floater-all-qkv").mkdir(parents=True)
     lock = try_lock(tmp_path / "floater-all-qkv" / ".lock")

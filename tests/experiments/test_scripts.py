@@ -159,5 +159,5 @@ def test_the_table_of_the_runs(finished):
         [*command, "--figure", str(finished / "f.png")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "| FLOATER, warm |" in done.stdout
+    assert "| FLOATER, qkv, warm |" in done.stdout
     assert (finished / "f.png").stat().st_size > 5_000

@@ -230,8 +230,8 @@ LABELS = {
     "--encoder rotation_flow --no-base --scratch -- --position-stretch 0.5:2.5": "rotation_flow, stretched",
     "--encoder sinusoidal --no-base --scratch": "sinusoid, all blocks",
     "--encoder sinusoidal --blocks input": "sinusoid, warm",
-    "--encoder floater --target qkv": "FLOATER, warm",
-    "--encoder floater --no-base --blocks input": "FLOATER, input only, no base, warm",
+    "--encoder floater --target qkv": "FLOATER, qkv, warm",
+    "--encoder floater --no-base --blocks input": "FLOATER, input only, qkv, no base, warm",
     "--encoder rnn --scratch -- --rnn-layers 2 --rnn-input vector": (
         "RNN, with base, rnn-layers 2, rnn-input vector"
     ),

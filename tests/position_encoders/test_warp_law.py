@@ -140,6 +140,8 @@ def test_a_place_before_the_first_is_refused_where_there_is_none():
 def test_the_log_names_what_training_does(caplog):
     caplog.set_level(logging.INFO, "fairseq_floater")
     made("rope")
-    assert "position encoder: encoder:rope|target:attention|blocks:all|base:no|version" in caplog.text
+    assert (
+        "position encoder: encoder:rope|target:attention|blocks:all|base:no|version" in caplog.text
+    )
     made("rope", position_stretch="1:2", position_jitter=0.5)
     assert "|position-stretch:1:2|position-jitter:0.5|" in caplog.text

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from toy import ROOT, environment
 
 from fairseq_floater.cli import build_parser
-from fairseq_floater.data import prepare
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.experiments.stages import STAGES
 from fairseq_floater.verbs import VERBS
@@ -73,10 +72,6 @@ ODD_WORDS = (
 )
 
 
-def parser_of(name):
-    return {"prepare": prepare._parser}.get(name, lambda: build_parser(name))()
-
-
 def option_names(parser):
     """Every option of a parser and of its parts, and the parts' names."""
     names, rest = [], [parser]
@@ -89,7 +84,7 @@ def option_names(parser):
     return names
 
 
-OPTIONS = {name: option_names(parser_of(name)) for name in (*VERBS, "prepare")}
+OPTIONS = {name: option_names(build_parser(name)) for name in VERBS}
 ODD_OPTIONS = st.lists(st.tuples(st.integers(0, 2**16), st.sampled_from(ODD_WORDS)), max_size=6)
 
 
@@ -105,7 +100,7 @@ def place(tmp_path_factory):
 def line_of(verb, words):
     """A command line of (which option, odd word); every third word stands alone."""
     names = OPTIONS[verb]
-    line = [] if verb == "prepare" else [verb]
+    line = [verb]
     for number, odd in words:
         line += [names[number % len(names)], odd] if number % 3 else [odd]
     return line
@@ -117,7 +112,7 @@ def test_odd_options_are_parsed(place, verb, words):
     quiet = io.StringIO()
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
         try:
-            parser_of(verb).parse_known_args(line_of(verb, words))
+            build_parser(verb).parse_known_args(line_of(verb, words))
         except SystemExit as end:
             assert end.code in (0, 2)
             return False

@@ -256,7 +256,7 @@ def test_the_command_shows_the_papers_numbers_wherever_a_run_answers_to_one(tmp_
     )
     assert main(["table", str(run.parent)]) == 0  # one experiment: its own table, then the paper's
     out = capsys.readouterr().out
-    assert out.index("| FLOATER, warm | 27.00 |") < out.index("| 28.6 / 29.00 |")
+    assert out.index("| FLOATER, qkv, warm | 27.00 |") < out.index("| 28.6 / 29.00 |")
     save_run(run.parent / "plain", encoder="plain", position_target="None")
     assert main(["table", str(run.parent), "--paper"]) == 0
     out = capsys.readouterr().out
