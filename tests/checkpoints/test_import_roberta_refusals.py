@@ -136,7 +136,7 @@ BAD = {
     ),
     "a list": (
         lambda folder: (folder / "encoder.json").write_text("[1]"),
-        "must hold a JSON object",
+        "must be of type dict",
     ),
 }
 

@@ -122,7 +122,7 @@ def test_odd_options_are_parsed(place, verb, words):
 CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
 
 
-@inputs("floater args, options", 10, stage=st.sampled_from(STAGES), words=ODD_OPTIONS)
+@inputs("floater args, options", 10, stage=st.sampled_from(tuple(STAGES)), words=ODD_OPTIONS)
 def test_odd_options_of_an_experiment(place, stage, words):
     return accepted(*line_of("args", words), CONFIG, stage)
 

@@ -78,7 +78,7 @@ def test_a_configuration_that_is_none(tmp_path, data):
     45,
     which=st.integers(0, len(TEXTS) - 1),
     edits=EDITS,
-    stage=st.sampled_from(STAGES),
+    stage=st.sampled_from(tuple(STAGES)),
 )
 def test_configurations_with_spoilt_bytes(place, which, edits, stage):
     return configured(place, spoilt(TEXTS[which], edits), stage)
@@ -94,7 +94,7 @@ def test_files_that_are_no_configuration(place, data):
     45,
     which=st.integers(0, len(CONFIGS) - 1),
     changes=CHANGES,
-    stage=st.sampled_from(STAGES),
+    stage=st.sampled_from(tuple(STAGES)),
 )
 def test_configurations_with_odd_values(place, which, changes, stage):
     # JSON is YAML, but for infinities, and read as fast.

@@ -47,7 +47,7 @@ def test_the_papers_two_stages(data, tmp_path):
     flow += ("--max-positions", "24", "--floater-train")
     finetune = ("--finetune-from-model", start)
     log = robertas.train_masked(data, tmp_path / "flow", *flow, "dynamics", *finetune).stdout
-    assert "trained: dynamics" in log and "one trajectory" not in log
+    assert "|floater-train:dynamics|" in log and "one trajectory" not in log
     solved = tmp_path / "flow" / "checkpoint_last.pt"
     names = set(toys.parameters(start))
     dynamics = {n for n in names if ".dynamics." in n and not n.endswith("lr_scale")}
