@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.transforms import gather_rows
 
 #: What the stack prepared for one block: flat tensors, as activation checkpointing needs them.
-Tables = Sequence[Tensor]
+Tables = Sequence[Any]
 #: What a decoder's modules keep from one step of decoding to the next, as fairseq has it.
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
@@ -101,12 +101,12 @@ class PositionBias(NamedTuple):
     Attributes:
         table: the rows.
         positions: of each token; [0]: token i of every sentence has row i.
-        has_own: whether the rows hold the projection's bias already.
+        holds_bias: whether the rows hold the projection's bias already.
     """
 
     table: Tensor
     positions: Tensor
-    has_own: bool = False
+    holds_bias: bool = False
 
     def one_per_sentence(self, beam_size: int) -> PositionBias:
         """Keep the first of each sentence's copies, B of B * beam_size."""
@@ -148,7 +148,7 @@ class ProjectionBiases(AttentionHooks):
             return super().project_jointly(weight, bias, x)
         biases = [self.biases[stream] for stream in "qkv"]
         rows = torch.cat([_read(b.table, b.positions) for b in biases], dim=-1)
-        return _product(x, weight, rows if biases[0].has_own else rows + bias)
+        return _product(x, weight, rows if biases[0].holds_bias else rows + bias)
 
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
         of_keys = {s: self.biases[s].one_per_sentence(beam_size) for s in "kv" if s in self.biases}
@@ -170,7 +170,7 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     # That bias is added to whichever is fewer: to the table, so that its gradient is a sum over rows and
     # not over tokens, or in a decoding step to the rows it reads. Where whole sentences pass, the stack
     # has added those of all projections to the table at once.
-    if bias.has_own:
+    if bias.holds_bias:
         rows = _read(bias.table, bias.positions)
     elif bias.positions.numel() < len(bias.table):
         rows = _read(bias.table, bias.positions) + linear_bias

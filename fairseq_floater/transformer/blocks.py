@@ -107,7 +107,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
         x: Tensor,
         encoder_padding_mask: Tensor | None,
         attn_mask: Tensor | None = None,
-        *tables: Tensor,
+        *tables: Any,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the block.
 
@@ -175,11 +175,11 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         incremental_state: IncrementalState | None = None,
         self_attn_mask: Tensor | None = None,
         self_attn_padding_mask: Tensor | None = None,
-        *tables: Tensor,
+        *tables: Any,
         need_attn: bool = False,
         need_head_weights: bool = False,
         source_positions: Tensor | None = None,
-        source_own: Tensor | None = None,
+        source_holds_biases: bool = False,
         source_keys: Tensor | None = None,
         source_values: Tensor | None = None,
         beam_size: int = 1,
@@ -192,13 +192,13 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         Args:
             self_attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
             tables: what the encoder of target positions prepared for this block.
-            source_positions: the row of each source token; ``source_own``: whether rows hold the
-                projections' own biases; ``source_keys``, ``source_values``: the rows, [N', C].
+            source_positions: the row of each source token; ``source_holds_biases``: whether rows hold
+                the projections' biases; ``source_keys``, ``source_values``: the rows, [N', C].
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
         biases = _biases(self.positions, tables, SELF_STREAMS + CROSS_QUERY_STREAMS)
-        source = (source_positions, source_own, source_keys, source_values)
-        source_biases = _biases(None, [t for t in source if t is not None], ("k", "v"))
+        source = (source_positions, source_holds_biases, source_keys, source_values)
+        source_biases = _biases(None, () if source_positions is None else source, ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not self.self_attn.holds_keys(incremental_state):
@@ -284,9 +284,9 @@ def _biases(
     """
     if isinstance(part, AttentionPart) or not tables:
         return {}
-    positions, own, *by_stream = tables
+    positions, hold_biases, *by_stream = tables
     return {
-        name: PositionBias(rows, positions, has_own=bool(own.numel()))
+        name: PositionBias(rows, positions, hold_biases)
         for name, rows in zip(streams, by_stream)
     }
 

@@ -40,7 +40,7 @@ from fairseq_floater.transformer.stack_positions import (
 from fairseq_floater.transformer.weight_layout import lay_out
 
 #: How a block takes the tensors of source positions.
-SOURCE_ARGUMENTS = ("source_positions", "source_own", "source_keys", "source_values")
+SOURCE_ARGUMENTS = ("source_positions", "source_holds_biases", "source_keys", "source_values")
 
 
 class _Source(NamedTuple):

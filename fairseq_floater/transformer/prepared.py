@@ -42,9 +42,9 @@ class PreparedPositions:
 class PreparedSignal(PreparedPositions):
     """Hold the rows of a signal.
 
-    Blocks take them as flat tensors: the row of each token, [T, B or 1], time first as they hold their
-    tokens, or [0] where token i of every sentence has row i; one number where rows hold the
-    projections' own biases, else none; and the rows of each stream, [N, C].
+    Blocks take them as flat arguments: the row of each token, [T, B or 1], time first as they hold their
+    tokens, or [0] where token i of every sentence has row i; whether rows hold the projections' biases;
+    and the rows of each stream, [N, C].
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class PreparedSignal(PreparedPositions):
         signal: PositionSignal,
         positions: Tensor,
         rows: Mapping[int, Sequence[Tensor]],
-        has_own: bool,
+        hold_biases: bool,
     ):
         self._signal = signal
         self._hidden = signal.spec.target == HIDDEN
-        self._positions, self._own = positions, positions.new_empty(int(has_own))
+        self._positions, self._hold_biases = positions, hold_biases
         self._rows = rows  # of each stream, by id of the block
 
     def enter(self, x: Tensor, block: nn.Module) -> Tensor:
@@ -65,7 +65,7 @@ class PreparedSignal(PreparedPositions):
 
     def tables(self, block: nn.Module) -> Tables:
         rows = None if self._hidden else self._rows.get(id(block))
-        return () if rows is None else (self._positions, self._own, *rows)
+        return () if rows is None else (self._positions, self._hold_biases, *rows)
 
     @classmethod
     def of(
@@ -81,20 +81,20 @@ class PreparedSignal(PreparedPositions):
             at: where they stand.
         """
         flat = table.flatten(1, 2)  # streams, and in them blocks: [N, S * L, C]
-        streams, own = signal.spec.streams, None
+        streams, biases = signal.spec.streams, None
         if signal.spec.target == QKV and not tokens.last_only:
-            own = _own_biases(owners, streams)
-            flat = flat if own is None else flat + own
+            biases = _projection_biases(owners, streams)
+            flat = flat if biases is None else flat + biases
         # One backward pass joins what flows into all rows.
         rows, count = flat.unbind(1), len(owners)
         in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
         positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
         by_block = {id(block): rows[n::count] for n, block in enumerate(owners)}
-        return cls(signal, positions, by_block, own is not None)
+        return cls(signal, positions, by_block, biases is not None)
 
 
-def _own_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:
-    """Return the own biases of the signal's projections, stream by stream: [S * L, C].
+def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:
+    """Return the biases of the projections that a signal enters, stream by stream: [S * L, C].
 
     None where they cannot be added to the rows ahead of the blocks: a projection has none, or is no plain
     layer; a sharded block's are not all here; joint keys take rows of both sides.
@@ -102,11 +102,11 @@ def _own_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | N
     whole = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
     if any(not isinstance(b, whole) or getattr(b, "cross_self_attention", False) for b in owners):
         return None
-    found = []
+    biases = []
     for stream in streams:
         cross, _, name = stream.rpartition("_")
         for block in owners:
             attention = block.encoder_attn if cross else block.self_attn
-            found.append(own_bias(getattr(attention, f"{name}_proj")))
-    there = [own for own in found if own is not None]
-    return torch.stack(there) if len(there) == len(found) else None
+            biases.append(own_bias(getattr(attention, f"{name}_proj")))
+    whole_biases = [bias for bias in biases if bias is not None]
+    return torch.stack(whole_biases) if len(whole_biases) == len(biases) else None
