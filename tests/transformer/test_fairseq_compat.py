@@ -37,7 +37,6 @@ from helpers import (
     visible,
 )
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Places
 
 # Models that are fairseq's Transformer: to the letter, and until the flow is trained.
@@ -395,25 +394,6 @@ def test_a_look_in_inference_mode_leaves_nothing_that_training_cannot_use(encode
     with torch.inference_mode():
         loss_of(model)
     gradients(model)
-
-
-@pytest.mark.parametrize("encoder", POSITION_ENCODERS)
-def test_a_compiled_stack_computes_the_same(encoder):
-    """In training, where every table is computed, and for a second length, which it takes as variable."""
-    torch._dynamo.reset()
-    sizes = {
-        "encoder_embed_dim": 8,
-        "encoder_ffn_embed_dim": 8,
-        "encoder_layers": 1,
-        "dropout": 0.0,
-    }
-    sizes["floater_solver"] = "rk4"  # quick to trace
-    target = POSITION_ENCODERS[encoder].targets[0]
-    model = randomise_positions(build(encoder, "all", target, decoder_embed_dim=8, **sizes))
-    compiled = torch.compile(model.encoder, backend="eager")
-    for words in (sentence(5), sentence(7)):
-        found, expected = (stack(words)["encoder_out"][0] for stack in (compiled, model.encoder))
-        assert torch.equal(found, expected)
 
 
 def test_torchscript_is_refused_in_a_sentence():
