@@ -29,17 +29,17 @@ SYSTEMS = (
 )
 DETAILS = """
 English -> German number words, from nothing to a table in under ten minutes on two cores:
-  plain                       fairseq's own Transformer: the donor of the next two
-  floater-all-qkv             FLOATER, all blocks, started from the donor and trained on
-  sinusoidal-input-hidden     the donor trained on: the control, with as many updates as the rest
-  rope-all-attention-scratch  RoPE, from random parameters
-  rotation_flow-...           a flow that keeps its norm, from random parameters, on stretched positions
+  plain                     fairseq's Transformer: the donor of the next two
+  FLOATER, qkv, warm        FLOATER at all blocks, started from the donor and trained on
+  sinusoid, warm            the donor trained on: the control, with as many updates as the rest
+  rope                      RoPE, from random parameters
+  rotation_flow, stretched  a flow that keeps its norm, from random parameters, on stretched positions
 Scored on lines of trained length and on longer ones. A second run skips what is finished."""
 _JOBS = 2  # one thread each: the models are too small to share one among cores
 _WHERE = """
-plain is fairseq's sinusoidal Transformer from random parameters: the donor of floater-all-qkv and of
-sinusoidal-input-hidden, which trained on from it. The two others trained from random parameters for as
-many updates as donor and training on together: all but plain had equally many.
+plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems trained on from it.
+The two others trained from random parameters for as many updates as plain and a warm system together:
+all but plain had equally many.
 
 Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png
