@@ -101,7 +101,7 @@ def put_folder(work: Path, folder: Path) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text so that it is there whole or not at all."""
+    """Write UTF-8 text so that it is whole or absent."""
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 

@@ -57,8 +57,8 @@ def fairseq_found() -> str:
     """Return the name and version of the fairseq that is installed, as one of two distributions."""
     if importlib.util.find_spec("fairseq") is None:
         return "no fairseq"
-    found = (f"{name} {version}" for name in FAIRSEQS if (version := version_of(name)))
-    return next(found, "a fairseq of unknown version")
+    installed = (f"{name} {version}" for name in FAIRSEQS if (version := version_of(name)))
+    return next(installed, "a fairseq of unknown version")
 
 
 @contextlib.contextmanager
@@ -133,5 +133,5 @@ def cpu_name() -> str:
 def versions() -> dict[str, str]:
     """Return the versions of Python, the plugin and what decides on results, by distribution."""
     names = ("fairseq_floater", *FAIRSEQS, *DECISIVE)
-    found = {name: version for name in names if (version := version_of(name))}
-    return {"python": platform.python_version(), **found}
+    installed = {name: version for name in names if (version := version_of(name))}
+    return {"python": platform.python_version(), **installed}

@@ -38,24 +38,24 @@ def adopt(
         What was done, a note for each encoder where something was.
     """
     notes = []
-    for found in positions_of(stacks):
-        name, encoder, stack = found.stack, found.encoder, stacks[found.stack]
+    for positions in positions_of(stacks):
+        name, encoder, stack = positions.stack, positions.encoder, stacks[positions.stack]
 
         def donor_rows(limit: int, name: str = name, stack: Any = stack) -> Tensor:
             length = min(trained_length or longest_sentence(data, name, args) or limit, limit)
             return _donor_rows(donor, name, stack, args, length)
 
-        attentions = [block.self_attn for block in found.blocks]
+        attentions = [block.self_attn for block in positions.blocks]
         stays = encoder.spec.base or donor.positionless
-        note = encoder.adopt_donor(found.parts, attentions, donor_rows, stays)
+        note = encoder.adopt_donor(positions.parts, attentions, donor_rows, stays)
         if isinstance(encoder, FloaterPositions) and args.floater_start == BIAS:
             with torch.no_grad():
-                for part, start, bias in biases_of(found):
+                for part, start, bias in biases_of(positions):
                     start.copy_(bias / part.lr_scale)
                     bias.zero_()
             note = "p(0) starts at the donor's biases, which are zero now"
         if note:
-            side = "" if found.attribute == "positions" else ", source positions"
+            side = "" if positions.attribute == "positions" else ", source positions"
             notes.append(f"{name}{side}: {note}")
     return notes
 

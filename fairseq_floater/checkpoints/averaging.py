@@ -135,13 +135,13 @@ def _chosen(
 
 def _last(folder: Path, count: int, updates: bool) -> list[Path]:
     """Return the ``count`` latest checkpoints, oldest first, by number and not by name or date."""
-    found = _numbered(folder, _UPDATE if updates else _EPOCH)
-    if len(found) >= count:
-        return found[-count:]
+    files = _numbered(folder, _UPDATE if updates else _EPOCH)
+    if len(files) >= count:
+        return files[-count:]
     kind = "checkpoint_<epoch>_<updates>.pt" if updates else "checkpoint<epoch>.pt"
     others = 0 if updates else len(_numbered(folder, _UPDATE))
     hint = f"; there are {others} saved by updates: pass --updates for those" if others else ""
-    raise CheckpointError(f"{folder} holds {len(found)} files {kind}, fewer than {count}{hint}.")
+    raise CheckpointError(f"{folder} holds {len(files)} files {kind}, fewer than {count}{hint}.")
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[Path]:

@@ -47,14 +47,14 @@ def donor_dictionaries(
         if getattr(donor_args, "share_all_embeddings", False):
             return source, source
         return source, placeholder_dictionary(sizes[1])
-    own = task_options_of(state).get("data")
+    donor_data = task_options_of(state).get("data")
     loaded = []
     for side, size in zip(("source", "target"), sizes):
         language = getattr(donor_args, f"{side}_lang", None)
         path = Path(data.split(os.pathsep)[0]) / f"dict.{language}.txt"
         if not path.is_file():
             raise CheckpointError(f"There is no dictionary {path} for the donor's {side} language.")
-        original = Path(own.split(os.pathsep)[0]) / path.name if own else None
+        original = Path(donor_data.split(os.pathsep)[0]) / path.name if donor_data else None
         loaded.append(_same_dictionary(path, size, donor, original))
     return loaded[0], loaded[1]
 
@@ -71,9 +71,9 @@ def _robertas_dictionary(state: dict[str, Any], donor: Any, data: str | None) ->
     path = next((file for file in candidates if file.is_file()), None)
     if path is None:
         raise CheckpointError(f"There is no dictionary {candidates[0]}, nor {candidates[1]}.")
-    own = task_options_of(state).get("data")
+    donor_data = task_options_of(state).get("data")
     known = [Path(donor).parent / "dict.txt"]  # where an imported donor has it
-    known += [Path(own.split(os.pathsep)[0]) / "dict.txt"] if own else []
+    known += [Path(donor_data.split(os.pathsep)[0]) / "dict.txt"] if donor_data else []
     original = next((file for file in known if file.is_file()), None)
     return _same_dictionary(path, size, donor, original, added=(MASK,))
 

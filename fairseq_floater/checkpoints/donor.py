@@ -86,9 +86,9 @@ def target_args(
         # The length of the donor's table, whatever its options say.
         merged.pop("max_positions", None)
     # A donor trained with the plugin does not decide where the new model's positions come from.
-    own = [option.dest for option in all_options()]
-    own += ["no_token_positional_embeddings"] if donor_arch in family.architectures else []
-    for name in own:
+    names = [option.dest for option in all_options()]
+    names += ["no_token_positional_embeddings"] if donor_arch in family.architectures else []
+    for name in names:
         if not hasattr(explicit, name):
             merged.pop(name, None)
     # The donor holds the vectors that it began with, and their files need not be there any more.
@@ -129,8 +129,8 @@ def _explicit_options(family: Family, words: Sequence[str]) -> argparse.Namespac
     family.ours.add_args(parser)
     # fairseq's own defaults of some options would pass for the user's words.
     unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
-    found = vars(parser.parse_args(list(words), unset))
-    return argparse.Namespace(**{k: v for k, v in found.items() if v is not _UNSET})
+    given = vars(parser.parse_args(list(words), unset))
+    return argparse.Namespace(**{k: v for k, v in given.items() if v is not _UNSET})
 
 
 def _take_shape(

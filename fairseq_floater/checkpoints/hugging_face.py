@@ -162,9 +162,9 @@ def _options(config: dict[str, Any]) -> dict[str, Any]:
 
 def _weights_file(folder: Path) -> Path:
     names = ("model.safetensors", "pytorch_model.bin")
-    found = [folder / name for name in names if (folder / name).is_file()]
-    if found:
-        return found[0]
+    weights = [folder / name for name in names if (folder / name).is_file()]
+    if weights:
+        return weights[0]
     if list(folder.glob("*.index.json")):
         raise CheckpointError(
             f"The weights of {folder} are in several files; save the model in one (transformers: "

@@ -118,28 +118,28 @@ def import_roberta(
     source, output = Path(source), Path(output)
     refuse_existing(output, force)
     numbers = None if encoder_json is None else Path(encoder_json)
-    found = _read_fairseq(source) if source.is_file() else read_hugging_face(source, numbers)
+    model_source = _read_fairseq(source) if source.is_file() else read_hugging_face(source, numbers)
     dictionary = output.parent / "dict.txt"
     keeps = dictionary.exists() and not force
     if keeps:
-        check_same_words(dictionary, found.dictionary)
-    args = _training_options(found, source, output.parent)
+        check_same_words(dictionary, model_source.dictionary)
+    args = _training_options(model_source, source, output.parent)
     torch.manual_seed(seed)
-    model, new = _build(found, args, source)
+    model, new = _build(model_source, args, source)
     cfg = {**config_of(args), "model": args}
     state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
-    _save(state, output, None if keeps else found.dictionary, dictionary)
+    _save(state, output, None if keeps else model_source.dictionary, dictionary)
     return ImportReport(
         source=str(source),
         output=str(output),
         dictionary=str(dictionary),
-        entries=len(found.dictionary) + 1,
+        entries=len(model_source.dictionary) + 1,
         arch=args.arch,
-        options=found.options,
-        copied=len(found.tensors),
+        options=model_source.options,
+        copied=len(model_source.tensors),
         new=new,
-        ignored=found.ignored,
-        notes=found.notes,
+        ignored=model_source.ignored,
+        notes=model_source.notes,
     )
 
 
@@ -166,19 +166,19 @@ def _read_fairseq(path: Path) -> Source:
         raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
     ARCH_CONFIG_REGISTRY[arch](args)
     args.max_positions = getattr(args, "max_positions", None) or args.tokens_per_sample
-    found = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}
+    known_options = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()}
     tokens = next((t for n, t in tensors.items() if n.endswith(".embed_tokens.weight")), None)
     if tokens is None:
         raise CheckpointError(f"{path} holds no embed_tokens.weight.")
     dictionary = fairseq_dictionary(path.parent / "dict.txt", len(tokens))
-    return Source(found, tensors, dictionary)
+    return Source(known_options, tensors, dictionary)
 
 
-def _words(found: dict[str, Any]) -> list[str]:
+def _words(known_options: dict[str, Any]) -> list[str]:
     """Return options as the words of a command line; those that are off or None are left out."""
     words = []
-    for name, value in found.items():
+    for name, value in known_options.items():
         if value is not None and value is not False:
             words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
     return words

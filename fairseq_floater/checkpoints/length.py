@@ -42,8 +42,8 @@ def fit_length(
     table = state.get(TABLE)
     # `learned` copies the table's rows into its own.
     if table is None or not (has_base(args) or args.position_encoder == "learned"):
-        own = getattr(donor_args, "max_positions", None) or DEFAULT_POSITIONS
-        args.max_positions = getattr(args, "max_positions", None) or own
+        donor_length = getattr(donor_args, "max_positions", None) or DEFAULT_POSITIONS
+        args.max_positions = getattr(args, "max_positions", None) or donor_length
         if way is not None:
             model = donor if table is None else "the model that starts"
             raise CheckpointError(

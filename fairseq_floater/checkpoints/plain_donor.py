@@ -77,14 +77,14 @@ def without_our_positions(
     """
     stacks, plain = family.stacks(model), argparse.Namespace(**vars(args))
     base, encoder = has_base(args), args.position_encoder
-    for found in positions_of(stacks):
-        if isinstance(found.encoder, AttentionPositions):
-            width = found.encoder.spec.head_dim
-            for part, block in zip(found.parts, found.blocks):
+    for positions in positions_of(stacks):
+        if isinstance(positions.encoder, AttentionPositions):
+            width = positions.encoder.spec.head_dim
+            for part, block in zip(positions.parts, positions.blocks):
                 for parameter in block.self_attn.q_proj.parameters():
                     parameter.mul_(part.scaling(width) / NEUTRAL.scaling(width))
         elif encoder == "floater" and args.floater_start == BIAS:
-            for part, start, bias in biases_of(found):
+            for part, start, bias in biases_of(positions):
                 bias.add_(start * part.lr_scale)
     folded = model.state_dict()
     kept = {name: folded.get(name, t) for name, t in state.items() if not is_position(name)}
@@ -131,12 +131,12 @@ def changes(
         ours: the complete options of a donor of ours.
         args: the new model's.
     """
-    found = [f"the donor's {donor.lost} is left out"] if donor.lost else []
+    changes = [f"the donor's {donor.lost} is left out"] if donor.lost else []
     if donor.base != has_base(args):
-        found.append(f"fairseq's own positions are {'left out' if donor.base else 'new'}")
+        changes.append(f"fairseq's own positions are {'left out' if donor.base else 'new'}")
     if ours is not None:
         named = all_options() if ours.position_encoder == args.position_encoder else _OF_ANY_ENCODER
         for option in named:
             before, now = getattr(ours, option.dest), getattr(args, option.dest)
-            found += [f"{option.name} was {before} and is {now}"] if before != now else []
-    return found
+            changes += [f"{option.name} was {before} and is {now}"] if before != now else []
+    return changes

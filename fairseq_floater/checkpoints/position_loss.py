@@ -66,9 +66,9 @@ class PositionLoss:
 
     def format_text(self) -> str:
         rows = []
-        for found in (*self.bins, self.all):
-            error = "" if found.standard_error is None else f"{found.standard_error:.3f}"
-            rows.append((f"{found.first}-{found.last}", f"{found.bits:.3f}", error, f"{found.n:,}"))
+        for group in (*self.bins, self.all):
+            error = "" if group.standard_error is None else f"{group.standard_error:.3f}"
+            rows.append((f"{group.first}-{group.last}", f"{group.bits:.3f}", error, f"{group.n:,}"))
         kept, random = MASKINGS[self.masking]
         chosen = f"{1 - kept - random:.0%} `<mask>`, {random:.0%} random, {kept:.0%} kept"
         lines = [
@@ -203,7 +203,7 @@ def _masked_tokens(
     """
     device = next(model.parameters()).device
     padding = model.encoder.dictionary.pad()
-    found = [(np.empty(0), *np.empty((2, 0), dtype=np.int64))]
+    measured = [(np.empty(0), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, device)):
         target = batch["target"]
         masked = target.ne(padding)
@@ -213,15 +213,15 @@ def _masked_tokens(
         nats = F.cross_entropy(logits.float(), target[masked], reduction="none")
         rows, columns = (indices.cpu().numpy() for indices in masked.nonzero(as_tuple=True))
         bits = nats.double().cpu().numpy() / math.log(2)
-        found.append((bits, columns, rows + begin * batch_size))
-    bits, positions, numbers = (np.concatenate(column) for column in zip(*found))
+        measured.append((bits, columns, rows + begin * batch_size))
+    bits, positions, numbers = (np.concatenate(column) for column in zip(*measured))
     return _Tokens(bits, positions, numbers)
 
 
 def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
     """Return every bin; raises CheckpointError for one without a masked token."""
-    found = [_bin(tokens, first, end - 1) for first, end in zip([0, *ends], ends)]
-    empty = next((b for b in found if not b.n), None)
+    groups = [_bin(tokens, first, end - 1) for first, end in zip([0, *ends], ends)]
+    empty = next((b for b in groups if not b.n), None)
     if empty is not None:
         last = (
             f"the last one is at {tokens.positions.max()}" if len(tokens.bits) else "there is none"
@@ -230,7 +230,7 @@ def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
             f"No masked token of {split} lies at {empty.first} to {empty.last} ({last}); choose other "
             "--bins, or text with longer lines or another --sample-break-mode."
         )
-    return found
+    return groups
 
 
 def _bin(tokens: _Tokens, first: int, last: int) -> Bin:

@@ -173,8 +173,8 @@ def _answer_race(asked: _Asked, model: RobertaModel, task: Any) -> tuple[int, di
 
     scores = _scores(asked, model, task, score)
     answers = (_LETTERS[best] for best in scores.argmax(axis=1))
-    found = dict(zip(_as_many(names, len(scores), path), answers))
-    return len(found), {asked.output: json.dumps(found, indent=1) + "\n"}
+    by_name = dict(zip(_as_many(names, len(scores), path), answers))
+    return len(by_name), {asked.output: json.dumps(by_name, indent=1) + "\n"}
 
 
 def _score(model: RobertaModel, net_input: dict[str, Tensor], head: str) -> Tensor:
@@ -205,11 +205,11 @@ def _scores(
         )
     order = np.argsort(lengths, kind="stable")  # little padding
     device = next(model.parameters()).device
-    found = [
+    scored = [
         score(batch).float().cpu().numpy()
         for batch in batches(dataset, order, asked.batch_size, device)
     ]
-    scores = np.concatenate(found)
+    scores = np.concatenate(scored)
     if not np.isfinite(scores).all():
         raise CheckpointError(f"{asked.checkpoint} gives scores that are not finite.")
     return scores[np.argsort(order, kind="stable")]

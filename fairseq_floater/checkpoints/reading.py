@@ -40,11 +40,11 @@ def allow_fairseq_checkpoints() -> None:
     # numpy 2 moved the module; a checkpoint names the one it was written under.
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
         try:
-            found = importlib.import_module(module)
+            numpy_module = importlib.import_module(module)
         except ImportError:
             continue
-        names = [name for name in ("_reconstruct", "scalar") if hasattr(found, name)]
-        allowed += [(getattr(found, name), f"{module}.{name}") for name in names]
+        names = [name for name in ("_reconstruct", "scalar") if hasattr(numpy_module, name)]
+        allowed += [(getattr(numpy_module, name), f"{module}.{name}") for name in names]
     kinds = ("Int64DType", "Float64DType", "Float32DType")
     dtypes = [getattr(getattr(numpy, "dtypes", None), kind, None) for kind in kinds]
     allowed += [dtype for dtype in dtypes if dtype is not None]
@@ -149,7 +149,7 @@ def refuse_existing(output: Path, force: bool) -> None:
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint so that it is there whole or not at all.
+    """Write a checkpoint so that it is whole or absent.
 
     Raises:
         CheckpointError: the disk is full, the folder cannot be written.

@@ -246,10 +246,10 @@ def _difference(donor: _Donor, model: BaseFairseqModel) -> float | None:
     """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
     if getattr(donor.args, "adaptive_softmax_cutoff", None) is not None:
         return None
-    own = donor.build_model()
+    plain_model = donor.build_model()
     alone = donor.family is ROBERTA
     generator = torch.Generator().manual_seed(0)
-    limits = own.max_positions()
+    limits = plain_model.max_positions()
     limit = min(MEASURED, limits) if alone else min(MEASURED, *limits)
     source, target = (
         torch.randint(d.nspecial, len(d), (4, limit), generator=generator)
@@ -258,7 +258,7 @@ def _difference(donor: _Donor, model: BaseFairseqModel) -> float | None:
     batch = (source,) if alone else (source, None, target)
     with torch.no_grad():
         ours, theirs = (
-            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, own)
+            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, plain_model)
         )
     return float((ours - theirs).abs().max())
 

@@ -114,9 +114,9 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
         return _solution(dynamics, p0, times[:rows], inputs, solver, step)
 
     def estimate(solver: str, step: float, rows: int) -> Choice:
-        own, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
-        value_error, gradient_error = _errors(own, finer)
-        record = own.record
+        coarse, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
+        value_error, gradient_error = _errors(coarse, finer)
+        record = coarse.record
         return Choice(
             solver,
             step,
@@ -187,11 +187,11 @@ def _solution(
     except FlowError:
         return _Solution(None, None, record)
     # Where RK4 stood in, the engine that was asked gave nothing.
-    found = None if record.fallbacks else values.detach()
-    return _Solution(found, gradient, record)
+    rows = None if record.fallbacks else values.detach()
+    return _Solution(rows, gradient, record)
 
 
-def _errors(own: _Solution, finer: _Solution) -> tuple[float, float | None]:
+def _errors(coarse: _Solution, finer: _Solution) -> tuple[float, float | None]:
     """Estimate the errors of values and gradient (None: not asked for); ``finer`` has half the step.
 
     Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
@@ -200,11 +200,11 @@ def _errors(own: _Solution, finer: _Solution) -> tuple[float, float | None]:
     1.1 times the coarser one's.
     """
     value_error = float("inf")
-    gradient_error = None if own.gradient is None else float("inf")
-    if own.values is not None and finer.values is not None:
-        value_error = error_by_halving(own.values, finer.values)
-        if own.gradient is not None and finer.gradient is not None:
-            gradient_error = _relative_difference(own.gradient, finer.gradient)
+    gradient_error = None if coarse.gradient is None else float("inf")
+    if coarse.values is not None and finer.values is not None:
+        value_error = error_by_halving(coarse.values, finer.values)
+        if coarse.gradient is not None and finer.gradient is not None:
+            gradient_error = _relative_difference(coarse.gradient, finer.gradient)
     return value_error, gradient_error
 
 

@@ -286,8 +286,7 @@ def _biases(
         return {}
     positions, hold_biases, *by_stream = tables
     return {
-        name: PositionBias(rows, positions, hold_biases)
-        for name, rows in zip(streams, by_stream)
+        name: PositionBias(rows, positions, hold_biases) for name, rows in zip(streams, by_stream)
     }
 
 

@@ -73,10 +73,10 @@ class NewOrder:
             None for an order that changes nothing; a beam of 1 where the hypotheses of a sentence no
             longer stand together, so that each has keys of its own.
         """
-        found = self._sentences.get((held, beam))
-        if found is None:
-            found = self._sentences[held, beam] = self._look(held, beam)
-        return found
+        groups = self._sentences.get((held, beam))
+        if groups is None:
+            groups = self._sentences[held, beam] = self._look(held, beam)
+        return groups
 
     def _look(self, held: int, beam: int) -> tuple[Tensor | None, int]:
         order = self.hypotheses // beam

@@ -48,9 +48,9 @@ def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
                 yield Positions(name, attribute, encoder, parts, owners)
 
 
-def biases_of(found: Positions) -> Iterator[tuple[Any, Tensor, Tensor]]:
+def biases_of(positions: Positions) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """Yield the part of a block, p(0) of a stream, and the bias of the projection it is added to."""
-    for part, block in zip(found.parts, found.blocks):
-        for stream, start in zip(found.encoder.spec.streams, part.values):
+    for part, block in zip(positions.parts, positions.blocks):
+        for stream, start in zip(positions.encoder.spec.streams, part.values):
             attention, projection = _PROJECTIONS[stream]
             yield part, start, getattr(getattr(block, attention), projection).bias

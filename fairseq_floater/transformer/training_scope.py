@@ -44,6 +44,6 @@ def restrict_training(model: nn.Module, args: Namespace) -> None:
 def _freeze_replaced_biases(model: nn.Module) -> None:
     """Leave p(0) alone to move where a bias would get the same gradient, and the sum twice the step."""
     stacks = {name: m for name, m in model.named_modules() if hasattr(m, "layers")}
-    for found in positions_of(stacks):
-        for _, _, bias in biases_of(found):
+    for positions in positions_of(stacks):
+        for _, _, bias in biases_of(positions):
             bias.requires_grad_(False)

@@ -25,5 +25,5 @@ def engines_for(case: str) -> list[Engine]:
 
     Those that begin with a coarse step come first: they are the fastest there.
     """
-    found = [engine for engine in ENGINES.values() if case in engine.auto_steps]
-    return sorted(found, key=lambda engine: -engine.auto_steps[case][0])
+    engines = [engine for engine in ENGINES.values() if case in engine.auto_steps]
+    return sorted(engines, key=lambda engine: -engine.auto_steps[case][0])

@@ -177,22 +177,24 @@ class _Solution:
         ]
         hidden = torch.empty_like(self.values)
         nodes = kept_nodes(self.steps, self.grid.step, hidden.dtype, hidden.device)
-        found = []
+        iterated_segments = []
         for at in self._places():
             known = (self.values[at], self.slopes[at], hidden[at])
             segment = Segment(h, nodes, known, plain=self.wide)
-            found.append(segment.solve((biases[0][at], biases[1][at]), self._iteration(count)))
+            iterated_segments.append(
+                segment.solve((biases[0][at], biases[1][at]), self._iteration(count))
+            )
             self.segments.append(segment)
-        self._finish(found)
+        self._finish(iterated_segments)
 
     def pull_back(self, grad: Tensor, count: int | None) -> tuple[Tensor, list[Tensor]]:
         """Pull a gradient [N, R, C] back to p(0) [R, C] and the coefficients; iterates as above."""
         gradient = self.grid.transpose(grad)
         running = gradient[0, -1]
         total: list[Tensor] = []
-        found: list[Iterated] = []
+        iterated_segments: list[Iterated] = []
         for at, segment in reversed(list(zip(self._places(), self.segments))):
-            if found:
+            if iterated_segments:
                 gradient[0, at.stop - 1] = running
                 gradient[1, at.stop - 1] = (
                     0  # the next segment's first slope is the same, and had it
@@ -200,13 +202,13 @@ class _Solution:
             running, hidden, slopes, iterated = segment.pull_back(
                 gradient[:, at], self._iteration(count)
             )
-            found.append(iterated)
-            own = []
+            iterated_segments.append(iterated)
+            gradients = []
             for of_layer, inputs in ((hidden, segment.values), (slopes, segment.hidden)):
-                own.append(of_layer.flatten(0, 1).T @ inputs.flatten(0, 1))
-                own += (self.grid.times_and_ones[:, at] @ of_layer.sum(1)).unbind()
-            total = [a + b for a, b in zip(total, own)] if total else own
-        self._finish(found)
+                gradients.append(of_layer.flatten(0, 1).T @ inputs.flatten(0, 1))
+                gradients += (self.grid.times_and_ones[:, at] @ of_layer.sum(1)).unbind()
+            total = [a + b for a, b in zip(total, gradients)] if total else gradients
+        self._finish(iterated_segments)
         return running, total
 
     def _places(self) -> list[slice]:
@@ -217,11 +219,11 @@ class _Solution:
     def _iteration(self, count: int | None) -> Iteration:
         return Iteration(count, MAX_ITERATIONS, TOLERANCE)
 
-    def _finish(self, found: list[Iterated]) -> None:
+    def _finish(self, iterated_segments: list[Iterated]) -> None:
         """Look at the residual, once for all segments, and note what was done."""
-        self.residual = relative([one.sizes for one in found])
-        self.iterations = max(one.iterations for one in found)
-        self.rounds = sum(one.iterations + 2 for one in found)  # with the first slope's
+        self.residual = relative([one.sizes for one in iterated_segments])
+        self.iterations = max(one.iterations for one in iterated_segments)
+        self.rounds = sum(one.iterations + 2 for one in iterated_segments)  # with the first slope's
 
 
 def _by_rk4(p0: Tensor, times: Tensor, coefficients: Any) -> Tensor:

@@ -129,9 +129,9 @@ class Segment:
                 self.nodes.powers[0], self._evaluate(slice(1, None), biases, x), constant
             )
 
-        found = iteration.run(advance, guess, None if self.plain else self._correct)
-        self.values[1:] = found.x
-        return found
+        iterated = iteration.run(advance, guess, None if self.plain else self._correct)
+        self.values[1:] = iterated.x
+        return iterated
 
     def _evaluate(self, at: slice, biases: tuple[Tensor, ...], x: Tensor) -> Tensor:
         hidden, slopes, bias1, bias2 = (
@@ -177,11 +177,11 @@ class Segment:
             return _over_nodes(back, values, at_slopes)
 
         guess = _over_nodes(back, at_values, at_slopes)
-        found = iteration.run(advance, guess, None if self.plain else self._correct_back)
+        iterated = iteration.run(advance, guess, None if self.plain else self._correct_back)
         both = torch.addmm(gradient[:, 0].flatten(1), self.nodes.sums, values.flatten(1))
         value0, slope0 = both.view(2, 1, *values.shape[1:])
         at_start = torch.addmm(value0[0], pull(slope0, slice(0, 1)), h.w1)
-        return at_start, hidden, torch.cat([slope0, found.x]), found
+        return at_start, hidden, torch.cat([slope0, iterated.x]), iterated
 
 
 def _over_nodes(matrix: Tensor, x: Tensor, plus: Tensor) -> Tensor:

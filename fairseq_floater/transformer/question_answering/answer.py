@@ -68,9 +68,9 @@ def _found(model: Any, task: Any, data: Any, max_tokens: int) -> Iterator[tuple[
             raise ValueError("The model's logits must be finite, but some are inf or nan instead.")
         longest = task.cfg.answer_tokens
         scores, spans = best_spans(logits[..., 0], logits[..., 1], sample["inside"], longest)
-        for score, span, there, window in zip(
+        for score, span, has_answer, window in zip(
             scores.tolist(), spans.tolist(), answerable.tolist(), sample["window"].tolist()
         ):
             question, begin, slot = window
             first, last = (token - slot + begin for token in span)
-            yield question, Span(score, first, last, there)
+            yield question, Span(score, first, last, has_answer)

@@ -43,11 +43,11 @@ class QuestionAnsweringCriterion(FairseqCriterion):
         spans = span_loss(logits, sample["inside"], sample["target"])
         loss, log = spans, {}
         if self.second:
-            there = F.binary_cross_entropy_with_logits(
+            answerable_loss = F.binary_cross_entropy_with_logits(
                 answerable, has_answer.float(), reduction="sum"
             )
-            loss = spans + 0.5 * there
-            log["answerable_loss"] = there.data
+            loss = spans + 0.5 * answerable_loss
+            log["answerable_loss"] = answerable_loss.data
         size = sample["nsentences"]
         log |= {"loss": loss.data, "span_loss": spans.data, "ntokens": sample["ntokens"]}
         log |= {"nsentences": size, "sample_size": size}
@@ -124,9 +124,9 @@ def overlap(span: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
         answers: [B, A, 2], padded by -1.
     """
     first, last = answers.unbind(2)
-    there = first >= 0
+    has_answer = first >= 0
     shared = torch.minimum(last, span[:, 1:]) - torch.maximum(first, span[:, :1]) + 1
     lengths = last - first + 1 + (span[:, 1:] - span[:, :1] + 1)
     f1 = 2.0 * shared.clamp(min=0) / lengths
     exact = (answers == span.unsqueeze(1)).all(2)
-    return (exact & there).any(1).float(), (f1 * there).max(1).values
+    return (exact & has_answer).any(1).float(), (f1 * has_answer).max(1).values

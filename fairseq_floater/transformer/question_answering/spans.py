@@ -33,11 +33,11 @@ def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
         stride: tokens from the beginning of a window to that of the next; more than ``room`` counts as it.
     """
     step = min(stride, room)
-    found = [(0, min(room, length))]
-    while sum(found[-1]) < length:
-        begin = found[-1][0] + step
-        found.append((begin, min(room, length - begin)))
-    return found
+    begins = [(0, min(room, length))]
+    while sum(begins[-1]) < length:
+        begin = begins[-1][0] + step
+        begins.append((begin, min(room, length - begin)))
+    return begins
 
 
 def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tuple[Tensor, Tensor]:
@@ -58,25 +58,25 @@ def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tupl
     span = torch.zeros(len(first), 2, dtype=torch.long, device=first.device)
     for more in range(min(longest, first.size(1))):
         sums = first[:, : first.size(1) - more] + last[:, more:]
-        found, place = sums.max(1)
-        better = found > score
-        score = torch.where(better, found, score)
+        best, place = sums.max(1)
+        better = best > score
+        score = torch.where(better, best, score)
         span = torch.where(better[:, None], torch.stack((place, place + more), 1), span)
     return score, span
 
 
-def best_over_windows(found: Iterable[tuple[int, Span]]) -> dict[int, Span]:
+def best_over_windows(spans: Iterable[tuple[int, Span]]) -> dict[int, Span]:
     """Join the windows of each question.
 
     Args:
-        found: number of the question and the best span of a window, for all windows.
+        spans: number of the question and the best span of a window, for all windows.
 
     Returns:
         By question, the span with the greatest score (the earliest among equals), and the greatest
         ``answerable``: a passage answers a question if one of its windows does.
     """
     best: dict[int, Span] = {}
-    for question, span in found:
+    for question, span in spans:
         known = best.setdefault(question, span)
         winner = max(known, span, key=lambda s: (s.score, -s.first))
         answerable = max(known.answerable, span.answerable)

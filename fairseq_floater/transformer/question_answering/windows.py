@@ -86,8 +86,8 @@ class QuestionWindows(FairseqDataset):
         rows = []
         for number, question in enumerate(questions):
             room = sizes.input - SYMBOLS - min(len(question.tokens), sizes.question)
-            found = windows(len(question.passage.tokens), room, sizes.stride)
-            rows += [(number, begin, length) for begin, length in found]
+            parts = windows(len(question.passage.tokens), room, sizes.stride)
+            rows += [(number, begin, length) for begin, length in parts]
         # Question, first token of the passage, tokens of the passage.
         self.rows = np.array(rows, dtype=np.int64).reshape(-1, 3)
         asked = np.array([min(len(q.tokens), sizes.question) for q in questions], dtype=np.int64)
