@@ -54,6 +54,7 @@ def test_every_link_leads_somewhere(document):
 def test_every_page_is_linked_from_the_readme():
     text = (ROOT / "README.md").read_text()
     pages = [p for p in DOCUMENTS[1:] if p.parent.name != "notes"]
+    pages.append(ROOT / "CITATION.cff")
     assert [p.name for p in pages if f"{p.relative_to(ROOT)})" not in text] == []
 
 
