@@ -14,9 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +72,6 @@ _TABLE_NOTE = (
 _EPS_NOTE = (
     "LayerNorm adds {0:g} to the variance: fairseq-train needs `--layer-norm-eps {0:g}` as well"
 )
-# Options and model.
-_Built = tuple[argparse.Namespace, Any]
 
 
 def warm_start(
@@ -113,8 +110,7 @@ def warm_start(
         data = None  # a table's rows are as many as its donor's
     elif extend is not None:
         raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")
-    build = partial(_build, given, arch, model_options, extend, seed)
-    plain, same, args, model = _begin(given, args, build)
+    plain, same, args, model = _new_model(given, args, model_options, extend, seed)
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
     _copy(model, dict(plain.state), donor, report)  # fairseq renames what is old in place
     report.ignored += [name for name in given.parameters if name not in plain.state] + given.heads
@@ -170,37 +166,37 @@ def _read_donor(
     return _Donor(donor, state, args, family, dictionaries, parameters, heads, ours), wanted
 
 
-def _begin(
-    donor: _Donor, wanted: argparse.Namespace, build: Callable[[PlainDonor], _Built]
+def _new_model(
+    donor: _Donor, wanted: argparse.Namespace, options: Sequence[str], extend: str | None, seed: int
 ) -> tuple[PlainDonor, bool, argparse.Namespace, Any]:
-    """Decide what the new model takes over, and build it.
+    """Build the new model, its parameters at random.
 
     Returns:
         The donor's tensors to copy, whether its positions are among them (it has the new model's, of
-        no other shape), and what ``build`` made: options and model.
+        no other shape), and the new model's options and the model.
     """
     plain = as_it_is(dict(donor.parameters), donor.args, donor.options)
-    if donor.options is not None and are_the_same(donor.options, wanted):
-        args, model = build(plain)
+    same = donor.options is not None and are_the_same(donor.options, wanted)
+    if same or donor.options is None:
+        args, model = _build(donor, plain, wanted.arch, options, extend, seed)
         rows = shapes_of_positions(donor.parameters).items()
-        if rows <= shapes_of_positions(model.state_dict()).items():
-            return plain, True, args, model
-    if donor.options is not None:
-        keep_rows = POSITION_ENCODERS[wanted.position_encoder].base != "itself"
-        plain = without_our_positions(
-            donor.build_model(), donor.parameters, donor.options, donor.family, keep_rows=keep_rows
-        )
-    return plain, False, *build(plain)
+        if donor.options is None or rows <= shapes_of_positions(model.state_dict()).items():
+            return plain, same, args, model
+    keep_rows = POSITION_ENCODERS[wanted.position_encoder].base != "itself"
+    plain = without_our_positions(
+        donor.build_model(), donor.parameters, donor.options, donor.family, keep_rows=keep_rows
+    )
+    return plain, False, *_build(donor, plain, wanted.arch, options, extend, seed)
 
 
 def _build(
     donor: _Donor,
+    plain: PlainDonor,
     arch: str,
     options: Sequence[str],
     extend: str | None,
     seed: int,
-    plain: PlainDonor,
-) -> _Built:
+) -> tuple[argparse.Namespace, Any]:
     """Build the new model, its parameters at random, and complete its options."""
     args = target_args(plain.args, arch, options, donor.name)
     if donor.family is ROBERTA:

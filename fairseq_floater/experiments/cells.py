@@ -64,9 +64,11 @@ def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
     if not wanted:
         return list(cells)
 
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
+
     def place(cell: Cell) -> tuple[int, int]:
         matches = (fnmatch.fnmatchcase(cell.name, pattern) for pattern in wanted)
-        return cell.seed or 0, next((i for i, match in enumerate(matches) if match), len(wanted))
+        return seeds.index(cell.seed), next((i for i, m in enumerate(matches) if m), len(wanted))
 
     return sorted((cell for cell in cells if place(cell)[1] < len(wanted)), key=place)
 

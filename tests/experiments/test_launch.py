@@ -44,7 +44,8 @@ def test_a_failure_shows_the_end_of_the_log_and_names_it(tmp_path, capfd):
 
 
 PARENT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run behind nohup
 sys.argv[0] = "floater"  # which needs no fairseq
 from fairseq_floater.experiments.launch import Launcher
 launcher = Launcher()

@@ -84,7 +84,7 @@ def test_a_second_run_skips_what_is_whole(finished, config):
     ("change", "message"),
     [
         ({"lr": 0.5}, "--lr was 0.003 and is 0.5 now"),
-        ({"log-interval": 7}, "-interval was 2 and is 7"),
+        ({"warmup-updates": 7}, "and is 7 now"),
     ],
     ids=["rate", "whole number"],
 )

@@ -58,9 +58,9 @@ def test_there_are_24_cells_and_four_donors():
     ]
     chosen = select(cells(), "big-en-fr-learned-*, base-en-de-floater-input")
     assert [cell.name for cell in chosen] == [
-        "base-en-de-floater-input",
         "big-en-fr-learned-all",
         "big-en-fr-learned-input",
+        "base-en-de-floater-input",
     ]
     with pytest.raises(UsageError, match=r"`--only` .* but 'huge-\*' matches none; --list"):
         select(cells(), "base-*,huge-*")
