@@ -16,10 +16,11 @@ from types import FrameType
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.screen import Screen, TrainingLine
+from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
+_QUIET = 30  # seconds after which a command that shows no progress is said to be at work
 _PROBE = 65_536  # bytes for which a disk must have room, else it was full
 
 
@@ -145,7 +146,7 @@ class Launcher:
                 begin = stderr.tell()
             child = self._start(command, stdout, stderr, locks)
             try:
-                code = _wait(child, log, begin, line)
+                code = self._wait(child, log, begin, line, name or command[-1])
             finally:
                 self._children.discard(child)
         self.check_stopped()
@@ -162,8 +163,8 @@ class Launcher:
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        # Ctrl-C, or the end of a terminal, reaches all its processes; SIGTERM alone stops commands.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+        # Ctrl-C reaches all processes of a terminal; commands are told to stop by SIGTERM alone.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             child = subprocess.Popen(
                 command,
@@ -182,20 +183,29 @@ class Launcher:
             child.terminate()
         return child
 
-
-def _wait(
-    child: subprocess.Popen[bytes], log: Path | None, place: int, line: TrainingLine | None
-) -> int:
-    """Wait for a command and show what comes into its log; return its exit code."""
-    code = None
-    while code is None:
-        with suppress(subprocess.TimeoutExpired):
-            code = child.wait(_POLL)
-        if line is not None and log is not None:
-            lines, place = _read(log, place)
-            for text in lines:
-                line.read(text)
-    return code
+    def _wait(
+        self,
+        child: subprocess.Popen[bytes],
+        log: Path | None,
+        place: int,
+        line: TrainingLine | None,
+        name: str,
+    ) -> int:
+        """Wait for a command, show what comes into its log or that it is at work, return its exit code."""
+        code, begun, said = None, time.monotonic(), 0.0
+        while code is None:
+            with suppress(subprocess.TimeoutExpired):
+                code = child.wait(_POLL)
+            if log is None:
+                continue
+            if line is not None:
+                lines, place = _read(log, place)
+                for text in lines:
+                    line.read(text)
+            elif (seconds := time.monotonic() - begun) - said > _QUIET:
+                self.say(f"{name}: at work for {duration(seconds)}; log in {log}")
+                said = seconds
+        return code
 
 
 def _disk_fault(log: Path) -> str | None:
