@@ -163,8 +163,8 @@ class Launcher:
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        # Ctrl-C reaches all processes of a terminal; commands are told to stop by SIGTERM alone.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Ctrl-C, or the end of a terminal, reaches all its processes; commands are told by SIGTERM alone.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
         try:
             child = subprocess.Popen(
                 command,

@@ -1,6 +1,7 @@
 """Commands as they are started: shown, logged, stopped; GPUs; several at a time; the screen."""
 
 import io
+import os
 import re
 import shlex
 import signal
@@ -56,21 +57,28 @@ with launcher.signals():
 CHILD = 'trap "touch ended; exit" TERM; touch begun; for i in {1..600}; do sleep 0.1; done'
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_stopped_script_stops_what_it_runs(tmp_path, which):
-    """A signal to the script alone: its command ends too, and what follows is not begun."""
+@pytest.mark.parametrize(
+    ("which", "send"),
+    [
+        *((number, os.kill) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *((number, os.killpg) for number in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
+def test_a_stopped_script_stops_what_it_runs(tmp_path, which, send):
+    """A signal to the script alone, or to all as a terminal sends it: the command ends too, nothing follows."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, CHILD],
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
         text=True,
+        process_group=0,
         # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit that.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     while not (tmp_path / "begun").exists():
         assert process.poll() is None
-    process.send_signal(which)
+    send(process.pid, which)
     assert "Told to stop: run the same command to go on." in process.communicate()[1]
     assert process.returncode == 143
     assert (tmp_path / "ended").exists()
