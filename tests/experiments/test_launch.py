@@ -65,7 +65,7 @@ CHILD = 'trap "touch ended; exit" TERM; touch begun; for i in {1..600}; do sleep
     ],
 )
 def test_a_stopped_script_stops_what_it_runs(tmp_path, which, send):
-    """A signal to the script alone, or to all as a terminal sends it: the command ends too, nothing follows."""
+    """A signal to the script alone, or to all as a terminal sends it: its command ends, nothing follows."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, CHILD],
         cwd=tmp_path,
