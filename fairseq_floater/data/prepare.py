@@ -66,7 +66,6 @@ PRODUCTS = (
     "tests.json",
     "summary.json",
 )
-_PARAMETERS = ("src", "tgt", "bpe", "vocab", "max_len", "max_ratio", "character_coverage")
 _STEP = (sys.executable, "-m", "fairseq_floater", "prepare")
 
 

@@ -142,9 +142,11 @@ def run(args: argparse.Namespace) -> None:
         seconds = seconds_left(cells)
         if not seconds:
             return ""
-        # Without --jobs a look counts with the runs that it sees at work, whatever number they were told.
-        running = sum(progress_of(cell.folder).state == "running" for cell in cells)
-        at_once = args.jobs or (running if args.status else 0) or jobs
+        at_once = jobs
+        if args.status and not args.jobs:
+            # A look counts with the runs that it sees at work, whatever number they were told.
+            running = sum(progress_of(cell.folder).state == "running" for cell in cells)
+            at_once = running or jobs
         return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
 
     act(

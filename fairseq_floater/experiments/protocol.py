@@ -205,8 +205,10 @@ class Protocol(DataSteps):
         result, target = self.path / f"scores.{test}.json", self.settings["target"]
         tokenizer = self.experiment.tokenizer()
         options = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]
-        options += [*tokenizer, "--system", self.folder.read().get("signature", "")]
-        options += ["--json", result]
+        # The record of a trained run has the signature of the version that trained it.
+        dry = self.launcher.dry_run
+        system = self.signature if dry else self.folder.read().get("signature", "")
+        options += [*tokenizer, "--system", system, "--json", result]
         command = floater("score", self.path / f"generate.{test}.txt", *options)
         if self.make(Step(result, command, made_of=tokenizer)):
             scores = read_json(result, {"bleu": {"score": NUMBER}})
