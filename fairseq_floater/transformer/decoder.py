@@ -67,7 +67,7 @@ class _Source(NamedTuple):
         )
 
 
-class FloaterDecoder(TransformerDecoderBase):
+class PositionedDecoder(TransformerDecoderBase):
     """Extend fairseq's decoder by ``positions`` of target and ``source_positions`` of source tokens.
 
     The second exists for target ``qkv`` only: cross-attention's keys and values are biased by the
@@ -276,6 +276,6 @@ class FloaterDecoder(TransformerDecoderBase):
         return longest_input(self, self.positions, self.cfg.decoder.learned_pos)
 
 
-def _reordered_modules(decoder: FloaterDecoder) -> list[Any]:
+def _reordered_modules(decoder: PositionedDecoder) -> list[Any]:
     """Return the modules that keep something from one step of decoding to the next."""
     return [m for m in decoder.modules() if hasattr(m, "reorder_incremental_state")]

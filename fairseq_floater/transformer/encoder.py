@@ -36,7 +36,7 @@ from fairseq_floater.transformer.stack_positions import (
 )
 
 
-class FloaterEncoder(TransformerEncoderBase):
+class PositionedEncoder(TransformerEncoderBase):
     """Extend fairseq's encoder by ``positions``, an encoder of source positions."""
 
     length_option = "--max-source-positions"

@@ -29,7 +29,7 @@ from fairseq_floater.transformer.bert import (
     add_layer_norm_eps,
     set_layer_norm_eps,
 )
-from fairseq_floater.transformer.encoder import FloaterEncoder
+from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.shapes import ROBERTA_ARCHITECTURES, ROBERTA_SIZES
 from fairseq_floater.transformer.stack_positions import with_base
@@ -37,7 +37,7 @@ from fairseq_floater.transformer.stack_positions import with_base
 MODEL = "floater_roberta"
 
 
-class FloaterSentenceEncoder(FloaterEncoder):
+class PositionedSentenceEncoder(PositionedEncoder):
     """Hold RoBERTa's blocks, which take positions once the Transformer around them is initialised.
 
     Until then it is fairseq's, table included: it draws the same random numbers, so that under one
@@ -63,18 +63,18 @@ class FloaterSentenceEncoder(FloaterEncoder):
         super().attach_positions(cfg)
 
 
-class FloaterRobertaEncoder(RobertaEncoder):
+class PositionedRobertaEncoder(RobertaEncoder):
     """Extend fairseq's RoBERTa encoder by positions for its blocks."""
 
-    sentence_encoder: FloaterSentenceEncoder
+    sentence_encoder: PositionedSentenceEncoder
 
     def build_encoder(
         self, args: argparse.Namespace, dictionary: Any, embed_tokens: nn.Embedding
-    ) -> FloaterSentenceEncoder:
+    ) -> PositionedSentenceEncoder:
         cfg = TransformerConfig.from_namespace(args)
         asked = cfg.no_token_positional_embeddings, cfg.encoder.learned_pos
         cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = False, True
-        encoder = FloaterSentenceEncoder(cfg, dictionary, embed_tokens)
+        encoder = PositionedSentenceEncoder(cfg, dictionary, embed_tokens)
         encoder.apply(init_bert_params)
         cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = asked
         return encoder
@@ -88,7 +88,7 @@ class FloaterRobertaEncoder(RobertaEncoder):
 class FloaterRobertaModel(PositionedModel, RobertaModel):
     """Extend fairseq's RoBERTa by a choice of position encoders (``--position-encoder``)."""
 
-    encoder: FloaterRobertaEncoder
+    encoder: PositionedRobertaEncoder
 
     @classmethod
     def hub_models(cls) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
                 args.tokens_per_sample = task.max_positions()
             args.max_positions = args.tokens_per_sample
         _complete_shape(args)
-        model = cls(args, FloaterRobertaEncoder(args, task.source_dictionary))
+        model = cls(args, PositionedRobertaEncoder(args, task.source_dictionary))
         set_layer_norm_eps(model, getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS)
         model.encoder.sentence_encoder.take_positions()
         model.apply_training_options(args)

@@ -11,8 +11,8 @@ from torch import nn
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.rules import TWO_STACKS
-from fairseq_floater.transformer.decoder import FloaterDecoder
-from fairseq_floater.transformer.encoder import FloaterEncoder
+from fairseq_floater.transformer.decoder import PositionedDecoder
+from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
 from fairseq_floater.transformer.stack_positions import with_base
@@ -45,14 +45,20 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         return model
 
     @classmethod
-    def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: nn.Embedding) -> FloaterEncoder:
+    def build_encoder(
+        cls, args: Any, src_dict: Any, embed_tokens: nn.Embedding
+    ) -> PositionedEncoder:
         cfg = with_base(TransformerConfig.from_namespace(args), "source")
-        return FloaterEncoder(cfg, src_dict, embed_tokens)
+        return PositionedEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> FloaterDecoder:
+    def build_decoder(
+        cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding
+    ) -> PositionedDecoder:
         cfg = with_base(TransformerConfig.from_namespace(args), "target")
-        return FloaterDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+        return PositionedDecoder(
+            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
+        )
 
 
 def _register(name: str, shape: Callable[[Any], None]) -> None:
