@@ -178,34 +178,32 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         *tables: Any,
         need_attn: bool = False,
         need_head_weights: bool = False,
-        source_positions: Tensor | None = None,
-        source_holds_biases: bool = False,
-        source_keys: Tensor | None = None,
-        source_values: Tensor | None = None,
+        source_tables: int = 0,
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run the block, as fairseq's does, with positions.
 
-        Shapes: x [T, B, C]; encoder_out [S, B, C]; source_positions [S, B or 1] -> output [T, B, C],
-        attention weights or None, None (as fairseq's).
+        Shapes: x [T, B, C]; encoder_out [S, B, C] -> output [T, B, C], attention weights or None, None
+        (as fairseq's).
 
         Args:
             self_attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
-            tables: what the encoder of target positions prepared for this block.
-            source_positions: the row of each source token; ``source_holds_biases``: whether rows hold
-                the projections' biases; ``source_keys``, ``source_values``: the rows, [N', C].
+            tables: what the encoder of target positions prepared for this block, then what the encoder
+                of source positions did.
+            source_tables: how many of them are of source positions.
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
+        target_tables = len(tables) - source_tables
+        tables, of_source = tables[:target_tables], tables[target_tables:]
         biases = _biases(self.positions, tables, SELF_STREAMS + CROSS_QUERY_STREAMS)
-        source = (source_positions, source_holds_biases, source_keys, source_values)
-        source_biases = _biases(None, () if source_positions is None else source, ("k", "v"))
+        source_biases = _biases(None, of_source, ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not self.self_attn.holds_keys(incremental_state):
             assert encoder_out is not None
             keys = torch.cat((encoder_out, query), dim=0)
-            for stream, of_source in source_biases.items():
-                biases[stream] = of_source.followed_by(biases[stream], batch=x.size(1))
+            for stream, bias in source_biases.items():
+                biases[stream] = bias.followed_by(biases[stream], batch=x.size(1))
             self_attn_mask, self_attn_padding_mask = widen_masks(
                 encoder_out, encoder_padding_mask, self_attn_mask, self_attn_padding_mask
             )

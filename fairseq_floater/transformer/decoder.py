@@ -39,9 +39,6 @@ from fairseq_floater.transformer.stack_positions import (
 )
 from fairseq_floater.transformer.weight_layout import lay_out
 
-#: How a block takes the tensors of source positions.
-SOURCE_ARGUMENTS = ("source_positions", "source_holds_biases", "source_keys", "source_values")
-
 
 class _Source(NamedTuple):
     """Hold the encoder's output as the decoder's blocks need it.
@@ -226,6 +223,7 @@ class PositionedDecoder(TransformerDecoderBase):
         for idx, layer in enumerate(self.layers):
             if layer is not first:
                 x = positions.enter(x, layer)
+            of_source = source_positions.tables(layer)
             x, layer_attn, _ = layer(
                 x,
                 source.states,
@@ -234,10 +232,11 @@ class PositionedDecoder(TransformerDecoderBase):
                 positions.mask(layer, mask),
                 padding_mask,
                 *positions.tables(layer),
+                *of_source,
+                source_tables=len(of_source),
                 need_attn=idx == alignment_layer,
                 need_head_weights=idx == alignment_layer,
                 beam_size=source.beam_size,
-                **dict(zip(SOURCE_ARGUMENTS, source_positions.tables(layer))),
             )
             inner_states.append(x)
             if layer_attn is not None and idx == alignment_layer:
