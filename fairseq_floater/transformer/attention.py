@@ -9,21 +9,17 @@ Letters: T query length, S key length, B sentences (times beam), H heads, D head
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_floater.position_encoders.hooks import (
-    NEUTRAL,
-    AttentionHooks,
-    Tables,
-    first_copies,
-)
+from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables, first_copies
 from fairseq_floater.position_encoders.hooks import IncrementalState as IncrementalState
 from fairseq_floater.transformer.decoding_cache import (
+    Held,
     Keys,
     NewOrder,
     appended,
@@ -32,7 +28,26 @@ from fairseq_floater.transformer.decoding_cache import (
     queries_as_beams,
     reordered,
 )
+from fairseq_floater.transformer.masks import additive_mask, hidden_keys
 from fairseq_floater.transformer.weight_layout import joint_weight, lay_out
+
+
+class Inputs(NamedTuple):
+    """Hold what attention is called with: keys once a sentence, masks to be added to the logits.
+
+    There are no new keys where the cache, ``held``, has all of them.
+    """
+
+    query: Tensor
+    key: Tensor | None
+    value: Tensor | None
+    padding: Tensor | None
+    attn_mask: Tensor | None
+    hooks: AttentionHooks
+    tables: Tables
+    incremental_state: IncrementalState | None
+    held: Held
+    static_kv: bool
 
 
 class PositionBiasedAttention(MultiheadAttention):
@@ -60,7 +75,7 @@ class PositionBiasedAttention(MultiheadAttention):
         value: Tensor | None,
         key_padding_mask: Tensor | None = None,
         incremental_state: IncrementalState | None = None,
-        need_weights: bool = True,
+        need_weights: bool | None = None,
         static_kv: bool = False,
         attn_mask: Tensor | None = None,
         before_softmax: bool = False,
@@ -75,33 +90,45 @@ class PositionBiasedAttention(MultiheadAttention):
         (``need_head_weights``: [H, B, T, S]).
 
         Args:
+            need_weights: None: where there are any.
             attn_mask: added to the logits, or boolean and true where a key is hidden; anything that
                 broadcasts to [B, H, T, S].
             hooks: where positions enter; ``tables`` are what they were prepared with.
             beam_size: how many times in a row the keys hold each sentence; the cache keeps it once.
         """
-        need_weights = need_weights or need_head_weights
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = additive_mask(attn_mask, query.dtype)
         held = self._get_input_buffer(incremental_state)
         if held and static_kv:
-            q, keys = self._heads(hooks.project("q", self.q_proj, query)), Keys.read(held)
-        else:
-            if incremental_state is not None and beam_size > 1:
-                key, value, key_padding_mask, hooks = self._once_per_sentence(
-                    key, value, key_padding_mask, hooks, incremental_state, beam_size
-                )
-            assert key is not None and value is not None
-            q, k, v = self._projected(query, key, value, hooks)
-            k, v = hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
-            keys = Keys(k, v, key_padding_mask, hooks.note(key))
-            if incremental_state is not None:
-                if static_kv and key_padding_mask is not None and not key_padding_mask.any():
-                    keys = keys._replace(padding=None)  # no step need look at it again
-                held = keys.held() if static_kv else appended(held, keys)
-                self._set_input_buffer(incremental_state, held)
-                keys = Keys.read(held)
-        attn_mask = _with_bias(q, keys, attn_mask, hooks, tables)
+            key = value = None  # the cache has all of them
+        elif incremental_state is not None and beam_size > 1:
+            key, value, key_padding_mask, hooks = self._once_per_sentence(
+                key, value, key_padding_mask, hooks, incremental_state, beam_size
+            )
+        given = Inputs(
+            query,
+            key,
+            value,
+            key_padding_mask,
+            attn_mask,
+            hooks,
+            tables,
+            incremental_state,
+            held,
+            static_kv,
+        )
+        need_weights = self.has_weights if need_weights is None else need_weights
+        return self._attend(
+            given, need_weights or need_head_weights, before_softmax, need_head_weights
+        )
+
+    def _attend(
+        self, given: Inputs, need_weights: bool, before_softmax: bool, need_head_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend by the softmax of scores; shapes and flags as in :meth:`forward`."""
+        q, keys = self._queries_and_keys(given)
+        hooks, tables, static_kv = given.hooks, given.tables, given.static_kv
+        attn_mask = _with_bias(q, keys, given.attn_mask, hooks, tables)
         q, scale = hooks.turn(q, "q", tables), hooks.scaling(self.head_dim)
         explicit = need_weights or before_softmax or hooks.needs_weights
         # In training fairseq's cross-attention drops out explicit weights. Doing the same draws the same
@@ -129,10 +156,7 @@ class PositionBiasedAttention(MultiheadAttention):
     ) -> IncrementalState:
         """Reorder as fairseq does; keys kept once a sentence stay while its hypotheses stand together.
 
-        Args:
-            incremental_state: of the decoding.
-            new_order: [B], of each hypothesis the one that it continues.
-            known: the same, where other attentions are reordered with this one.
+        ``known`` is ``new_order`` [B], looked at once for all attentions.
         """
         known = known or NewOrder(new_order)
         held = self._get_input_buffer(incremental_state)
@@ -179,6 +203,22 @@ class PositionBiasedAttention(MultiheadAttention):
         key, value = (first_copies(x, 1, beam_size) for x in (key, value))
         padding = first_copies(padding, 0, beam_size)
         return key, value, padding, hooks.one_per_sentence(beam_size)
+
+    def _queries_and_keys(self, given: Inputs) -> tuple[Tensor, Keys]:
+        """Project and turn; the keys are new and cached ones, the queries are not turned yet."""
+        query, key, value, padding, _, hooks, tables, incremental_state, held, static_kv = given
+        if key is None or value is None:
+            return self._heads(hooks.project("q", self.q_proj, query)), Keys.read(held)
+        q, k, v = self._projected(query, key, value, hooks)
+        k, v = hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
+        keys = Keys(k, v, padding, hooks.note(key))
+        if incremental_state is None:
+            return q, keys
+        if static_kv and padding is not None and not padding.any():
+            keys = keys._replace(padding=None)  # no step need look at it again
+        held = keys.held() if static_kv else appended(held, keys)
+        self._set_input_buffer(incremental_state, held)
+        return q, Keys.read(held)
 
     def _projected(
         self, query: Tensor, key: Tensor, value: Tensor, hooks: AttentionHooks
@@ -258,39 +298,3 @@ def _scores(q: Tensor, keys: Keys, attn_mask: Tensor | None) -> Tensor:
     hidden = keys.padding.bool()[:, None, None, None]
     by_sentence = scores.unflatten(0, (keys.k.size(0), -1))
     return by_sentence.masked_fill(hidden, float("-inf")).flatten(0, 1)
-
-
-def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask to add to the logits: -inf where a key is ``hidden``, else 0; of the same shape."""
-    zeros = torch.zeros_like(hidden, dtype=dtype)
-    return zeros.masked_fill_(hidden.bool(), float("-inf"))
-
-
-def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """Return whether a query must not see a key, [B or 1, 1, T or 1, S], by padding [B, S] or mask."""
-    hidden = None if padding is None else padding.bool()[:, None, None]
-    if attn_mask is None:
-        return hidden
-    by_mask = attn_mask.isneginf()
-    if by_mask.dim() == 2:
-        by_mask = by_mask[None, None]
-    return by_mask if hidden is None else hidden | by_mask
-
-
-def widen_masks(
-    encoder_out: Tensor,
-    encoder_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    padding_mask: Tensor | None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Widen the masks of self-attention by the source in front (every source key is visible)."""
-    source_len, batch, _ = encoder_out.shape
-    if attn_mask is not None:
-        attn_mask = torch.cat(
-            (attn_mask.new_zeros(attn_mask.size(0), source_len), attn_mask), dim=1
-        )
-    if padding_mask is not None:
-        if encoder_padding_mask is None:
-            encoder_padding_mask = padding_mask.new_zeros(batch, source_len)
-        padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
-    return attn_mask, padding_mask

@@ -28,12 +28,9 @@ from fairseq_floater.position_encoders.hooks import (
 )
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.signal import CROSS_QUERY_STREAMS, SELF_STREAMS
-from fairseq_floater.transformer.attention import (
-    IncrementalState,
-    PositionBiasedAttention,
-    widen_masks,
-)
+from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.linear_attention import attention_class
+from fairseq_floater.transformer.masks import widen_masks
 from fairseq_floater.transformer.weight_layout import lay_out
 
 

@@ -19,9 +19,9 @@ from fairseq_floater.position_encoders.signal import encoder_streams
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.position_encoders.warp import warp_of_source
 from fairseq_floater.position_encoders.warp_law import WarpLaw
-from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.decoding_cache import NewOrder
+from fairseq_floater.transformer.masks import additive_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,

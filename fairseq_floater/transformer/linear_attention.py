@@ -13,20 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
+from fairseq_floater.position_encoders.hooks import AttentionHooks, Tables
 from fairseq_floater.position_encoders.shared_options import COSINE, LINEAR
-from fairseq_floater.transformer.attention import (
-    IncrementalState,
-    PositionBiasedAttention,
-    additive_mask,
-)
+from fairseq_floater.transformer.attention import Inputs, PositionBiasedAttention
 from fairseq_floater.transformer.decoding_cache import products_with
+from fairseq_floater.transformer.masks import hidden_keys
 
 # Divides where the sum of the weights vanishes: padding in front of a sentence sees no key.
 SMALLEST_SUM = 1e-6
@@ -42,9 +39,10 @@ class Features(NamedTuple):
     below: Tensor
 
     def hide(self, hidden: Tensor | None) -> Features:
-        """Give hidden keys, [B or 1, H or 1, S, 1], features of zero."""
+        """Give hidden keys, [B or 1, H or 1, 1, S], features of zero."""
         if hidden is None:
             return self
+        hidden = hidden.transpose(-2, -1)
         return Features(self.above.masked_fill(hidden, 0.0), self.below.masked_fill(hidden, 0.0))
 
 
@@ -82,61 +80,38 @@ class LinearAttention(PositionBiasedAttention):
         super().__init__(*args, **kwargs)
         self.kernel = kernel
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState | None = None,
-        need_weights: bool = False,
-        static_kv: bool = False,
-        attn_mask: Tensor | None = None,
-        before_softmax: bool = False,
-        need_head_weights: bool = False,
-        hooks: AttentionHooks = NEUTRAL,
-        tables: Tables = (),
-        beam_size: int = 1,
+    def _attend(
+        self, given: Inputs, need_weights: bool, before_softmax: bool, need_head_weights: bool
     ) -> tuple[Tensor, None]:
-        """Attend, with the arguments and shapes of the base class.
+        """Attend by sums over the keys, which the cache holds.
 
-        Args:
-            attn_mask: -inf, or true, hides a key. One row for all queries leaves the sums as they are;
-                [T, S] needs the product of each query with each key, and no ``incremental_state``.
+        A mask of one row for all queries leaves the sums as they are; one of [T, S] needs the product
+        of each query with each key, and no incremental state.
 
         Raises:
             ValueError: weights or logits are asked for.
         """
-        if need_weights or need_head_weights or before_softmax:
+        if need_weights or before_softmax:
             raise ValueError(
                 "need_weights, need_head_weights and before_softmax must be off in linear attention, "
                 "which forms no weights; use `--attention-kind softmax`."
             )
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            attn_mask = additive_mask(attn_mask, query.dtype)
-        saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
-        if saved and static_kv:
-            key = value = None
-        elif incremental_state is not None and beam_size > 1:
-            key, value, key_padding_mask, hooks = self._once_per_sentence(
-                key, value, key_padding_mask, hooks, incremental_state, beam_size
-            )
+        query, key, value, padding, attn_mask, hooks, tables, incremental_state, held, _ = given
         q = self._heads(hooks.project("q", self.q_proj, query))  # [B, H, T, D]
         queries = self._features(q, "q", hooks, tables)
+        by_query = attn_mask if attn_mask is not None and attn_mask.size(-2) > 1 else None
+        assert by_query is None or incremental_state is None, "a step of decoding sees all keys"
         keys = values = None
         if key is not None and value is not None:
             k, v = (
                 self._heads(hooks.project(stream, projection, x))
                 for stream, projection, x in (("k", self.k_proj, key), ("v", self.v_proj, value))
             )
-            keys = self._features(k, "k", hooks, tables).hide(
-                _hidden_keys(key_padding_mask, attn_mask)
-            )
+            hidden = hidden_keys(padding, attn_mask if by_query is None else None)
+            keys = self._features(k, "k", hooks, tables).hide(hidden)
             values = hooks.turn(v.to(keys.below.dtype), "v", tables)
-        by_query = attn_mask if attn_mask is not None and attn_mask.size(-2) > 1 else None
-        assert by_query is None or incremental_state is None, "a step of decoding sees all keys"
-        held = Sums(**saved) if saved else None
-        attended, sums = self._attend(queries, keys, values, by_query, held)
+        earlier = Sums(**cast(dict[str, Tensor], held)) if held else None
+        attended, sums = _read(queries, keys, values, by_query, earlier)
         if incremental_state is not None and sums is not None:
             self._set_input_buffer(incremental_state, sums._asdict())
         return self._merge(attended.to(q.dtype)), None
@@ -151,43 +126,34 @@ class LinearAttention(PositionBiasedAttention):
         positive = F.elu(x) + 1
         return Features(hooks.turn(positive, stream, tables), positive)
 
-    def _attend(
-        self,
-        q: Features,
-        k: Features | None,
-        v: Tensor | None,
-        mask: Tensor | None,
-        held: Sums | None,
-    ) -> tuple[Tensor, Sums | None]:
-        """Return what queries read, [B, H, T, D], and the sums that they read it from, if any.
 
-        Args:
-            q: of the queries.
-            k: of new keys; None where ``held`` has all.
-            v: values of new keys, [B, H, S, D].
-            mask: -inf hides a key from a query; broadcasts to [B, H, T, S].
-            held: sums over earlier keys, [B or B / beam, ...].
-        """
-        with torch.autocast(q.below.device.type, enabled=False):
-            if k is None or v is None:
-                assert held is not None
-                sums = held
-            elif mask is not None:
-                return _masked_products(q, k, v, mask), None
-            else:
-                sums = Sums.of(k, v) if held is None else Sums.of(k, v).plus(held)
-            above = products_with(q.above, sums.key_values)
-            below = products_with(q.below, sums.keys.unsqueeze(3))
-            return above / below.clamp(min=SMALLEST_SUM), sums
+def _read(
+    q: Features,
+    k: Features | None,
+    v: Tensor | None,
+    mask: Tensor | None,
+    held: Sums | None,
+) -> tuple[Tensor, Sums | None]:
+    """Return what queries read, [B, H, T, D], and the sums that they read it from, if any.
 
-
-def _hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """Return where keys are hidden from all queries, [B or 1, 1, S, 1], by padding [B, S] or mask."""
-    hidden = None if padding is None else padding.bool()[:, None, :, None]
-    if attn_mask is None or attn_mask.size(-2) > 1:
-        return hidden
-    by_mask = attn_mask.isneginf().transpose(-2, -1)
-    return by_mask if hidden is None else hidden | by_mask
+    Args:
+        q: of the queries.
+        k: of new keys; None where ``held`` has all.
+        v: values of new keys, [B, H, S, D].
+        mask: -inf hides a key from a query; broadcasts to [B, H, T, S].
+        held: sums over earlier keys, [B or B / beam, ...].
+    """
+    with torch.autocast(q.below.device.type, enabled=False):
+        if k is None or v is None:
+            assert held is not None
+            sums = held
+        elif mask is not None:
+            return _masked_products(q, k, v, mask), None
+        else:
+            sums = Sums.of(k, v) if held is None else Sums.of(k, v).plus(held)
+        above = products_with(q.above, sums.key_values)
+        below = products_with(q.below, sums.keys.unsqueeze(3))
+        return above / below.clamp(min=SMALLEST_SUM), sums
 
 
 def _masked_products(q: Features, k: Features, v: Tensor, mask: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from one_attention import (
 
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders.transforms import Tokens
-from fairseq_floater.transformer.attention import additive_mask
+from fairseq_floater.transformer.masks import additive_mask
 
 every_side = pytest.mark.parametrize("side", SIDES)
 HEAD, HEADS = 16, 4

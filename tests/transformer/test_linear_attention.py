@@ -11,8 +11,8 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import NEUTRAL, PositionBias, ProjectionBiases
 from fairseq_floater.position_encoders.rope import RopePositions
 from fairseq_floater.position_encoders.transforms import Tokens
-from fairseq_floater.transformer.attention import additive_mask
 from fairseq_floater.transformer.linear_attention import LinearAttention
+from fairseq_floater.transformer.masks import additive_mask
 
 HEADS, WIDTH, LENGTH = 2, 6, 7
 CHANNELS = HEADS * WIDTH
