@@ -19,7 +19,7 @@ from fairseq_floater.ode.engines.collocation import (
     solve_collocation,
 )
 from fairseq_floater.ode.engines.hermite import HermiteGrid
-from fairseq_floater.ode.engines.quadrature import quadrature
+from fairseq_floater.ode.engines.segment import quadrature
 from fairseq_floater.ode.solve import row_errors
 
 TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
