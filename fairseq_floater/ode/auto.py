@@ -38,7 +38,7 @@ SHORTEST_WINDOW = 32
 
 
 def _candidates(case: str) -> tuple[tuple[str, float], ...]:
-    """List engines and steps, from the fastest to the most robust."""
+    # from the fastest to the most robust
     return tuple((e.name, step) for e in engines_for(case) for step in e.auto_steps[case])
 
 
@@ -57,7 +57,7 @@ class Choice:
         step_size: in units of time; None for an engine without one.
         value_error: the largest of a row, relative to the row's largest value.
         gradient_error: the largest of a window, relative to its gradient's norm; None where no
-            gradient was asked for.
+            gradient is wanted.
         num_times: over how many times they were estimated.
         iterations: that the parallel engine needed; 0 for others.
         wide: whether its long segments did.
@@ -71,19 +71,15 @@ class Choice:
     iterations: int = 0
     wide: bool = True
 
-    @property
-    def good_enough(self) -> bool:
-        return self.within(VALUE_TOLERANCE)
-
-    def within(self, value_tolerance: float) -> bool:
-        """Return whether values are that exact, and the gradient as exact as training wants it."""
-        return self.value_error <= value_tolerance and (
+    def within(self, tolerance: float | None = None) -> bool:
+        """Return whether values are that exact (None: as training wants them), and the gradient too."""
+        tolerance = VALUE_TOLERANCE if tolerance is None else tolerance
+        return self.value_error <= tolerance and (
             self.gradient_error is None or self.gradient_error <= GRADIENT_TOLERANCE
         )
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the arguments for `solve`."""
         return {"solver": self.solver, "step_size": self.step_size}
 
 
@@ -107,7 +103,7 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
     dynamics = copy.deepcopy(dynamics).to(p0.dtype)
     p0 = p0.detach().requires_grad_(p0.requires_grad)
     inputs = [x for x in (p0, *dynamics.parameters()) if training and x.requires_grad]
-    windows = _windows(len(times)) if inputs else [len(times)]  # errors of rows are each row's own
+    windows = _windows(len(times)) if inputs else [len(times)]  # no row's error depends on others
 
     @cache
     def solution(solver: str, step: float, rows: int) -> _Solution:
@@ -116,16 +112,8 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
     def estimate(solver: str, step: float, rows: int) -> Choice:
         coarse, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
         value_error, gradient_error = _errors(coarse, finer)
-        record = coarse.record
-        return Choice(
-            solver,
-            step,
-            value_error,
-            gradient_error,
-            rows,
-            record.iterations_needed,
-            record.wide_did,
-        )
+        iterations, wide = coarse.record.iterations_needed, coarse.record.wide_did
+        return Choice(solver, step, value_error, gradient_error, rows, iterations, wide)
 
     for solver, step in candidates:
         choice = estimate(solver, step, windows[0])
@@ -162,7 +150,7 @@ def _worse(one: Choice, other: Choice) -> Choice:
 
 
 class _Solution(NamedTuple):
-    """Values [N, ..., C], and the gradient of a functional of them, where asked; None where it failed."""
+    """Values [N, ..., C], and the gradient of a functional of them; None where unwanted or failed."""
 
     values: Tensor | None
     gradient: Tensor | None
@@ -186,13 +174,13 @@ def _solution(
                 gradient = _functional_gradient(values, inputs)
     except FlowError:
         return _Solution(None, None, record)
-    # Where RK4 stood in, the engine that was asked gave nothing.
+    # Where RK4 stood in, this engine gave nothing.
     rows = None if record.fallbacks else values.detach()
     return _Solution(rows, gradient, record)
 
 
 def _errors(coarse: _Solution, finer: _Solution) -> tuple[float, float | None]:
-    """Estimate the errors of values and gradient (None: not asked for); ``finer`` has half the step.
+    """Estimate the errors of values and gradient (None: not wanted); ``finer`` has half the step.
 
     Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
     difference. Those of the gradient come from bends that a grid misses by chance and fall with

@@ -4,7 +4,7 @@ The rule: a trajectory that is not finite stops the run. So does a gradient with
 not, where the one that came in from the model was. A gradient that comes in infinite or NaN (a model
 that overflows under fairseq's loss scaling) is passed on, as is one of the dynamics' parameters that
 overflows by itself: with ``--fp16`` and ``--amp`` fairseq skips that update and lowers the scale, in
-float32 it stops by itself. torchdiffeq's adjoint goes back by a solve of its own, with its own errors.
+float32 it stops by itself. torchdiffeq's adjoint goes back by another solve, with other errors.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def watch_gradient(
     if not (p0.requires_grad and trajectory.requires_grad):
         return
     incoming: list[Tensor] = []
-    # Detached: a hook that held its own graph would never be freed.
+    # Detached: a hook that held the graph it is part of would never be freed.
     values = trajectory.detach()
 
     # Where nothing depends on a value, some versions of torch pass None.

@@ -40,7 +40,7 @@ TOO_LARGE = (
 
 
 def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]:
-    """Return engine and step as asked for; for ``auto``, the device's first engine that takes the step."""
+    """Return the options' engine and step; for ``auto``, the device's first engine that takes the step."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if solver != AUTO:
         return solver, step
@@ -89,7 +89,7 @@ class FlowSolver:
     def forget(self) -> None:
         """Measure before the next solve, because the flow may have changed.
 
-        Over the sentences from then on, as a run that is resumed there does.
+        Over the sentences from then on, as a run that is resumed does.
         """
         self._chosen = None
         self._longest = FEWEST_TOKENS_MEASURED
@@ -187,9 +187,8 @@ class FlowSolver:
         return engine
 
     def _report(self, choice: Choice, in_training: bool) -> None:
-        """Log engine and errors, where the engine is new or the errors are too large."""
         self.error = choice.value_error
-        too_large = not choice.good_enough
+        too_large = not choice.within()
         engine = f"{choice.solver}, step {choice.step_size or 'adaptive'}"
         if (engine, too_large) == self._reported or not (too_large or in_training):
             return

@@ -1,6 +1,6 @@
 """Solve the position flow, p(t) at given times, by the engine of one's choice (`engines/`).
 
-Our own engines (`adams`, `collocation`, `rk4_hermite`) interpolate from their grid (`engines/hermite.py`)
+Our engines (`adams`, `collocation`, `rk4_hermite`) interpolate from their grid (`engines/hermite.py`)
 and have a written-out gradient of the discrete solution; `auto.py` picks one, and its step, by measured
 error. torchdiffeq's are the reference. Where no ReLU bends, our engines are of fourth order; bends
 leave errors of second order in the values and of first order in the gradient (docs/benchmarks.md).

@@ -20,9 +20,9 @@ class SolveRecord:
         fell_back: whether that happened since the flow was measured.
         residual: largest relative residual of the parallel engine, or None.
         iterations: of the parallel engine in each segment, where looking after each costs time.
-        wide: whether it takes its long segments there.
+        wide: whether it then takes its long segments.
         iterations_needed: the most that a segment needed where every iteration was looked at.
-        wide_did: whether long segments did there.
+        wide_did: whether long segments then did.
         look: whether the parallel engine looks after each iteration; None: unless that costs time.
     """
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the model when it is asked for: the names of the shapes need neither torch nor fairseq."""
+    """Import the model at its first use: the names of the shapes need neither torch nor fairseq."""
     if name == "FloaterTransformerModel":
         from fairseq_floater.transformer import translation
 

@@ -2,7 +2,7 @@
 
 fairseq's attention hands its projections to torch's fused function, which has no room for a bias
 that differs from token to token. This is the same attention, projected by itself: masks and returned
-weights are those of fairseq's `MultiheadAttention`, the cache of decoding is our own (`decoding_cache`).
+weights are those of fairseq's `MultiheadAttention`, the cache of decoding is `decoding_cache`'s.
 
 Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D.
 """
@@ -90,7 +90,7 @@ class PositionBiasedAttention(MultiheadAttention):
         (``need_head_weights``: [H, B, T, S]).
 
         Args:
-            need_weights: None: where there are any.
+            need_weights: None: where the attention has weights.
             attn_mask: added to the logits, or boolean and true where a key is hidden; anything that
                 broadcasts to [B, H, T, S].
             hooks: where positions enter; ``tables`` are what they were prepared with.
@@ -245,7 +245,7 @@ class PositionBiasedAttention(MultiheadAttention):
         return projected
 
     def _fused(self, q: Tensor, keys: Keys, attn_mask: Tensor | None, scale: float) -> Tensor:
-        """Attend by torch's own function: [B, H, T, D]; the keys may be one a sentence."""
+        """Attend by torch's fused function: [B, H, T, D]; the keys may be one a sentence."""
         sentences = keys.k.size(0)
         assert attn_mask is None or sentences == q.size(0), "self-attention alone has masks"
         if keys.padding is not None:

@@ -15,7 +15,7 @@ from fairseq.models.roberta.model import base_architecture
 from fairseq.modules import LayerNorm
 from torch import nn
 
-#: fairseq's own, which RoBERTa was trained with
+#: fairseq's, which RoBERTa was trained with
 FAIRSEQ_EPS = 1e-5
 BERT_EPS = 1e-12
 

@@ -3,7 +3,7 @@
 Construction, parameters and names are fairseq's, and so is all but the attention and `forward`: fairseq's
 has no argument through which positions could travel. They travel as plain tensors, so that
 activation checkpointing sees them; what they mean is between the encoder that prepared them and
-the block's own part of it, ``positions``.
+the block's part of it, ``positions``.
 
 Letters: T tokens, B sentences, C channels, N rows of the table, S streams (see `position_encoders`).
 """
@@ -50,7 +50,7 @@ class _BlockMixin(nn.Module):
     residual_connection: Any
     self_attn: Any
     encoder_attn: Any
-    #: The block's own part of the position encoder, set by the stack.
+    #: The block's part of the position encoder, set by the stack.
     positions: nn.Module | None
 
     def _attention(
@@ -283,6 +283,13 @@ def _biases(
     return {
         name: PositionBias(rows, positions, hold_biases) for name, rows in zip(streams, by_stream)
     }
+
+
+def projection_of(block: Any, stream: str) -> Any:
+    """Return the projection of ``block`` whose output the rows of a signal's ``stream`` are added to."""
+    cross, _, name = stream.rpartition("_")
+    attention = block.encoder_attn if cross else block.self_attn
+    return getattr(attention, f"{name}_proj")
 
 
 def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:

@@ -152,7 +152,7 @@ class PositionedDecoder(TransformerDecoderBase):
             padding_mask=padding_mask if self.cross_self_attention or shows else None,
             alignment_layer=self.num_layers - 1 if alignment_layer is None else alignment_layer,
         )
-        if attn is not None:  # [H, B, T, S] -> mean over the heads asked for
+        if attn is not None:  # [H, B, T, S] -> mean over the chosen heads
             attn = (attn if alignment_heads is None else attn[:alignment_heads]).mean(dim=0)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -187,7 +187,6 @@ class PositionedDecoder(TransformerDecoderBase):
             lay_out(self.output_projection)
 
     def _refuse_alignment(self, full_context: bool, aligns: bool) -> None:
-        """Raise ValueError where alignment needs what the attentions do not have."""
         if full_context and isinstance(self.positions, AttentionPositions):
             raise ValueError(
                 "full_context_alignment must be off with --position-encoder "
@@ -276,5 +275,4 @@ class PositionedDecoder(TransformerDecoderBase):
 
 
 def _reordered_modules(decoder: PositionedDecoder) -> list[Any]:
-    """Return the modules that keep something from one step of decoding to the next."""
     return [m for m in decoder.modules() if hasattr(m, "reorder_incremental_state")]

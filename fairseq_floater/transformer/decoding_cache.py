@@ -71,7 +71,7 @@ class NewOrder:
 
         Returns:
             None for an order that changes nothing; a beam of 1 where the hypotheses of a sentence no
-            longer stand together, so that each has keys of its own.
+            longer stand together, so that each has other keys.
         """
         groups = self._sentences.get((held, beam))
         if groups is None:

@@ -146,8 +146,8 @@ class PositionedEncoder(TransformerEncoderBase):
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
         """Register a full hook instead, for fairseq's NanDetector.
 
-        torch looks for a tensor among the values of an output that is a dict; here and in fairseq's
-        own encoder all are lists, and it dies of a StopIteration.
+        torch looks for a tensor among the values of an output that is a dict; here, as in fairseq, all
+        are lists, and it dies of a StopIteration.
         """
         return self.register_full_backward_hook(hook)
 

@@ -89,7 +89,7 @@ class LinearAttention(PositionBiasedAttention):
         of each query with each key, and no incremental state.
 
         Raises:
-            ValueError: weights or logits are asked for.
+            ValueError: weights or logits are to be returned.
         """
         if need_weights or before_softmax:
             raise ValueError(

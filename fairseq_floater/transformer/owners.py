@@ -7,17 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fairseq_floater.transformer.blocks import projection_of
 from fairseq_floater.transformer.stack_positions import owned_parts, owning_blocks
-
-# A stream -> the attention of a block, and its projection, whose output the stream's rows are added to.
-_PROJECTIONS = {
-    "q": ("self_attn", "q_proj"),
-    "k": ("self_attn", "k_proj"),
-    "v": ("self_attn", "v_proj"),
-    "cross_q": ("encoder_attn", "q_proj"),
-    "cross_k": ("encoder_attn", "k_proj"),
-    "cross_v": ("encoder_attn", "v_proj"),
-}
 
 
 class Positions(NamedTuple):
@@ -52,5 +43,4 @@ def biases_of(positions: Positions) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """Yield the part of a block, p(0) of a stream, and the bias of the projection it is added to."""
     for part, block in zip(positions.parts, positions.blocks):
         for stream, start in zip(positions.encoder.spec.streams, part.values):
-            attention, projection = _PROJECTIONS[stream]
-            yield part, start, getattr(getattr(block, attention), projection).bias
+            yield part, start, projection_of(block, stream).bias

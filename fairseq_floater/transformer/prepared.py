@@ -17,14 +17,12 @@ from fairseq_floater.position_encoders.transforms import At, Tokens
 from fairseq_floater.transformer.blocks import (
     PositionBiasedDecoderBlock,
     PositionBiasedEncoderBlock,
+    projection_of,
 )
 
 
 class PreparedPositions:
-    """Hold what an encoder prepared for the blocks of a stack in one forward pass.
-
-    Subclasses say it for each kind of encoder; here a block gets nothing.
-    """
+    """Give the blocks nothing; subclasses give them what their kind of encoder prepared."""
 
     def enter(self, x: Tensor, block: nn.Module) -> Tensor:
         """Let positions enter the input ``x`` [T, B, C] of ``block``."""
@@ -102,11 +100,6 @@ def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Ten
     whole = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
     if any(not isinstance(b, whole) or getattr(b, "cross_self_attention", False) for b in owners):
         return None
-    biases = []
-    for stream in streams:
-        cross, _, name = stream.rpartition("_")
-        for block in owners:
-            attention = block.encoder_attn if cross else block.self_attn
-            biases.append(own_bias(getattr(attention, f"{name}_proj")))
+    biases = [own_bias(projection_of(block, stream)) for stream in streams for block in owners]
     whole_biases = [bias for bias in biases if bias is not None]
     return torch.stack(whole_biases) if len(whole_biases) == len(biases) else None

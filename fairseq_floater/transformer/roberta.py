@@ -1,6 +1,6 @@
 """Register the encoder-only model: fairseq's RoBERTa, in its named shapes, with a choice of encoders.
 
-Heads, masked language model and hub interface are fairseq's own, state-dict names included; new are
+Heads, masked language model and hub interface are fairseq's, state-dict names included; new are
 ``encoder.sentence_encoder.positions`` and ``encoder.sentence_encoder.layers.N.positions``.
 
 The base underneath is RoBERTa's learned table, with three exceptions. ``sinusoidal`` is a base itself:
@@ -72,11 +72,11 @@ class PositionedRobertaEncoder(RobertaEncoder):
         self, args: argparse.Namespace, dictionary: Any, embed_tokens: nn.Embedding
     ) -> PositionedSentenceEncoder:
         cfg = TransformerConfig.from_namespace(args)
-        asked = cfg.no_token_positional_embeddings, cfg.encoder.learned_pos
+        base = cfg.no_token_positional_embeddings, cfg.encoder.learned_pos
         cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = False, True
         encoder = PositionedSentenceEncoder(cfg, dictionary, embed_tokens)
         encoder.apply(init_bert_params)
-        cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = asked
+        cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = base
         return encoder
 
     def max_positions(self) -> int:

@@ -17,7 +17,7 @@ ROBERTA_ARCHITECTURES = {
     "floater_roberta_base": "roberta_base",
     "floater_roberta_large": "roberta_large",
 }
-#: encoder-only architecture of ours -> channels, blocks, heads, and channels between a block's maps
+#: our encoder-only architecture -> channels, blocks, heads, and channels between a block's maps
 ROBERTA_SIZES = {
     "floater_roberta": (768, 12, 12, 3072),
     "floater_roberta_tiny": (64, 2, 2, 256),

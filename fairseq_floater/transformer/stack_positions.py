@@ -38,9 +38,9 @@ BEAM = "beam_size"
 
 
 def random_numbers_given_back() -> AbstractContextManager[None]:
-    """Give back what is drawn inside: the Transformer starts, and drops out, like fairseq's own.
+    """Give back what is drawn inside: the Transformer starts, and drops out, like fairseq's.
 
-    A stack opens it once around all its encoders. Each in its own would draw the same numbers.
+    A stack opens it once around all its encoders: opened for each, they would draw the same numbers.
     """
     return torch.random.fork_rng(devices=[])
 
@@ -89,7 +89,6 @@ def attach_encoder(
 
 
 def _spec(stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any) -> EncoderSpec:
-    """Say what :func:`attach_encoder` builds, in the words of the encoders."""
     return EncoderSpec(
         streams=streams,
         combine=cfg.position_combine if has_positions(cfg, side) else ADD,
@@ -138,7 +137,7 @@ def owning_blocks(stack: Any, attribute: str) -> list[nn.Module]:
 
 
 def owned_parts(stack: Any, attribute: str) -> list[Any]:
-    """Return what these blocks own of that encoder."""
+    """Return these blocks' parts of that encoder."""
     return [getattr(block, attribute) for block in owning_blocks(stack, attribute)]
 
 
@@ -234,7 +233,7 @@ def with_base(cfg: Any, side: str) -> Any:
 
 
 def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Wrap a block for checkpointing and sharding, as fairseq's own stacks do."""
+    """Wrap a block for checkpointing and sharding, as fairseq's stacks do."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     # fairseq shards a checkpointed layer whatever its size; without fairscale this is a no-op.
@@ -265,7 +264,7 @@ def check_base_length(stack: Any, is_padding: Tensor) -> None:
 
 
 def longest_input(stack: Any, encoder: PositionEncoder, learned_base: bool) -> int:
-    """Return the longest input: the encoder's own limit and, underneath, that of a *learned* base."""
+    """Return the longest input: the encoder's limit and, underneath, that of a *learned* base."""
     if stack.embed_positions is None or not learned_base:
         return encoder.max_positions
     return min(encoder.max_positions, int(stack.embed_positions.max_positions))

@@ -2,8 +2,8 @@
 
 A decoding step multiplies a handful of rows by every weight, and takes as long as reading them. Read
 input channel by input channel, a weight [O, I] takes a quarter less time on a CPU than output by
-output. The parameters themselves are moved, values and names unchanged: there is no copy that could
-become stale or be saved.
+output. The parameters themselves are moved, values and names unchanged: no copy could become
+stale or be saved.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ ENGINES = {
 def engines_for(case: str) -> list[Engine]:
     """Return the engines that ``auto`` tries for a ``case`` (`Engine.auto_steps`), in that order.
 
-    Those that begin with a coarse step come first: they are the fastest there.
+    Those that begin with a coarse step come first: they are the fastest.
     """
     engines = [engine for engine in ENGINES.values() if case in engine.auto_steps]
     return sorted(engines, key=lambda engine: -engine.auto_steps[case][0])

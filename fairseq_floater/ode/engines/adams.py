@@ -4,7 +4,7 @@ A step of RK4 costs four evaluations, and where a ReLU bends within it, its erro
 square of the step like that of any other method. Four small steps of a method that evaluates h once,
 p_{k+1} = p_k + step * sum_j b_j h_{k-j}, cost the same and meet each bend in a step of a quarter. The
 first three steps, which have no history, are RK4's. Values and slopes on the grid are interpolated
-as in `hermite.py`, so here too a row does not depend on how many rows were asked for.
+as in `hermite.py`, so a row does not depend on how many rows follow it.
 
 The gradient is that of the discrete solution, written out for :class:`PositionDynamics`: one product
 with each transposed weight a step backwards, and the gradients of the weights as large products at
@@ -81,7 +81,7 @@ class _TwoLayerAdams(torch.autograd.Function):
         grad_values, grad_slopes = grid.transpose(grad.reshape(len(grad), -1, grad.shape[-1]))
         total = [torch.zeros_like(c) for c in coefficients]
 
-        # Nothing flows into values beyond the last one: rows of zeros there spare the end a case.
+        # Nothing flows into values beyond the last one: rows of zeros spare the end a case.
         room = grad_values.new_zeros(len(WEIGHTS), *grad_values.shape[1:])
         at_values = torch.cat([grad_values, room])
         at_hidden = torch.empty_like(hidden)
@@ -154,11 +154,8 @@ ENGINE = Engine(
     default_step=0.1,
     auto_steps={
         "cpu": (0.4, 0.2, 0.1, 0.05, 0.025),
-        "cuda": (
-            0.1,
-            0.05,
-            0.025,
-        ),  # where the parallel engine does not converge: half of RK4's kernels
+        # Where the parallel engine does not converge: half of RK4's kernels.
+        "cuda": (0.1, 0.05, 0.025),
         "evaluation": (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125),
     },
     benchmark_steps=(0.1, 0.2, 0.4),

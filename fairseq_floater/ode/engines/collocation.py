@@ -14,7 +14,7 @@ A^2 = (step Q)^2 (x) J^2: no factorisation, and nothing kept from earlier update
 the transposed equation in the same way.
 
 Segments are always solved whole and begin at the first time, so a row does not depend on how many
-rows were asked for, but for this: where the iteration fails on any segment, shorter ones or RK4 do the
+rows follow it, but for this: where the iteration fails on any segment, shorter ones or RK4 do the
 whole solve, and its rows differ by what the iteration may leave, or by the error of the step.
 """
 
@@ -58,7 +58,7 @@ def solve_collocation(
 
     The iteration goes on until the residual is below :data:`TOLERANCE`; where that takes more than
     :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. Looking after each
-    iteration would hold up a GPU: there ``record.iterations`` are made on the segments that
+    iteration would hold up a GPU: instead ``record.iterations`` are done on the segments that
     ``record.wide`` says, and the residual is looked at once, at the end of the solve, and of its gradient.
 
     Args:
@@ -177,13 +177,11 @@ class _Solution:
         ]
         hidden = torch.empty_like(self.values)
         nodes = kept_nodes(self.steps, self.grid.step, hidden.dtype, hidden.device)
-        iterated_segments = []
+        iteration, iterated_segments = Iteration(count, MAX_ITERATIONS, TOLERANCE), []
         for at in self._places():
             known = (self.values[at], self.slopes[at], hidden[at])
             segment = Segment(h, nodes, known, plain=self.wide)
-            iterated_segments.append(
-                segment.solve((biases[0][at], biases[1][at]), self._iteration(count))
-            )
+            iterated_segments.append(segment.solve((biases[0][at], biases[1][at]), iteration))
             self.segments.append(segment)
         self._finish(iterated_segments)
 
@@ -193,15 +191,13 @@ class _Solution:
         running = gradient[0, -1]
         total: list[Tensor] = []
         iterated_segments: list[Iterated] = []
+        iteration = Iteration(count, MAX_ITERATIONS, TOLERANCE)
         for at, segment in reversed(list(zip(self._places(), self.segments))):
             if iterated_segments:
                 gradient[0, at.stop - 1] = running
-                gradient[1, at.stop - 1] = (
-                    0  # the next segment's first slope is the same, and had it
-                )
-            running, hidden, slopes, iterated = segment.pull_back(
-                gradient[:, at], self._iteration(count)
-            )
+                # The next segment's first slope is the same, and had this gradient.
+                gradient[1, at.stop - 1] = 0
+            running, hidden, slopes, iterated = segment.pull_back(gradient[:, at], iteration)
             iterated_segments.append(iterated)
             gradients = []
             for of_layer, inputs in ((hidden, segment.values), (slopes, segment.hidden)):
@@ -215,9 +211,6 @@ class _Solution:
         """Return the grid points of each segment, first and last included."""
         starts = range(0, self.grid.num_steps, self.steps)
         return [slice(start, start + self.steps + 1) for start in starts]
-
-    def _iteration(self, count: int | None) -> Iteration:
-        return Iteration(count, MAX_ITERATIONS, TOLERANCE)
 
     def _finish(self, iterated_segments: list[Iterated]) -> None:
         """Look at the residual, once for all segments, and note what was done."""

@@ -1,7 +1,7 @@
 """Interpolate from a uniform grid in time onto any times, by cubic Hermite polynomials.
 
 The grid starts at the first time and never depends on the last one, so a row of the result does not
-depend on how many rows were asked for. The interpolant uses values and slopes at the grid points,
+depend on how many rows follow it. The interpolant uses values and slopes at the grid points,
 which every engine has anyway; its error is of fourth order.
 """
 
@@ -81,7 +81,7 @@ class HermiteGrid:
         return cls._made(key, step, like.dtype, like.device, multiple)
 
     @classmethod
-    @keep(256)  # batches differ in length, and each flow has its own
+    @keep(256)  # batches differ in length, flows in step
     def _made(
         cls, times: bytes, step: float, dtype: torch.dtype, device: torch.device, multiple: int
     ) -> Self:
@@ -89,7 +89,6 @@ class HermiteGrid:
         return cls(numbers, step, torch.empty(0, dtype=dtype, device=device), multiple)
 
     def time(self, k: int) -> float:
-        """Return the time of grid point ``k``."""
         return self.start + k * self.step
 
     def interpolate(self, values: Tensor, slopes: Tensor) -> Tensor:

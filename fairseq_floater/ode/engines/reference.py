@@ -70,7 +70,6 @@ def _solve(
 
 
 def _on_grid(times: Tensor, step: float) -> bool:
-    """Return whether steps from the first of ``times`` on meet all of them."""
     steps = (times - times[0]) / step
     return bool(((steps - steps.round()).abs() < 1e-6).all())
 

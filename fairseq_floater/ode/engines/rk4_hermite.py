@@ -1,4 +1,4 @@
-"""Solve by classic Runge-Kutta 4 on its own uniform grid, interpolated onto any times (`hermite.py`).
+"""Solve by classic Runge-Kutta 4 on a uniform grid, interpolated onto any times (`hermite.py`).
 
 The gradient of an arbitrary right-hand side is autograd's, through the steps. That of a
 :class:`PositionDynamics` is the same discrete one, written out (`_TwoLayerFlow`): only the grid
@@ -33,7 +33,7 @@ def integrate_on_grid(
     """Integrate from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid.
 
     By RK4; with the weights ``multistep`` of the last slopes, the latest first, by their sum, once
-    there are so many.
+    so many are known.
     """
     p, values, slopes = p0, [p0], []
     for k in range(grid.num_steps):

@@ -145,7 +145,7 @@ class Segment:
         """Fill in what is not known; ``biases`` [n + 1, R, C] are both layers' at the nodes' times."""
         x0 = self.values[0]
         slope0 = self._evaluate(slice(0, 1), biases, x0[None])
-        # Into rooms of their own: broadcasting alone may lay nodes out last.
+        # Into new tensors: broadcasting alone may lay nodes out last.
         constant, guess = torch.empty_like(self.values[1:]), torch.empty_like(self.values[1:])
         torch.addcmul(x0, self.nodes.first, slope0, out=constant)
         torch.addcmul(x0, self.nodes.since_start, slope0, out=guess)
@@ -185,7 +185,7 @@ class Segment:
         """Pull a ``gradient`` of values and slopes, [2, n + 1, R, C], back to the first value [R, C].
 
         Returns:
-            The gradient there, and those at the hidden layers, before the ReLU, and at the slopes.
+            That gradient, and those at the hidden layers, before the ReLU, and at the slopes.
         """
         h, is_open, back = self.h, self.hidden > 0, self.nodes.powers[0].T
         at_values, at_slopes = gradient[:, 1:]

@@ -43,7 +43,7 @@ def answer_questions(model: Any, task: Any, split: str, max_tokens: int = 8192) 
         ValueError: the model gives logits that are not finite.
     """
     data = task.load_dataset(split)
-    best = best_over_windows(_found(model.eval(), task, data, max_tokens))
+    best = best_over_windows(_window_spans(model.eval(), task, data, max_tokens))
     texts, no_answer = {}, {}
     for number, question in enumerate(data.questions):
         passage, span = question.passage, best[number]
@@ -53,7 +53,7 @@ def answer_questions(model: Any, task: Any, split: str, max_tokens: int = 8192) 
 
 
 @torch.no_grad()
-def _found(model: Any, task: Any, data: Any, max_tokens: int) -> Iterator[tuple[int, Span]]:
+def _window_spans(model: Any, task: Any, data: Any, max_tokens: int) -> Iterator[tuple[int, Span]]:
     """Yield the best span of each window, in the passage's tokens, with its question's number."""
     device = next(model.parameters()).device
     order = sorted(range(len(data)), key=data.num_tokens)

@@ -25,7 +25,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
     """Sum over windows the mean of the two cross-entropies of the answer's first and last token.
 
     The tokens are those of the window, and ``<s>``, which is right where the window holds no answer.
-    SQuAD 2.0 adds half the binary cross-entropy of there being one.
+    SQuAD 2.0 adds half the binary cross-entropy of whether one exists.
     """
 
     def __init__(self, task: Any) -> None:
@@ -78,7 +78,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
     def reduce_metrics(logging_outputs: Iterable[dict[str, Any]]) -> None:
         """Log means a window, losses in bits; ``window_exact`` and ``window_f1`` in per cent.
 
-        The latter compare tokens of single windows, to choose a checkpoint by: SQuAD's own scores compare
+        The latter compare tokens of single windows, to choose a checkpoint by: SQuAD's scores compare
         words of whole answers (``floater squad score``).
         """
         outputs = list(logging_outputs)
@@ -98,7 +98,6 @@ class QuestionAnsweringCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return that all of them are sums."""
         return True
 
 

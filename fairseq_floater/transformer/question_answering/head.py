@@ -9,12 +9,12 @@ from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-# Not below `classification_heads`: RobertaModel expects `dense` and `out_proj` in all that is there.
+# Not below `classification_heads`: RobertaModel expects `dense` and `out_proj` in all of them.
 NAME = "question_answering"
 
 
 class QuestionHead(nn.Module):
-    """Score each token as first and last of the answer, and ``<s>`` for whether there is one.
+    """Score each token as first and last of the answer, and ``<s>`` for whether the window has one.
 
     Args:
         args: of the model.
@@ -42,7 +42,7 @@ class QuestionHead(nn.Module):
 def add_head(model: RobertaModel) -> None:
     """Give a model the head; ``model(..., features_only=True, question_answering=True)`` returns its logits.
 
-    Data-parallel wrappers must see the head at work within the model's own forward, which is fairseq's:
+    Data-parallel wrappers must see the head at work within the model's forward, which is fairseq's:
     so it runs in a hook.
     """
     setattr(model, NAME, QuestionHead(model.args))

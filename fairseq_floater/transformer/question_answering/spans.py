@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Span(NamedTuple):
-    """An answer found in a window.
+    """The best answer of a window.
 
     Attributes:
         score: start logit + end logit; -inf where the window has no token.
@@ -90,7 +90,7 @@ def text_of(passage: str, starts: Sequence[int], ends: Sequence[int], span: Span
     Args:
         passage: the original text.
         starts, ends: characters ``passage[start:end]`` of each subword.
-        span: as found.
+        span: of :func:`best_spans`, in the passage's subwords.
     """
     if span.score == float("-inf"):
         return ""

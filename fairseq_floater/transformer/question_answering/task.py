@@ -105,7 +105,6 @@ class QuestionAnsweringTask(FairseqTask):
         return model
 
     def max_positions(self) -> int:
-        """Return the longest input in tokens."""
         return self.sizes.input
 
     @property

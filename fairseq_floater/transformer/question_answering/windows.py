@@ -50,8 +50,8 @@ def read_questions(path: Path, dictionary: Dictionary) -> list[EncodedQuestion]:
 
     def encoded(subwords: str) -> np.ndarray:
         # At spaces alone: sentencepiece leaves other white space, such as U+0085, inside its pieces.
-        words = subwords.split(" ") if subwords else []
-        return np.array([dictionary.index(word) for word in words], dtype=np.int64)
+        symbols = subwords.split(" ") if subwords else []
+        return np.array([dictionary.index(symbol) for symbol in symbols], dtype=np.int64)
 
     questions = []
     with path.open(encoding="utf-8") as file:
@@ -59,8 +59,8 @@ def read_questions(path: Path, dictionary: Dictionary) -> list[EncodedQuestion]:
             tokens = encoded(entry["subwords"])
             passage = EncodedPassage(entry["passage"], tokens, entry["starts"], entry["ends"])
             for item in entry["questions"]:
-                asked = encoded(item["subwords"])
-                questions.append(EncodedQuestion(item["id"], passage, asked, item["answers"]))
+                subwords = encoded(item["subwords"])
+                questions.append(EncodedQuestion(item["id"], passage, subwords, item["answers"]))
     return questions
 
 
@@ -90,8 +90,8 @@ class QuestionWindows(FairseqDataset):
             rows += [(number, begin, length) for begin, length in parts]
         # Question, first token of the passage, tokens of the passage.
         self.rows = np.array(rows, dtype=np.int64).reshape(-1, 3)
-        asked = np.array([min(len(q.tokens), sizes.question) for q in questions], dtype=np.int64)
-        self.sizes = SYMBOLS + asked[self.rows[:, 0]] + self.rows[:, 2]
+        lengths = np.array([min(len(q.tokens), sizes.question) for q in questions], dtype=np.int64)
+        self.sizes = SYMBOLS + lengths[self.rows[:, 0]] + self.rows[:, 2]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -99,10 +99,10 @@ class QuestionWindows(FairseqDataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         number, begin, length = (int(n) for n in self.rows[index])
         question = self.questions[number]
-        asked = question.tokens[: self.limits.question]
+        question_tokens = question.tokens[: self.limits.question]
         bos, eos = [self.dictionary.bos()], [self.dictionary.eos()]
         text = question.passage.tokens[begin : begin + length]
-        shift = len(asked) + 3 - begin  # from a token of the passage to its slot
+        shift = len(question_tokens) + 3 - begin  # from a token of the passage to its slot
         # An answer must lie in the window whole; other windows are as if without one.
         answers = [
             [first + shift, last + shift]
@@ -111,8 +111,8 @@ class QuestionWindows(FairseqDataset):
         ]
         return {
             "id": index,
-            "tokens": torch.from_numpy(np.concatenate([bos, asked, eos, eos, text, eos])),
-            "first": len(asked) + 3,
+            "tokens": torch.from_numpy(np.concatenate([bos, question_tokens, eos, eos, text, eos])),
+            "first": len(question_tokens) + 3,
             "length": length,
             "answers": answers,
         }
