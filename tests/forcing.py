@@ -1,10 +1,15 @@
 """What holds for every encoder under every option, as one line of a test. Not a test file."""
 
+import math
+
+import pytest
 import torch
 from helpers import (
     PAD,
     TOLERANCE,
     difference,
+    generated,
+    gradients,
     log_probs,
     sentence,
     shifted,
@@ -42,3 +47,29 @@ def assert_beams_keep_their_sentence(model, beam, left=True):
     full = log_probs(model, source[surviving], target_in[surviving])
     given = {1: source, 2: sentences}[beam]
     assert difference(full, stepwise_log_probs(model, given, target_in, orders, beam)) <= TOLERANCE
+
+
+def assert_same_hypotheses(actual, expected, tolerance=TOLERANCE):
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+        assert abs(ours["score"] - theirs["score"]) <= tolerance
+
+
+def assert_ensembles_score_as_one_pass(models):
+    """A sentence's hypotheses do not depend on its batch, and scores are those of one pass."""
+    source = source_batch(lengths=(7, 11, 4))
+    together = generated(models, source, 10)
+    for i, row in enumerate(source):
+        row = row[row.ne(PAD)][None]
+        assert_same_hypotheses(together[4 * i : 4 * i + 4], generated(models, row, 10))
+        best = together[4 * i]["tokens"][None]
+        scores = torch.stack([log_probs(m, row, shifted(best)) for m in models]).logsumexp(0)
+        score = scores.gather(2, best.unsqueeze(2)).mean() - math.log(len(models))
+        assert abs(float(score) - float(together[4 * i]["score"])) <= TOLERANCE
+
+
+def assert_same_gradients(model, expected):
+    """Loss and gradients of ``expected``, under one seed; ``model`` may have further parameters."""
+    (loss, actual), (expected_loss, gradient) = gradients(model), gradients(expected)
+    assert loss == pytest.approx(expected_loss, abs=1e-6)
+    assert all(difference(actual[name], gradient[name]) <= 1e-6 for name in gradient)

@@ -9,6 +9,13 @@ import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.optim.adam import Adam
 from fairseq.sequence_generator import SequenceGenerator
+from forcing import (
+    assert_ensembles_score_as_one_pass,
+    assert_padding_moves_nothing,
+    assert_same_gradients,
+    assert_same_hypotheses,
+    assert_steps_equal_one_pass,
+)
 from helpers import (
     CASES,
     PAD,
@@ -90,9 +97,8 @@ def test_beam_search_finds_fairseqs_hypotheses(case):
     source = source_batch(lengths=(7, 11, 4, 9))
     expected, actual = generated([donor], source), generated([model], source)
     assert len(actual) == len(expected) == 16
+    assert_same_hypotheses(actual, expected, 1e-5)
     for ours, theirs in zip(actual, expected):
-        assert ours["tokens"].tolist() == theirs["tokens"].tolist()
-        assert abs(ours["score"] - theirs["score"]) <= 1e-5
         assert difference(ours["attention"], theirs["attention"]) <= 1e-5
     assert len({tuple(h["tokens"].tolist()) for h in actual}) > 8
 
@@ -100,10 +106,7 @@ def test_beam_search_finds_fairseqs_hypotheses(case):
 @same_as_fairseq
 def test_training_with_dropout_is_fairseqs(case):
     options = {"dropout": 0.3, "activation_dropout": 0.1, "attention_dropout": 0.2}
-    loss, gradient = gradients(build_same(case, seed=3, **options))
-    expected_loss, expected = gradients(plain(seed=3, **options))
-    assert loss == pytest.approx(expected_loss, abs=1e-6)
-    assert all(difference(gradient[name], expected[name]) <= 1e-6 for name in expected)
+    assert_same_gradients(build_same(case, seed=3, **options), plain(seed=3, **options))
 
 
 @every_signal_case
@@ -183,20 +186,9 @@ def test_copies_in_another_order_are_not_taken_for_beams():
 
 @every_encoder
 def test_beams_and_ensembles(encoder, blocks, target):
-    """A sentence's hypotheses do not depend on its batch, and scores are those of one pass."""
-    models = [visible(encoder, blocks, target, seed=seed) for seed in (0, 1)]
-    source = source_batch(lengths=(7, 11, 4))
-    together = generated(models, source, 10)
-    for i, row in enumerate(source):
-        alone = generated(models, row[row.ne(PAD)][None], 10)
-        for ours, theirs in zip(together[4 * i : 4 * i + 4], alone, strict=True):
-            assert ours["tokens"].tolist() == theirs["tokens"].tolist()
-            assert abs(ours["score"] - theirs["score"]) <= TOLERANCE
-    best, row = together[0]["tokens"][None], source[:1][source[:1].ne(PAD)][None]
-    probabilities = torch.stack([log_probs(m, row, shifted(best)) for m in models])
-    averaged = probabilities.logsumexp(0) - math.log(2)
-    score = averaged.gather(2, best.unsqueeze(2)).mean()
-    assert abs(float(score) - float(together[0]["score"])) <= TOLERANCE
+    assert_ensembles_score_as_one_pass(
+        [visible(encoder, blocks, target, seed=seed) for seed in (0, 1)]
+    )
 
 
 def test_a_search_adds_the_sources_biases_once_and_keeps_one_key_a_sentence(monkeypatch):
@@ -235,18 +227,15 @@ def test_activation_checkpointing(option, case):
     """With dropout: the second forward pass has to draw the masks of the first."""
     encoder, blocks, target = case
     options = {"dropout": 0.3, "attention_dropout": 0.1}
-    loss, gradient = gradients(randomise_positions(build(encoder, blocks, target, **options)))
+    unwrapped = randomise_positions(build(encoder, blocks, target, **options))
     model = randomise_positions(build(encoder, blocks, target, **options, **{option: True}))
     layers = [*model.encoder.layers, *model.decoder.layers]
     assert all(hasattr(layer, "precheckpoint_forward") for layer in layers)  # fairseq's mark
-    checkpointed_loss, checkpointed = gradients(model)
-    assert loss == pytest.approx(checkpointed_loss, abs=1e-6)
-    assert all(difference(gradient[name], checkpointed[name]) <= 1e-6 for name in gradient)
+    assert_same_gradients(model, unwrapped)
     batch = source_batch(), target_batch()
     twin = copy.deepcopy(model.eval())
     expected = log_probs(model, *batch)
-    real = batch[1].ne(PAD)
-    assert difference(stepwise_log_probs(model, *batch)[real], expected[real]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, *batch)
     for parameter in model.parameters():
         parameter.data.zero_()
     assert difference(log_probs(twin, *batch), expected) == 0
@@ -353,11 +342,8 @@ def test_variants_of_fairseqs_transformer(options, target):
     assert gradients(model)[0] != loss
     model.eval()
     batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    full = log_probs(model, *batch)
-    assert difference(stepwise_log_probs(model, *batch)[real], full[real]) <= TOLERANCE
-    alone = log_probs(model, *(x[2:][x[2:].ne(PAD)][None] for x in batch))
-    assert difference(alone[0], full[2, real[2]]) <= TOLERANCE
+    assert_steps_equal_one_pass(model, *batch)
+    assert_padding_moves_nothing(model, *batch)
 
 
 def test_a_learned_base_keeps_its_limit():
@@ -380,9 +366,6 @@ def test_the_sinusoid_is_fairseqs(blocks, target):
             for stream in table[:, :, n].unbind(1):
                 assert difference(stream, expected) <= 1e-6
     assert len(tables(model)) == (3 if target == "qkv" else 2 if blocks == "all" else 0)
-
-
-# Bad options: the name, the rule, the value.
 
 
 # Modes and compilers of torch.

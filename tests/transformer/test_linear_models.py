@@ -6,7 +6,9 @@ import pytest
 import torch
 from forcing import (
     assert_beams_keep_their_sentence,
+    assert_ensembles_score_as_one_pass,
     assert_padding_moves_nothing,
+    assert_same_gradients,
     assert_steps_equal_one_pass,
 )
 from helpers import (
@@ -117,19 +119,7 @@ def test_a_step_keeps_no_more_after_many_tokens_than_after_one(case):
 
 @every_model
 def test_beams_and_ensembles(case):
-    models = [seen(case, seed=seed) for seed in (0, 1)]
-    source = source_batch(lengths=(7, 11, 4))
-    together = generated(models, source, 10)
-    for i, row in enumerate(source):
-        row = row[row.ne(PAD)][None]
-        alone = generated(models, row, 10)
-        for ours, theirs in zip(together[4 * i : 4 * i + 4], alone, strict=True):
-            assert ours["tokens"].tolist() == theirs["tokens"].tolist()
-            assert abs(ours["score"] - theirs["score"]) <= TOLERANCE
-        best = together[4 * i]["tokens"][None]
-        scores = torch.stack([log_probs(m, row, shifted(best)) for m in models]).logsumexp(0)
-        score = scores.gather(2, best.unsqueeze(2)).mean() - torch.tensor(2.0).log()
-        assert abs(float(score) - float(together[4 * i]["score"])) <= TOLERANCE
+    assert_ensembles_score_as_one_pass([seen(case, seed=seed) for seed in (0, 1)])
 
 
 @every_model
@@ -143,12 +133,9 @@ def test_every_parameter_gets_a_finite_gradient(case, left):
 
 @every_model
 def test_activation_checkpointing(case):
-    options = {"dropout": 0.3}
-    loss, gradient = gradients(randomise_positions(built(case, **options)))
-    model = randomise_positions(built(case, **options, checkpoint_activations=True))
-    checkpointed_loss, checkpointed = gradients(model)
-    assert loss == pytest.approx(checkpointed_loss, abs=1e-6)
-    assert all(difference(gradient[name], checkpointed[name]) <= 1e-6 for name in gradient)
+    checkpointed = built(case, dropout=0.3, checkpoint_activations=True)
+    models = map(randomise_positions, (checkpointed, built(case, dropout=0.3)))
+    assert_same_gradients(*models)
 
 
 @every_model
