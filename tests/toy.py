@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 import warm
 
@@ -231,3 +232,9 @@ def largest_difference(first, second):
     assert list(a) == list(b)
     worst = max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
     return worst if worst == worst else float("inf")
+
+
+def assert_same_run(first, second, tolerance=1e-6):
+    """Losses and parameters of two checkpoints."""
+    assert losses(first) == pytest.approx(losses(second), abs=tolerance)
+    assert largest_difference(first, second) <= tolerance

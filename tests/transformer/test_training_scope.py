@@ -34,6 +34,10 @@ def build(kind, **options):
     return helpers.randomise_positions(make("floater", "all", "qkv", **options))
 
 
+def trained_of(model):
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def loss_of(model):
     if hasattr(model, "decoder"):
         return helpers.loss_of(model)
@@ -67,7 +71,7 @@ def test_what_is_trained_moves_and_nothing_else(kind, scope):
 @pytest.mark.parametrize("kind", ["translation", "roberta"])
 def test_freezing_is_training_the_transformer(kind):
     names = [
-        {n for n, p in build(kind, **options).named_parameters() if p.requires_grad}
+        trained_of(build(kind, **options))
         for options in ({"floater_freeze": True}, {"floater_train": "transformer"})
     ]
     assert names[0] == names[1] and {part_of(name) for name in names[0]} == {2}
@@ -79,18 +83,10 @@ def test_freezing_is_training_the_transformer(kind):
 def test_biases_that_p0_replaces_are_not_trained_beside_it(kind, scope):
     """Both would get one gradient, and their sum, the only thing that counts, twice the step."""
     zero, bias = (
-        {
-            n
-            for n, p in build(kind, floater_train=scope, floater_start=s).named_parameters()
-            if p.requires_grad
-        }
-        for s in ("zero", "bias")
+        trained_of(build(kind, floater_train=scope, floater_start=s)) for s in ("zero", "bias")
     )
-    replaced = {
-        name
-        for name in zero
-        if "attn" in name and name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
-    }
+    projections = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+    replaced = {name for name in zero if "attn" in name and name.endswith(projections)}
     assert bool(replaced) == TRAINED[scope][2]
     # Of a frozen p(0) the biases alone move.
     assert zero - bias == (replaced if TRAINED[scope][1] else set()) and bias <= zero
@@ -160,9 +156,8 @@ def test_one_trajectory_for_all_is_warned_of(options, warns, caplog):
     with caplog.at_level(logging.INFO, logger="fairseq_floater"):
         robertas.roberta(**options)
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert [("all blocks, and q, k and v alike, get one trajectory" in line) for line in said] == (
-        [True] * warns
-    )
+    assert len(said) == warns
+    assert all("all blocks, and q, k and v alike, get one trajectory" in line for line in said)
     assert ("|floater-train:" in caplog.text) == ("floater_train" in options)
 
 
@@ -224,9 +219,8 @@ def test_evaluation_measures_the_flow_over_all_of_a_robertas_tokens(monkeypatch)
 
 def test_h_alone_lowers_the_masked_lm_loss():
     """On other sentences than it is trained on: what stands where is the same in all of them."""
-    model = robertas.roberta(
-        "floater", target="qkv", floater_train="dynamics", dropout=0.0, attention_dropout=0.0
-    )
+    options = {"floater_train": "dynamics", "dropout": 0.0, "attention_dropout": 0.0}
+    model = robertas.roberta("floater", target="qkv", **options)
     words = torch.arange(4, 20)  # a word for each place; the masked ones are read off the position
 
     def loss(seed):
