@@ -241,8 +241,7 @@ class PositionBiasedAttention(MultiheadAttention):
     def _merge(self, x: Tensor) -> Tensor:
         """Join the heads and project: [B, H, T, D] -> [T, B, C]."""
         x = x.permute(2, 0, 1, 3).reshape(x.size(2), x.size(0), self.embed_dim)
-        projected: Tensor = self.out_proj(x)
-        return projected
+        return self.out_proj(x)
 
     def _fused(self, q: Tensor, keys: Keys, attn_mask: Tensor | None, scale: float) -> Tensor:
         """Attend by torch's fused function: [B, H, T, D]; the keys may be one a sentence."""
