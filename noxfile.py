@@ -36,8 +36,9 @@ nox.options.error_on_missing_interpreters = False
 )
 def tests(session: nox.Session, torch: str) -> None:
     """Run the tests; fairseq is built against the torch that is there, as scripts/setup.sh does."""
-    session.install(f"torch=={torch}", "numpy", "cython", "setuptools", "wheel")
-    session.install("--requirement", f"{ROOT}/scripts/fairseq.txt")
+    session.install(f"torch=={torch}", "cython", "setuptools", "wheel")
+    needs = ("--requirement", f"{ROOT}/scripts/fairseq.txt")
+    session.install("--no-build-isolation", "--no-deps", *needs)
     session.install("--no-build-isolation", "--no-deps", FAIRSEQ)
     session.install("--no-build-isolation", "--editable", f"{ROOT}[wmt14,roberta,page,dev]")
     words = session.posargs or [f"tests/{name}" for name in TESTS]

@@ -8,12 +8,13 @@
 #
 # FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
-# FLOATER_FAIRSEQ=SPEC    fairseq to build, e.g. a folder; what it needs beside torch is in scripts/fairseq.txt
+# FLOATER_FAIRSEQ=SPEC    fairseq to build: a folder, an archive or git+https://...; mended for Python 3.11 if it must be
 # example: bash scripts/setup.sh && .venv/bin/floater info
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 TORCH=${FLOATER_TORCH:-torch==2.13.0}
 FAIRSEQ=${FLOATER_FAIRSEQ:-fairseq-fixed==0.12.3.1}
+FAIRSEQ_SHA256=c607577a54ab30e2ee0f0b0a754ea5cdbc6ad0a9f99a1726638a2201445bc1cc # of fairseq-fixed 0.12.3.1
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 if (($#)); then usage >&2 && exit 2; fi
@@ -31,7 +32,7 @@ exec 9>"$ROOT/.setup.lock"
 if command -v flock >/dev/null; then flock 9; fi
 
 stamp=$ROOT/.venv/.floater-setup
-wanted=$(cat "$ROOT"/setup.py "$ROOT"/scripts/{setup.sh,fairseq.txt} | cksum)-$TORCH-$FAIRSEQ
+wanted=$(cat "$ROOT"/setup.py "$ROOT"/scripts/{setup.sh,fairseq.txt,mend_fairseq.py} | cksum)-$TORCH-$FAIRSEQ
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then exit; fi
 
 find_python() {
@@ -55,10 +56,15 @@ pip() { "$PYTHON" -m pip --quiet --disable-pip-version-check "$@"; }
 # fairseq is built against the torch that is there: built in isolation it would fetch another one.
 say "installing $TORCH and what building fairseq needs"
 # shellcheck disable=SC2086  # a specification may hold options of its own
-pip install $TORCH numpy cython setuptools wheel
+pip install $TORCH cython setuptools wheel
+pip install --no-build-isolation --no-deps --require-hashes --requirement "$ROOT/scripts/fairseq.txt"
 say "building $FAIRSEQ (about two minutes)"
-pip install --requirement "$ROOT/scripts/fairseq.txt"
-pip install --no-build-isolation --no-deps "$FAIRSEQ"
+if [[ -n ${FLOATER_FAIRSEQ:-} ]]; then
+    pip install --no-build-isolation --no-deps "$FAIRSEQ"
+    "$PYTHON" "$ROOT/scripts/mend_fairseq.py"
+else
+    pip install --no-build-isolation --no-deps --requirement <(echo "$FAIRSEQ --hash=sha256:$FAIRSEQ_SHA256")
+fi
 say "installing fairseq_floater"
 pip install --no-build-isolation --editable "${ROOT}[wmt14,roberta,page,dev]"
 

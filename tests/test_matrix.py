@@ -1,12 +1,15 @@
 """The noxfile, read with a stand-in for nox: what its sessions install and run."""
 
+import re
 import runpy
 import sys
 from importlib.metadata import requires
 from types import SimpleNamespace
 
+import fairseq_symbols
 import pytest
-from toy import ROOT
+from packaging.requirements import Requirement
+from toy import ROOT, environment, run
 
 
 class Session:
@@ -45,16 +48,52 @@ def test_the_versions_are_those_of_the_set_up(noxfile):
 
 def test_fairseq_comes_without_torchaudio(noxfile):
     """PyPI's torchaudio does not load beside a torch for CPUs, which ends `import transformers`."""
-    listed = (ROOT / "scripts" / "fairseq.txt").read_text().splitlines()
-    needed = {line for line in listed if not line.startswith("#")}
-    asked = {line for line in requires("fairseq-fixed") if "extra ==" not in line}
-    left_out = {"cffi", "cython", "packaging", "torch>=1.13", "torchaudio>=0.8.0"}
-    assert (asked - needed, needed - asked) == (left_out, {"scipy"})
+    lock = (ROOT / "scripts" / "fairseq.txt").read_text()
+    pins = dict(
+        re.findall(r"^([\w-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE)
+    )
+    needs = [Requirement(line) for line in requires("fairseq-fixed") if "extra ==" not in line]
+    assert {need.name for need in needs} - set(pins) == {"cffi", "cython", "torch", "torchaudio"}
+    # Nothing is missing of what the pinned packages need in turn, and each pin is a version they take.
+    needs += [Requirement(line) for name in pins for line in requires(name) or []]
+    for need in needs:
+        if need.name in pins and not need.marker:
+            assert need.specifier.contains(pins[need.name]), need
+    in_turn = {need.name.lower() for need in needs[len(pins) :] if not need.marker}
+    assert in_turn <= {*pins, "cffi", "cython", "torch", "torchaudio"}
     session = Session()
     noxfile.tests(session, noxfile.TORCH)
-    [build] = [words for words in session.installed if noxfile.FAIRSEQ in words]
+    [build] = [argv for argv in session.installed if noxfile.FAIRSEQ in argv]
     assert "--no-deps" in build
-    assert '--no-deps "$FAIRSEQ"' in (ROOT / "scripts" / "setup.sh").read_text()
+
+
+MAIN = (
+    "    common: CommonConfig = CommonConfig()\r\n    q: Q = field(default=Q())\n    n: int = 1\n"
+)
+
+
+def test_a_fairseq_of_before_python_3_11_is_mended(tmp_path):
+    """Its defaults become those of fairseq-fixed; other lines, and a function's body, stay."""
+    package = tmp_path / "fairseq"
+    package.mkdir()
+    (package / "__init__.py").write_text("        local: Plain = Plain()\n")
+    (package / "configs.py").write_bytes(MAIN.encode())
+    env = environment(PYTHONPATH=str(tmp_path))
+    for _ in range(2):
+        run([sys.executable, ROOT / "scripts" / "mend_fairseq.py"], env=env, new=True)
+        mended = MAIN.replace("CommonConfig()", "CommonConfig").replace("Q())", "Q)")
+        assert (package / "configs.py").read_bytes() == mended.encode()
+    assert (package / "__init__.py").read_text() == "        local: Plain = Plain()\n"
+
+
+def test_every_name_of_fairseq_is_listed():
+    used = fairseq_symbols.used()
+    assert "fairseq.models.transformer.TransformerModel" in used
+    assert [name for name in used if fairseq_symbols.lookup(name) is None] == []
+    source = "from fairseq import utils as u, nowhere\nu.nothing()\n"
+    names = fairseq_symbols.imported(source)
+    assert names == {"fairseq.utils", "fairseq.nowhere", "fairseq.utils.nothing"}
+    assert {n for n in names if fairseq_symbols.lookup(n)} == {"fairseq.utils"}
 
 
 def test_the_tests_of_a_version(noxfile):
