@@ -32,7 +32,7 @@ nox.options.error_on_missing_interpreters = False
 @nox.session
 @nox.parametrize(
     "python,torch",
-    [("3.11", TORCH), ("3.12", TORCH), ("3.11", "2.14.1"), ("3.11", OLDEST_TORCH)],
+    [("3.11", TORCH), ("3.12", TORCH), ("3.13", TORCH), ("3.11", "2.14.1"), ("3.11", OLDEST_TORCH)],
 )
 def tests(session: nox.Session, torch: str) -> None:
     """Run the tests; fairseq is built against the torch that is there, as scripts/setup.sh does."""

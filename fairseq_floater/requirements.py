@@ -38,7 +38,9 @@ FAIRSEQS = ("fairseq-fixed", "fairseq")
 # setup.py says it to pip; a checkout that `--user-dir` names is never installed.
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
-NEEDED = "Python 3.11 or 3.12 with fairseq-fixed 0.12.3.1 (`bash scripts/setup.sh` installs it)"
+NEEDED = (
+    "Python 3.11, 3.12 or 3.13 with fairseq-fixed 0.12.3.1 (`bash scripts/setup.sh` installs it)"
+)
 
 
 class UnsupportedError(UserError, ImportError):

@@ -36,11 +36,11 @@ wanted=$(cat "$ROOT"/setup.py "$ROOT"/scripts/{setup.sh,fairseq.txt,mend_fairseq
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then exit; fi
 
 find_python() {
-    local fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'
-    for candidate in ${FLOATER_BASE_PYTHON:-python3.12 python3.11 python3}; do
+    local fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+    for candidate in ${FLOATER_BASE_PYTHON:-python3.12 python3.11 python3.13 python3}; do
         if "$candidate" -c "$fits" 2>/dev/null; then command -v "$candidate" && return; fi
     done
-    die "Python 3.11 or 3.12 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
+    die "Python 3.11, 3.12 or 3.13 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
 }
 
 command -v c++ >/dev/null || command -v g++ >/dev/null ||

@@ -43,7 +43,7 @@ def test_official_fairseq_is_refused_at_import(official):
     status, lines = last_line(code + "import fairseq_floater", env)
     assert status == 1
     assert (
-        "UnsupportedError: fairseq_floater needs Python 3.11 or 3.12 with fairseq-fixed"
+        "UnsupportedError: fairseq_floater needs Python 3.11, 3.12 or 3.13 with fairseq-fixed"
         in lines[-1]
     )
     assert "but found fairseq 0.12.2, which cannot be imported by Python" in lines[-1]
@@ -58,7 +58,7 @@ def test_the_commands_say_so_in_one_line(official):
     status, lines = last_line(code, env)
     assert status == 1
     assert len(lines) == 1
-    assert lines[0].startswith("floater: fairseq_floater needs Python 3.11 or 3.12")
+    assert lines[0].startswith("floater: fairseq_floater needs Python 3.11, 3.12 or 3.13")
     assert "found fairseq 0.12.2" in lines[0]
 
 
