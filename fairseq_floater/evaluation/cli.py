@@ -12,7 +12,6 @@ from fairseq_floater.verbs import add_verb
 
 
 def add_score(verbs: Any) -> None:
-    """Add the verb with its options."""
     example = "floater score generate.txt --references test.de --target-lang de --json scores.json"
     parser = add_verb(verbs, "score", example, bleu.score_files)
     add = parser.add_argument

@@ -86,7 +86,6 @@ def read_tagged(file: TextFile, tag: str | None = None) -> Iterator[TaggedLine]:
 def _best_hypotheses(
     file: TextFile, tagged: Sequence[TaggedLine], remove_bpe: str | None
 ) -> list[str]:
-    """Return the best hypothesis of each sentence, by id."""
     wanted = _wanted_tag(file, {line.tag for line in tagged}, remove_bpe)
     best: dict[int, str] = {}
     first: dict[tuple[str, int], int] = {}  # the number of the first line by tag and sentence
@@ -132,7 +131,6 @@ def _wanted_tag(file: TextFile, tags: set[str], remove_bpe: str | None) -> str:
 
 
 def _split_score(file: TextFile, number: int, text: str) -> tuple[float, str]:
-    """Split the text of a D or H line into the score and the hypothesis."""
     value, tab, hypothesis = text.partition("\t")
     try:
         return float(value if tab else "none"), hypothesis

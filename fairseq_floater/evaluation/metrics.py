@@ -47,14 +47,7 @@ class Metric:
 
     @classmethod
     def from_score(cls, name: str, metric: Any, score: Any, labels: dict[str, str]) -> Metric:
-        """Return the report of a score object.
-
-        Args:
-            name: the name that a report shows.
-            metric: the sacreBLEU metric that made ``score``.
-            score: its score object.
-            labels: further entries of the signature.
-        """
+        """Return the report of the score object that ``metric`` made; ``labels`` join the signature."""
         signature = metric.get_signature()
         for key, value in labels.items():
             signature.update(key, value)
@@ -98,7 +91,6 @@ class _Chrf(CHRF):
 
 
 def chrf_metric() -> Any:
-    """Return sacreBLEU's chrF2."""
     return _Chrf()
 
 
@@ -121,8 +113,6 @@ def corpus_score(
     """Return sacreBLEU's score object for N hypotheses.
 
     Args:
-        metric: a metric of sacreBLEU.
-        hypotheses, references: N lines each.
         bootstrap: resamples for the interval, 0 for none. sacreBLEU holds them all at once: 48 bytes
             a sentence and resample for BLEU, 80 for chrF.
         seed: of the resamples, which sacreBLEU takes from the environment alone.
@@ -143,10 +133,6 @@ def sentence_counts(
     """Count what a metric counts of each of N sentences; the counts of a corpus are their sum.
 
     With :class:`_Chrf` the one place that calls private methods of sacreBLEU (2.3 and later versions 2).
-
-    Args:
-        metric: BLEU or CHRF of sacreBLEU.
-        hypotheses, references: N lines each.
 
     Returns:
         counts: [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for

@@ -25,7 +25,6 @@ _Named = list[tuple[str, str]]  # the values of an option NAME=VALUE
 
 
 def add_s2l(verbs: Any) -> None:
-    """Add the verb with its parts."""
     parts = add_parts(verbs, "s2l")
     _add_split(parts)
     _add_score(parts)
@@ -94,8 +93,7 @@ def _add_score(parts: Any) -> None:
     )
     add = parser.add_argument
     add("split_dir", type=Path, metavar="SPLIT_DIR", help="of floater s2l split")
-    named: dict[str, Any] = {"type": _named_value, "action": "append", "default": []}
-    files = {**named, "metavar": "NAME=FILE"}
+    files = {**_NAMED, "metavar": "NAME=FILE"}
     text = "fairseq-generate's output for test, or plain lines"
     add("--hypotheses", required=True, **files, help=text)
     text = "fairseq-generate --score-reference of test: the loss per token"
@@ -106,7 +104,6 @@ def _add_score(parts: Any) -> None:
 
 
 def add_compare(verbs: Any) -> None:
-    """Add the verb."""
     parser = add_verb(
         verbs,
         "compare",
@@ -118,8 +115,7 @@ def add_compare(verbs: Any) -> None:
     add = parser.add_argument
     add("data", type=Path, metavar="DATA", help="of scripts/prepare_text.sh")
     text = "the folder of a run of scripts/protocol.sh"
-    named: dict[str, Any] = {"type": _named_value, "action": "append"}
-    add("--run", dest="runs", required=True, **named, metavar="NAME=FOLDER", help=text)
+    add("--run", dest="runs", required=True, **_NAMED, metavar="NAME=FOLDER", help=text)
     add("--tests", nargs="+", metavar="NAME", help="test sets, the main one first (all of DATA)")
     _add_comparison(parser)
 
@@ -135,8 +131,7 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
     text = "compare every system with this one: difference and two-sided p-value"
     add("--baseline", metavar="NAME", help=text)
     text = "what tables and figures call a system (its name)"
-    named: dict[str, Any] = {"type": _named_value, "action": "append", "default": []}
-    add("--label", dest="labels", **named, metavar="NAME=LABEL", help=text)
+    add("--label", dest="labels", **_NAMED, metavar="NAME=LABEL", help=text)
     for name in ("--max-len-a", "--max-len-b"):
         add(name, type=float, metavar="X", help="of generation: counts cut-off output")
     add_metric_options(parser)
@@ -154,9 +149,8 @@ def _score(
     **options: Any,
 ) -> S2LScores:
     systems, short_systems = _systems(hypotheses, losses), _systems(short, short_losses)
-    return _with_figures(
-        partial(score_split, split_dir, systems, short_systems=short_systems), **options
-    )
+    scored = partial(score_split, split_dir, systems, short_systems=short_systems)
+    return _with_figures(scored, **options)
 
 
 def _with_figures(
@@ -168,30 +162,28 @@ def _with_figures(
     figure: list[str],
     **options: Any,
 ) -> S2LScores:
-    """Score, and draw the figures that are asked for."""
     if (max_len_a is None) != (max_len_b is None):
         raise UsageError("`--max-len-a` and `--max-len-b` are one rule: give both or none.")
     for path in figure:
         checked_format(path)  # before the work, not after it
-    scores = scored(
-        length_limit=None if max_len_a is None or max_len_b is None else (max_len_a, max_len_b),
-        labels=dict(labels),
-        **options,
-    )
+    limit = None if max_len_a is None else (max_len_a, max_len_b)
+    scores = scored(length_limit=limit, labels=dict(labels), **options)
     for path in figure:
         plot_s2l(scores, path)
     return scores
 
 
 def _named_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
+    name, _, value = text.partition("=")
+    if not (name and value):
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, but is {text!r}")
     return name, value
 
 
+_NAMED: dict[str, Any] = {"type": _named_value, "action": "append", "default": []}
+
+
 def _systems(hypotheses: _Named, losses: _Named) -> Sequence[SystemFiles]:
-    """Return files by system, in the order of first mention."""
     seeds, losses_of = _by_name(hypotheses), _by_name(losses)
     for name in losses_of:
         if name not in seeds:
