@@ -102,7 +102,7 @@ def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
     with pytest.raises(ScoringError, match="`bootstrap` must be 0"):
         score_split(folder, systems, bootstrap=-5)
     with pytest.raises(UsageError, match="must not be negative"):
-        score_split(folder, systems, length_limit=(float("nan"), 3))
+        score_split(folder, systems, length_limit=(-1, 3))
     with pytest.raises(UsageError, match="At least one system"):
         score_split(folder, [])
     with pytest.raises(S2LError, match=r"split\.json is not what"):

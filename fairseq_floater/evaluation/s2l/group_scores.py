@@ -49,8 +49,6 @@ from fairseq_floater.evaluation.s2l.systems import (
 FEW_SENTENCES = 100
 # Below this share of the references' length hypotheses count as stopping early, above that one as running on.
 EARLY_STOP, RUNS_ON = 0.9, 1.1
-# The largest a and b of fairseq's rule for the longest output.
-LARGEST_LIMIT = 1_000_000
 
 
 class GroupScorer:
@@ -58,16 +56,14 @@ class GroupScorer:
 
     Args:
         names: of the systems, in the order of the report.
-        target: the language of the references.
-        references: the folder that has them.
+        target: the language of the references, which are in the folder ``references``.
         length: what lengths of sentences are counted in.
         baseline: the system to compare every other one with, by paired bootstrap.
         length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
             tokens or more count as cut off (source with end symbol, as fairseq counts; where the
             model's --max-target-positions are fewer, that limit is not known here).
         tokenize: sacreBLEU's tokenizer; None: its choice for the target language.
-        bootstrap: resamples for intervals and p-values, 0 for none.
-        seed: of the resampling.
+        bootstrap: resamples for intervals and p-values, 0 for none; ``seed`` is theirs.
         labels: the names of systems in tables and figures, where these are not their own.
 
     Raises:
@@ -97,11 +93,9 @@ class GroupScorer:
         if unknown := set(labels or {}) - set(names):
             name = min(unknown)
             raise UsageError(f"`--label` must be of one of {known}, but is of {name!r} instead.")
-        if length_limit is not None and not all(0 <= x <= LARGEST_LIMIT for x in length_limit):
-            raise UsageError(
-                "`--max-len-a` and `--max-len-b` must not be negative, nor above "
-                f"{LARGEST_LIMIT:,}, but are {length_limit}."
-            )
+        if length_limit is not None and min(length_limit) < 0:
+            rule = "`--max-len-a` and `--max-len-b` must not be negative"
+            raise UsageError(f"{rule}, but are {length_limit}.")
         check_bootstrap(bootstrap, seed)
         self.bleu = bleu_metric(tokenize, target)
         # sacreBLEU knows the number of references, a part of the signature, once something is scored.
@@ -119,37 +113,29 @@ class GroupScorer:
 
     def finish(self) -> S2LScores:
         """Return the report, with warnings of hypotheses that are shorter or longer than the references."""
-        early = (
-            f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
-            "flattered by BLEU and chrF; read the loss. At its shortest: "
-        )
-        late = (
-            f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the loss of "
-            "the references does not show it. At its longest: "
-        )
-        report, stops, runs_on = self.report, [], []
+        report, early, late = self.report, [], []
         for system, label in report.labels.items():
-            groups = [
-                (of[system].length_ratio, n) for n, of in report.scores.items() if system in of
-            ]
-            (shortest, first), (longest, last) = (
-                extreme(groups, key=lambda group: group[0]) for extreme in (min, max)
+            ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
+            shortest, longest = (extreme(ratios, key=ratios.__getitem__) for extreme in (min, max))
+            if ratios[shortest] < EARLY_STOP:
+                early.append(f"{label} {ratios[shortest]:.2f} in {shortest}")
+            if ratios[longest] > RUNS_ON:
+                late.append(f"{label} {ratios[longest]:.2f} in {longest}")
+        if early:
+            report.warnings.append(
+                f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
+                f"flattered by BLEU and chrF; read the loss. At its shortest: {'; '.join(early)}"
             )
-            stops += [f"{label} {shortest:.2f} in {first}"] if shortest < EARLY_STOP else []
-            runs_on += [f"{label} {longest:.2f} in {last}"] if longest > RUNS_ON else []
-        texts = ((early, stops), (late, runs_on))
-        report.warnings += [text + "; ".join(systems) for text, systems in texts if systems]
+        if late:
+            report.warnings.append(
+                f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the "
+                f"loss of the references does not show it. At its longest: {'; '.join(late)}"
+            )
         return report
 
 
 class ScoredSet:
-    """A test set, and what is counted of every sentence of every system's runs on it.
-
-    Args:
-        scorer: takes the scores.
-        test: its sentences.
-        systems: their output for it.
-    """
+    """A test set, and what is counted of every sentence of every system's runs on it."""
 
     def __init__(self, scorer: GroupScorer, test: EvaluationSet, systems: Sequence[SystemFiles]):
         self.test, self.report = test, scorer.report
@@ -211,7 +197,7 @@ class ScoredSet:
             return None
         a, b = self.report.length_limit
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
-        limits = (a * (self.test.source_tokens[index] + 1) + b).astype(np.int64)
+        limits = a * (self.test.source_tokens[index] + 1) + b
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
 
@@ -230,13 +216,7 @@ def _mean(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> See
 
 
 def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
-    """Set the gains of a bin's systems on its baseline, p-values corrected for their number.
-
-    Args:
-        scores: by system.
-        baseline: one of them.
-        seed: of the draws that stand for training seeds.
-    """
+    """Set the gains of a bin's systems on its baseline, p-values corrected for their number."""
     # The baseline is compared with itself for the record, which is no comparison.
     others = [name for name in scores if name != baseline]
     for attribute in ("bleu", "loss"):

@@ -36,13 +36,11 @@ class SeedMean:
         return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return everything but the resamples."""
         low, high = self.interval or (None, None)
         interval = {"value": self.value, "low": low, "high": high}
         return {**interval, "per_seed": self.per_seed, "spread": self.spread}
 
     def format(self, digits: int) -> str:
-        """Return the mean, with its spread where there are several seeds."""
         spread = "" if self.spread is None else f" ±{self.spread:.{digits}f}"
         return f"{self.value:.{digits}f}{spread}"
 
@@ -83,7 +81,6 @@ class Rank:
     worst: int
 
     def __str__(self) -> str:
-        """Return ``3 (2-5)``."""
         return f"{self.place} ({self.best}-{self.worst})"
 
 
@@ -101,7 +98,6 @@ class BinScore:
     rank: Rank | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return every score as plain JSON values."""
         return {
             "bleu": self.bleu.to_json_dict(),
             "chrf": self.chrf,
@@ -146,7 +142,6 @@ class S2LScores:
 
     @property
     def comparisons(self) -> int:
-        """Return how many systems are compared with the baseline."""
         return len(self.labels) - len(self.untrained) - 1 if self.baseline else 0
 
     @property
@@ -156,11 +151,9 @@ class S2LScores:
 
     @property
     def has_loss(self) -> bool:
-        """Return whether any system has a loss."""
         return any(score.loss for by_system in self.scores.values() for score in by_system.values())
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return everything that was scored and how, as plain JSON values."""
         return {
             "split": self.split,
             "systems": list(self.labels),
