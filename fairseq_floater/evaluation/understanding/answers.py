@@ -37,12 +37,10 @@ def check_ids(
 ) -> None:
     """Refuse predictions whose ids are not those of the references.
 
-    Args:
-        predictions, references: their ids.
-        files: where each comes from.
+    ``files``: of the predictions and of the references.
 
     Raises:
-        ReportError: one is missing or unknown.
+        ReportError: an id is missing or unknown.
     """
     predicted, wanted = set(predictions), dict.fromkeys(references)
     missing = [name for name in wanted if name not in predicted]

@@ -15,7 +15,6 @@ from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_glue(verbs: Any) -> None:
-    """Add preparation and scores of GLUE."""
     parts = add_parts(verbs, "glue")
     example = "floater glue prepare rte glue_data data/rte --like data/mlm"
     summary = "official files -> data of fairseq's sentence_prediction"
@@ -37,7 +36,6 @@ def add_glue(verbs: Any) -> None:
 
 
 def add_race(verbs: Any) -> None:
-    """Add preparation and scores of RACE."""
     parts = add_parts(verbs, "race")
     example = "floater race prepare RACE data/race --like data/mlm"
     summary = "official files -> data of fairseq's sentence_ranking (--num-classes 4)"
@@ -55,7 +53,6 @@ def add_race(verbs: Any) -> None:
 
 
 def add_squad(verbs: Any) -> None:
-    """Add preparation and scores of SQuAD."""
     parts = add_parts(verbs, "squad")
     example = "floater squad prepare squad data/squad2 --data-version 2.0 --like data/mlm"
     summary = "official files -> what --task floater_question_answering reads"

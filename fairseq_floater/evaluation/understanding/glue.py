@@ -27,18 +27,13 @@ class GlueScore:
     further: dict[str, float]
 
     def format_text(self) -> str:
-        """Format the scores for a person."""
-        rows = {self.metric: self.score, "examples": self.n, **self.further}
-        return "\n".join(
-            [self.task]
-            + [
-                f"{k:<20}{v:>10,}" if isinstance(v, int) else f"{k:<20}{v:>10.2f}"
-                for k, v in rows.items()
-            ]
-        )
+        lines = [self.task]
+        for name, value in {self.metric: self.score, "examples": self.n, **self.further}.items():
+            text = f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+            lines.append(f"{name:<20}{text:>10}")
+        return "\n".join(lines)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return all fields on one level."""
         common = {"task": self.task, "metric": self.metric, "score": self.score}
         return {**common, **self.further, "n": self.n}
 
@@ -54,7 +49,6 @@ def score(
     """Score a file of predictions.
 
     Args:
-        task_name: of the task, in any case.
         predictions: ``index<TAB>prediction``, in any order; labels as words, numbers for STS-B.
         references: ``index<TAB>label``, as ``floater glue prepare`` writes them.
         mismatched, mismatched_references: those of MNLI's other dev set.
@@ -83,19 +77,17 @@ def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, f
     read = _number if not task.labels else task.labels.index
     given = [_read(read, task, answers[index], index, predictions) for index in right]
     wanted = [_read(read, task, label, index, references) for index, label in right.items()]
-    if not task.labels:
-        metrics = {"pearson": pearsonr, "spearman": spearmanr}
-        if len({*given}) < 2 or len({*wanted}) < 2:
-            say(f"warning: all scores of {predictions} or {references} are equal: no correlation.")
-            metrics = dict.fromkeys(metrics, lambda *_: (0.0, 1.0))
-        return {"n": len(wanted)} | {
-            k: 100 * float(f(wanted, given)[0]) for k, f in metrics.items()
-        }
-    values = {"accuracy": accuracy_score(wanted, given)}
-    if task.metric == "matthews":
-        values["matthews"] = matthews_corrcoef(wanted, given)
-    if task.f1:
-        values["f1"] = f1_score(wanted, given, zero_division=0)
+    if task.labels:
+        values = {"accuracy": accuracy_score(wanted, given)}
+        if task.metric == "matthews":
+            values["matthews"] = matthews_corrcoef(wanted, given)
+        if task.f1:
+            values["f1"] = f1_score(wanted, given, zero_division=0)
+    elif len({*given}) < 2 or len({*wanted}) < 2:
+        say(f"warning: all scores of {predictions} or {references} are equal: no correlation.")
+        values = {"pearson": 0, "spearman": 0}
+    else:
+        values = {"pearson": pearsonr(wanted, given)[0], "spearman": spearmanr(wanted, given)[0]}
     return {"n": len(wanted)} | {name: 100 * float(value) for name, value in values.items()}
 
 

@@ -23,7 +23,6 @@ class RaceScore:
     groups: dict[str, tuple[float, int]]
 
     def format_text(self) -> str:
-        """Format the scores for a person."""
         rows = {"all": (self.score, self.n), **self.groups}
         return "\n".join(["RACE"] + [f"{k:<8}{v:>8.2f}{n:>10,}" for k, (v, n) in rows.items()])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 import string
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,6 @@ class SquadScores:
     fields: dict[str, float | int]
 
     def format_text(self) -> str:
-        """Return a line a number."""
         lines = [f"SQuAD {self.version}"]
         for name, value in self.fields.items():
             shown_value = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
@@ -36,7 +35,6 @@ class SquadScores:
         return "\n".join(lines)
 
     def to_json_dict(self) -> dict[str, object]:
-        """Return the fields, with the task, its main metric (F1) and its number of questions."""
         common = {"task": f"SQuAD {self.version}", "metric": "f1", "score": self.fields["f1"]}
         return {**common, "n": self.fields["total"], **self.fields}
 
@@ -80,11 +78,8 @@ def score(
             for q in questions
         }
     fields = _means("", questions, final)
-    for name, part in (
-        ("HasAns_", [q for q in questions if q.answers]),
-        ("NoAns_", [q for q in questions if not q.answers]),
-    ):
-        fields |= _means(name, part, final) if part else {}
+    fields |= _means("HasAns_", [q for q in questions if q.answers], final)
+    fields |= _means("NoAns_", [q for q in questions if not q.answers], final)
     if na_prob is not None:
         for k, name in enumerate(("exact", "f1")):
             scores = {id_: both[k] for id_, both in raw.items()}
@@ -97,6 +92,8 @@ def _means(
     prefix: str, questions: Sequence[Question], scores: Mapping[str, tuple[float, float]]
 ) -> dict[str, float | int]:
     total = len(questions)
+    if not total:
+        return {}
     exact, f1 = (100.0 * sum(scores[q.id][k] for q in questions) / total for k in (0, 1))
     return {f"{prefix}exact": exact, f"{prefix}f1": f1, f"{prefix}total": total}
 
@@ -114,8 +111,6 @@ def best_threshold(
     threshold has.
 
     Args:
-        questions: all of them.
-        answers: by id.
         scores: exact match or F1 of the answers by id, 0 to 1.
         nothing: how sure it is that there is no answer, by id, in the order of the file.
     """
@@ -135,7 +130,6 @@ def best_threshold(
 def _by_id(
     path: Path, references: Path, questions: Sequence[Question], kind: type, what: str
 ) -> dict[str, Any]:
-    """Read a value for each question, in the file's order."""
     content = read_object(path)
     check_ids(content, [question.id for question in questions], (path, references))
     for id_, value in content.items():
@@ -146,10 +140,7 @@ def _by_id(
 
 
 def _is_finite(value: object) -> bool:
-    """Return whether a value of JSON is a number that a float can hold; comparing fits any whole number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return -sys.float_info.max <= value <= sys.float_info.max
+    return isinstance(value, (int, float)) and type(value) is not bool and abs(value) < math.inf
 
 
 def words(answer: str) -> list[str]:
@@ -161,7 +152,6 @@ def words(answer: str) -> list[str]:
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """Return 1 where the words are the same, in the same order, else 0."""
     return float(words(answer) == words(gold))
 
 
