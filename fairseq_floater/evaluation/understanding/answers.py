@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq_floater.data.parallel_text import read_lines
 from fairseq_floater.errors import ReportError, shown
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores in per cent and counts, by their names in the JSON, and a table of them."""
+
+    fields: dict[str, Any]
+    table: list[str]
+
+    def format_text(self) -> str:
+        return "\n".join(self.table)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return self.fields
 
 
 def read_table(path: Path, column: str) -> dict[str, str]:

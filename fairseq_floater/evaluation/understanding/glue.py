@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
 from fairseq_floater.errors import ReportError, UsageError, say, shown
-from fairseq_floater.evaluation.understanding.answers import check_ids, read_table
-
-
-@dataclass(frozen=True)
-class GlueScore:
-    """Scores in per cent; ``score`` is by the ``metric`` of the paper's Table 3."""
-
-    task: str
-    metric: str
-    score: float
-    n: int
-    further: dict[str, float]
-
-    def format_text(self) -> str:
-        lines = [self.task]
-        for name, value in {self.metric: self.score, "examples": self.n, **self.further}.items():
-            text = f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
-            lines.append(f"{name:<20}{text:>10}")
-        return "\n".join(lines)
-
-    def to_json_dict(self) -> dict[str, Any]:
-        common = {"task": self.task, "metric": self.metric, "score": self.score}
-        return {**common, **self.further, "n": self.n}
+from fairseq_floater.evaluation.understanding.answers import Scores, check_ids, read_table
 
 
 def score(
@@ -45,8 +21,8 @@ def score(
     *,
     mismatched: Path | None = None,
     mismatched_references: Path | None = None,
-) -> GlueScore:
-    """Score a file of predictions.
+) -> Scores:
+    """Score a file of predictions; ``score`` is by the metric of the paper's Table 3.
 
     Args:
         predictions: ``index<TAB>prediction``, in any order; labels as words, numbers for STS-B.
@@ -62,12 +38,17 @@ def score(
         raise UsageError("`--mismatched` needs --mismatched-references, and the other way round.")
     if mismatched is not None and len(task.files) < 3:
         raise UsageError(f"`--mismatched` is for MNLI, but the task is {task.name}.")
-    metrics = _metrics(task, predictions, references)
-    further = {name: value for name, value in metrics.items() if name not in (task.metric, "n")}
+    further = _metrics(task, predictions, references)
+    main, size = further.pop(task.metric), further.pop("n")
     if mismatched is not None and mismatched_references is not None:
         other = _metrics(task, mismatched, mismatched_references)
         further |= {"mismatched": other[task.metric], "n_mismatched": other["n"]}
-    return GlueScore(task.name, task.metric, metrics[task.metric], int(metrics["n"]), further)
+    table = [task.name]
+    for name, value in {task.metric: main, "examples": size, **further}.items():
+        text = f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+        table.append(f"{name:<20}{text:>10}")
+    common = {"task": task.name, "metric": task.metric, "score": main}
+    return Scores({**common, **further, "n": size}, table)
 
 
 def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, float]:

@@ -7,36 +7,16 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.understanding.squad_files import Question, read_squad
 from fairseq_floater.errors import ReportError, UsageError, say, shown
-from fairseq_floater.evaluation.understanding.answers import check_ids
+from fairseq_floater.evaluation.understanding.answers import Scores, check_ids
 from fairseq_floater.records import read_object
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-@dataclass(frozen=True)
-class SquadScores:
-    """Scores in per cent, and counts, by the official names."""
-
-    version: str
-    fields: dict[str, float | int]
-
-    def format_text(self) -> str:
-        lines = [f"SQuAD {self.version}"]
-        for name, value in self.fields.items():
-            shown_value = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-            lines.append(f"{name:20} {shown_value:>12}")
-        return "\n".join(lines)
-
-    def to_json_dict(self) -> dict[str, object]:
-        common = {"task": f"SQuAD {self.version}", "metric": "f1", "score": self.fields["f1"]}
-        return {**common, "n": self.fields["total"], **self.fields}
 
 
 def score(
@@ -44,7 +24,7 @@ def score(
     references: Path,
     na_prob: Path | None = None,
     na_prob_thresh: float | None = None,
-) -> SquadScores:
+) -> Scores:
     """Score a file of answers against SQuAD's own file of questions.
 
     Args:
@@ -85,7 +65,12 @@ def score(
             scores = {id_: both[k] for id_, both in raw.items()}
             highest, limit = best_threshold(questions, answers, scores, nothing)
             fields |= {f"best_{name}": highest, f"best_{name}_thresh": limit}
-    return SquadScores(squad.version, fields)
+    table = [f"SQuAD {squad.version}"]
+    for name, value in fields.items():
+        text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        table.append(f"{name:20} {text:>12}")
+    common = {"task": table[0], "metric": "f1", "score": fields["f1"], "n": fields["total"]}
+    return Scores({**common, **fields}, table)
 
 
 def _means(
