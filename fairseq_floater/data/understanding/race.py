@@ -13,12 +13,14 @@ from fairseq_floater.data.understanding.binarise import Vocabulary
 from fairseq_floater.data.understanding.task_data import TaskData
 from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.files import write_text
+from fairseq_floater.records import read_json
 
 GROUPS = ("middle", "high")
 LETTERS = "ABCD"
 _SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 PUBLISHED = {"train": 87_866, "valid": 4_887, "test": 4_934}
 _OPTION_LENGTH = 128
+_SHAPE = {"article": str, "answers": [str], "options": [[str]], "questions": [str]}
 # <s> option </s> </s> passage </s>
 _OPTION_ENDS, _PASSAGE_ENDS = 2, 2
 
@@ -88,35 +90,26 @@ def read_questions(path: Path) -> list[RaceQuestion]:
     """Read one file: a passage with its questions.
 
     Raises:
-        TextDataError: it lacks a field, a question has not four options, or an answer is no letter A to D.
+        ReportError: it lacks a field.
+        TextDataError: a question has not four options, or an answer is no letter A to D.
     """
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
-        raise TextDataError(f"{path} is no readable JSON: {error}.") from None
-    lists = ("answers", "options", "questions")
-    if not isinstance(fields, dict) or not isinstance(fields.get("article"), str):
-        raise TextDataError(f"{path} must have the text `article`.")
-    columns = [fields.get(name) for name in lists]
-    if not all(isinstance(f, list) for f in columns) or len({len(f or ()) for f in columns}) != 1:
+    fields = read_json(path, _SHAPE)
+    columns = [fields[name] for name in ("answers", "options", "questions")]
+    if len({len(column) for column in columns}) != 1:
         raise TextDataError(f"{path} must have as many answers as options and questions.")
-    group, questions = path.parent.name, []
-    for number, (answer, options, question) in enumerate(zip(*(f or () for f in columns))):
+    group, passage, questions = path.parent.name, _one_line(fields["article"]), []
+    for number, (answer, options, question) in enumerate(zip(*columns)):
         name = f"{group}/{path.stem}/{number}"
-        if not isinstance(answer, str) or answer not in LETTERS or len(answer) != 1:
+        if answer not in [*LETTERS]:
             raise TextDataError(
                 f"{path}: answer {number + 1} must be A to D, but is {shown(answer)}."
             )
-        if not isinstance(options, list) or len(options) != len(LETTERS):
+        if len(options) != len(LETTERS):
             raise TextDataError(f"{path}: question {number + 1} must have four options.")
-        texts = tuple(_joined(str(question), str(option)) for option in options)
-        questions.append(RaceQuestion(name, group, _one_line(fields["article"]), texts, answer))
+        has_blank = "_" in question
+        texts = [question.replace("_", o) if has_blank else f"{question} {o}" for o in options]
+        questions.append(RaceQuestion(name, group, passage, tuple(map(_one_line, texts)), answer))
     return questions
-
-
-def _joined(question: str, option: str) -> str:
-    text = question.replace("_", option) if "_" in question else f"{question} {option}"
-    return _one_line(text)
 
 
 def _one_line(text: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UserError, shown
-from fairseq_floater.records import read_object
+from fairseq_floater.errors import UserError
+from fairseq_floater.records import read_json
+
+_ANSWER = {"text": str, "answer_start": int}
+_QUESTION = {"id": str, "question": str, "answers": [_ANSWER], "is_impossible?": bool}
+_SHAPE = {"data": [{"paragraphs": [{"context": str, "qas": [_QUESTION]}]}]}
 
 
 class SquadError(UserError):
@@ -57,92 +60,39 @@ def read_squad(path: Path) -> Squad:
     """Read a file of questions in SQuAD's official form.
 
     Raises:
-        SquadError: another form, an id that comes twice, or answers that are missing (1.1: any question
-            without one; 2.0: one that is not ``is_impossible``) or too many.
+        ReportError: another form.
+        SquadError: an id that comes twice, or answers that are missing (1.1: any question without one;
+            2.0: one that is not ``is_impossible``) or too many.
     """
-    content = read_object(path)
-    articles = _field(content, "data", list, f"{path}: the file")
-    passages = []
-    for number, article in enumerate(articles, start=1):
-        place = f"{path}: article {number}"
-        _require(isinstance(article, dict), place, "must be an object", article)
-        for k, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
-            passages.append(_passage(paragraph, f"{place}, paragraph {k}"))
-    if not any(passage.questions for passage, _ in passages):
+    content = read_json(path, _SHAPE)
+    paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
+    items = [item for paragraph in paragraphs for item in paragraph["qas"]]
+    if not items:
         raise SquadError(f"{path} must hold questions, but holds none.")
-    second = content.get("version") in ("2.0", "v2.0") or any(flags for _, flags in passages)
-    squad = Squad("2.0" if second else "1.1", tuple(passage for passage, _ in passages))
-    _check_ids(squad, path)
-    for passage, flags in passages:
-        for question in passage.questions:
-            _check_answers(question, second, flags.get(question.id, False), path)
-    return squad
+    second = content.get("version") in ("2.0", "v2.0")
+    second |= any("is_impossible" in item for item in items)
+    ids = set()
+    for item in items:
+        if item["id"] in ids:
+            raise SquadError(f"{path}: every id must be there once, but {item['id']} comes twice.")
+        ids.add(item["id"])
+        _check_answers(item, second, path)
+    passages = (Passage(p["context"], tuple(map(_question, p["qas"]))) for p in paragraphs)
+    return Squad("2.0" if second else "1.1", tuple(passages))
 
 
-def _field(holder: dict[str, Any], name: str, kind: type, place: str) -> Any:
-    if name not in holder:
-        raise SquadError(f"{place} must have the field {name!r}, which is missing.")
-    value = holder[name]
-    # A bool is an int to Python.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        rule = f"must have {_KINDS[kind]} as its field {name!r}"
-        raise SquadError(f"{place} {rule}, but has {shown(value)} instead.")
-    if isinstance(value, str) and _LONE_SURROGATE.search(value):
-        raise SquadError(f"{place} has half a character (a lone surrogate) in its field {name!r}.")
-    return value
+def _question(item: dict[str, Any]) -> Question:
+    answers = (Answer(answer["text"], answer["answer_start"]) for answer in item["answers"])
+    return Question(item["id"], item["question"], tuple(answers))
 
 
-_KINDS = {list: "a list", str: "a text", int: "a whole number", bool: "true or false"}
-# JSON's escapes can write what no UTF-8 text holds.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _require(holds: bool, place: str, rule: str, value: object) -> None:
-    if not holds:
-        raise SquadError(f"{place} {rule}, but is {shown(value)} instead.")
-
-
-def _passage(paragraph: Any, place: str) -> tuple[Passage, dict[str, bool]]:
-    """Return a passage, and ``is_impossible`` of the questions that have it."""
-    _require(isinstance(paragraph, dict), place, "must be an object", paragraph)
-    text = _field(paragraph, "context", str, place)
-    questions, flags = [], {}
-    for number, item in enumerate(_field(paragraph, "qas", list, place), start=1):
-        spot = f"{place}, question {number}"
-        _require(isinstance(item, dict), spot, "must be an object", item)
-        question = Question(
-            _field(item, "id", str, spot),
-            _field(item, "question", str, spot),
-            tuple(_answer(answer, spot) for answer in _field(item, "answers", list, spot)),
-        )
-        questions.append(question)
-        if "is_impossible" in item:
-            flags[question.id] = _field(item, "is_impossible", bool, spot)
-    return Passage(text, tuple(questions)), flags
-
-
-def _answer(answer: Any, place: str) -> Answer:
-    spot = f"{place}: an answer"
-    _require(isinstance(answer, dict), spot, "must be an object", answer)
-    return Answer(_field(answer, "text", str, spot), _field(answer, "answer_start", int, spot))
-
-
-def _check_ids(squad: Squad, path: Path) -> None:
-    seen: set[str] = set()
-    for question in squad.questions:
-        if not question.id:
-            raise SquadError(f"{path}: every question must have an id, but one has an empty id.")
-        if question.id in seen:
-            raise SquadError(f"{path}: every id must be there once, but {question.id} comes twice.")
-        seen.add(question.id)
-
-
-def _check_answers(question: Question, second: bool, impossible: bool, path: Path) -> None:
-    place = f"{path}: question {question.id}"
-    if impossible and question.answers:
-        raise SquadError(f"{place} is_impossible, but has {len(question.answers)} answers.")
-    if not impossible and not question.answers:
+def _check_answers(item: dict[str, Any], second: bool, path: Path) -> None:
+    place, answers = f"{path}: question {item['id']}", item["answers"]
+    impossible = item.get("is_impossible", False)
+    if impossible and answers:
+        raise SquadError(f"{place} is_impossible, but has {len(answers)} answers.")
+    if not impossible and not answers:
         rule = " and is not is_impossible" if second else ", which every question of 1.1 must have"
         raise SquadError(f"{place} has no answer{rule}.")
-    if not all(answer.text.strip() for answer in question.answers):
+    if not all(answer["text"].strip() for answer in answers):
         raise SquadError(f"{place} has an empty answer.")
