@@ -60,7 +60,6 @@ class Bins:
 
     @property
     def threshold(self) -> int:
-        """Return the length from which on sources are long."""
         return self.edges[0]
 
     @property
@@ -71,7 +70,6 @@ class Bins:
 
     @property
     def short_name(self) -> str:
-        """Return the name of the range of trained lengths."""
         return f"[1, {self.threshold})"
 
     def index(self, length: int) -> int:
@@ -84,16 +82,13 @@ class SplitOptions:
     """The options that decide a split.
 
     Attributes:
-        source, target: languages, as in the file names.
         edges: of :class:`Bins`; the first is the threshold.
         both_sides: train and valid pairs also need a target below the threshold.
         vocab: subwords of a model to learn; else ``spm_model`` or ``encoded``.
         spm_model: a sentencepiece model to count with.
         encoded: the text is in subwords already, separated by spaces.
         max_len: pairs with more tokens on a side are left out.
-        max_per_bin: an even sample of so many test pairs a bin, None for all.
-        seed: of the sample.
-        character_coverage: of the model to learn.
+        max_per_bin: an even sample of so many test pairs a bin, None for all; ``seed`` is the sample's.
     """
 
     source: str

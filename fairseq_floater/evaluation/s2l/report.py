@@ -1,4 +1,4 @@
-"""Report scores by bin: for people (Markdown), as JSON and as a figure."""
+"""Report scores by bin: for people (Markdown) and as JSON."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
@@ -29,7 +28,6 @@ def score_split(
     """Score systems on the test pairs of ``floater s2l split``, bin by bin and in all.
 
     Args:
-        split_dir: what ``floater s2l split`` made.
         systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
         options: baseline, length limit, metric, resampling and labels of
@@ -106,6 +104,12 @@ def score_runs(
     return scorer.finish()
 
 
+_SUMMARY = {
+    "parameters": {"src": str, "tgt": str, "bpe": str, "max_len": int},
+    "splits": {"train": {"lines": int, "dropped": {...: int}}},
+}
+
+
 class _Data(NamedTuple):
     """How data were prepared: ``longest`` is the most subwords of a training pair's side, 0 for any."""
 
@@ -118,32 +122,23 @@ class _Data(NamedTuple):
 
 def _described(data: Path) -> _Data:
     try:
-        summary = read_json(data / "summary.json")
-        made, train = summary["parameters"], summary["splits"]["train"]
-        check_languages(made["src"], made["tgt"])  # they become parts of paths
-        return _Data(
-            (made["src"], made["tgt"]),
-            SEGMENTATIONS[made["bpe"]],
-            int(made["max_len"]),
-            list(read_json(data / "tests.json")),
-            [
-                f"{count:,} of {train['lines']:,} training pairs were left out: {why.replace('_', ' ')} "
-                "(`max-len`, `max-ratio`)."
-                for why, count in train["dropped"].items()
-                if count
-            ],
-        )
+        summary = read_json(data / "summary.json", _SUMMARY)
+        tests = read_json(data / "tests.json", dict)
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise S2LError(
             f"{data} is not what `scripts/prepare_text.sh` makes: it holds no {missing}. A run's data are in "
             "`data` of its --work."
         ) from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise S2LError(
-            f"{data} is not what `scripts/prepare_text.sh` makes, in summary.json or tests.json: "
-            f"{type(error).__name__} {error}."
-        ) from None
+    made, train = summary["parameters"], summary["splits"]["train"]
+    left_out = [
+        f"{count:,} of {train['lines']:,} training pairs were left out: {why.replace('_', ' ')} "
+        "(`max-len`, `max-ratio`)."
+        for why, count in train["dropped"].items()
+        if count
+    ]
+    subwords = SEGMENTATIONS[made["bpe"]]
+    return _Data((made["src"], made["tgt"]), subwords, made["max_len"], [*tests], left_out)
 
 
 def _files(system: str, test: str, folders: Sequence[Path]) -> SystemFiles:

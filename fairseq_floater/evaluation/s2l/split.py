@@ -107,7 +107,6 @@ class _Splitter:
         self.final: Segmenter | None = None
 
     def run(self, made_from: dict[str, Any]) -> SplitReport:
-        """Make every file of the split, and return its report."""
         options = self.options
         lines = check_parallel(self.raw_dir, *self.langs, self.splits)
         tokens_of = "the encoded text"
@@ -175,11 +174,7 @@ class _Splitter:
     ) -> None:
         """Send every pair of a split to train, valid or test, or count the reason for leaving it out.
 
-        Args:
-            split: train, valid or a test split.
-            is_first: whether the next pair is the first of its kind.
-            held_out: takes the test pairs.
-            report: counts what goes where.
+        ``is_first`` says of each pair in turn whether it is the first of its kind.
         """
         kind = "test" if split.startswith("test") else split
         file = text_file(self.raw_dir, split, self.langs[0])
@@ -225,7 +220,6 @@ class _Splitter:
         return None
 
     def _overlap(self, lang: str) -> dict[str, dict[str, float]]:
-        """Return the overlap of each test set with the training text."""
         paths = {name: self.work / f"{name}.{lang}" for name in (TEST, SHORT_TEST)}
         return {
             name: overlap(list(self._words(path)), self._words(self.work / f"train.{lang}"))
@@ -234,13 +228,11 @@ class _Splitter:
         }
 
     def _words(self, path: Path) -> Iterator[str]:
-        """Yield the lines of a file, in words."""
         for line in read_lines(path):
             yield join_pieces(line, "sentencepiece") if self.options.encoded else line
 
 
 def _lengths(segmenter: Segmenter | None, batch: list[tuple[str, str]]) -> list[tuple[int, int]]:
-    """Return the tokens of both sides of each pair."""
     if segmenter is None:  # the text is in subwords already
         return [(len(source.split()), len(target.split())) for source, target in batch]
     return [(len(source), len(target)) for source, target in segmenter.pieces(batch)]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import check_languages
 from fairseq_floater.evaluation.s2l.options import Bins, S2LError
 from fairseq_floater.files import write_text
 from fairseq_floater.records import markdown_table, read_json
@@ -17,6 +16,10 @@ from fairseq_floater.version import __version__
 
 TEST = "test"
 SHORT_TEST = "test_short"
+_SHAPE = {
+    "made_from": {"options": {"source": str, "target": str, "encoded": bool}, "inputs": dict},
+    "longest_source": dict,
+}
 COLUMNS = ("id", "bin", "source_tokens", "target_tokens", "file", "line")
 
 
@@ -140,7 +143,6 @@ class SplitReport:
             self.longest = (pair.source_tokens, pair.file, pair.line)
 
     def keep(self, kind: str, pair: Pair) -> None:
-        """Count a pair of train or valid."""
         counts = self.kept[kind]
         counts["pairs"] += 1
         counts["longest_source"] = max(counts["longest_source"], pair.source_tokens)
@@ -160,7 +162,6 @@ class SplitReport:
             raise S2LError(f"The bin {empty[0]} holds no pair: {longest}; choose other `--edges`.")
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return what split.json holds."""
         return {
             "made_from": self.made_from,
             "edges": list(self.bins.edges),
@@ -178,26 +179,17 @@ class SplitReport:
 
     @classmethod
     def read(cls, folder: Path) -> SplitReport:
-        """Return the report in ``folder``; raise S2LError where it is missing or no report."""
-        path = folder / "split.json"
-        try:
-            record = read_json(path)
-            options = record["made_from"]["options"]
-            check_languages(options["source"], options["target"])  # they become parts of paths
-            names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
-            return cls(
-                **{name: record[name] for name in names},
-                bins=Bins(tuple(record["edges"])),
-                held_out=record["bins"],
-                longest=tuple(record["longest_source"].values()),
-            )
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise S2LError(
-                f"{path} is not what `floater s2l split` writes: {type(error).__name__} {error}."
-            ) from None
+        """Return the report in ``folder``; raises ReportError for a file of another form."""
+        record = read_json(folder / "split.json", _SHAPE)
+        names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
+        return cls(
+            **{name: record[name] for name in names},
+            bins=Bins(tuple(record["edges"])),
+            held_out=record["bins"],
+            longest=tuple(record["longest_source"].values()),
+        )
 
     def format_text(self) -> str:
-        """Return Markdown: the parts, the longest sentences, and what is in training and test."""
         train = self.kept["train"]
         rows = [
             (part, self.bins.short_name, f"{kept['pairs']:,}", f"{self.lines[part]:,} lines")

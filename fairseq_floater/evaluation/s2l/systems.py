@@ -54,13 +54,7 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
-        """Read a test set of a split.
-
-        Args:
-            folder: the split.
-            name: of the test set.
-            langs: source and target language.
-            encoded: whether the split is in sentencepieces.
+        """Read a test set of the split in ``folder``; ``encoded``: the split is in sentencepieces.
 
         Raises:
             S2LError: the files do not have one line for each row of ``name``.tsv.
@@ -89,11 +83,7 @@ class EvaluationSet:
     def whole(cls, data: Path, name: str, langs: Sequence[str], subwords: str) -> EvaluationSet:
         """Read a test set of ``scripts/prepare_text.sh``, which is one group.
 
-        Args:
-            data: what the script made.
-            name: of the test set.
-            langs: source and target language.
-            subwords: the folder of the text in subwords, ``spm`` or ``bpe``.
+        ``subwords`` is the folder of the text in subwords, ``spm`` or ``bpe``.
 
         Raises:
             S2LError: the raw text and the one in subwords differ in their number of lines.
@@ -115,12 +105,11 @@ class EvaluationSet:
         return len(self.bins)
 
     def members(self, name: str) -> Array:
-        """Return the indices of the pairs of a bin."""
         return np.flatnonzero([bin == name for bin in self.bins])
 
 
 def token_counts(path: FilePath) -> Array:
-    """Return the number of tokens of each line of a text in subwords, [N]."""
+    """Count the tokens of each line of a text in subwords, [N]."""
     return np.array([len(line.split()) for line in read_references(path)], dtype=np.int64)
 
 
@@ -177,7 +166,14 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     repeated = read_hypotheses(file)
     losses: dict[int, tuple[float, int]] = {}
     for number, _, sentence, text in read_tagged(file, "P"):
-        losses.setdefault(sentence, _bits_and_tokens(path, number, text))
+        try:
+            values = [float(word) for word in text.split()]
+        except ValueError:
+            values = []
+        if not values or not math.isfinite(sum(values)):
+            rule = f"`{path}` must have finite numbers on P lines"
+            raise scoring_error(rule, f"line {number} has {text[:40]!r}")
+        losses.setdefault(sentence, (-sum(values), len(values)))
     expected = range(len(test))
     if losses.keys() != set(expected) or len(repeated) != len(test):
         missing = [str(i) for i in expected if i not in losses][:5]
@@ -194,36 +190,22 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     return np.array([losses[i] for i in expected], dtype=np.float64)
 
 
-def _bits_and_tokens(path: FilePath, number: int, text: str) -> tuple[float, int]:
-    try:
-        values = [float(word) for word in text.split()]
-    except ValueError:
-        values = []
-    if not values or not all(map(math.isfinite, values)):
-        rule = f"`{path}` must have finite numbers on P lines"
-        raise scoring_error(rule, f"line {number} has {text[:40]!r}")
-    return -sum(values), len(values)
-
-
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
     """Check that every run counts the same tokens, without which losses per token do not compare.
 
     Raises:
         S2LError: a sentence has more tokens in one run than in another (or a file broke off).
     """
-    counts = [
-        (name, run.losses[:, 1])
-        for name, seeds in runs.items()
-        for run in seeds
-        if run.losses is not None
-    ]
+    every = [(name, run.losses) for name, seeds in runs.items() for run in seeds]
+    counts = [(name, losses[:, 1]) for name, losses in every if losses is not None]
     for name, tokens in counts[1:]:
         first, expected = counts[0]
-        if (differs := np.flatnonzero(tokens != expected)).size:
-            i = int(differs[0])
+        differs = np.flatnonzero(tokens != expected)
+        if differs.size:
+            i = differs[0]
             raise S2LError(
-                f"The losses of {name} count {int(tokens[i])} tokens in sentence {i}, those of "
-                f"{first} {int(expected[i])}: only models of one subword model compare."
+                f"The losses of {name} count {tokens[i]:.0f} tokens in sentence {i}, those of "
+                f"{first} {expected[i]:.0f}: only models of one subword model compare."
             )
 
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import ReportError
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
-from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST
+from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet
-from fairseq_floater.records import read_json
 from fairseq_floater.results.page.work import Work
 
 
@@ -113,8 +112,7 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
         split = work.folder / "split"
         if not (split / "split.json").is_file():
             return {}
-        shape = {"made_from": {"options": {"source": str, "target": str, "encoded": bool}}}
-        options = read_json(split / "split.json", shape)["made_from"]["options"]
+        options = SplitReport.read(split).made_from["options"]
         languages = (options["source"], options["target"])
         names = [name for name in (SHORT_TEST, TEST) if (split / f"{name}.tsv").is_file()]
         return {n: EvaluationSet.read(split, n, languages, options["encoded"]) for n in names}
