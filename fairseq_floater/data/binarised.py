@@ -110,7 +110,6 @@ def _check_binary(prefix: Path, lines: int) -> None:
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """Format the counts of :func:`finish` for a person."""
     src, tgt = summary["parameters"]["src"], summary["parameters"]["tgt"]
     columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
     lines = [f"{'split':<14}{'subset':<8}" + "".join(f" {c:>13}" for c in columns)]

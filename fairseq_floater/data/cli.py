@@ -22,12 +22,10 @@ class UserDir:
     user_dir: str
 
     def format_text(self) -> str:
-        """Return the folder alone."""
         return self.user_dir
 
 
 def add_user_dir(verbs: Any) -> None:
-    """Add ``floater user-dir``, which prints the folder of the plugin."""
     add_verb(
         verbs,
         "user-dir",
@@ -37,7 +35,6 @@ def add_user_dir(verbs: Any) -> None:
 
 
 def add_numbers(verbs: Any) -> None:
-    """Add ``floater numbers``, whose options are the parameters of the corpus."""
     defaults = vars(number_words.Parameters())
     parser = add_verb(
         verbs,
@@ -67,7 +64,6 @@ def add_numbers(verbs: Any) -> None:
 
 
 def add_quizzes(verbs: Any) -> None:
-    """Add ``floater quizzes``, the stand-in of RoBERTa's data."""
     parser = add_verb(
         verbs, "quizzes", "floater quizzes quizzes --scale 0.1", quiz_files.write_quizzes
     )
@@ -86,11 +82,9 @@ class PreparedText:
     summary: dict[str, Any]
 
     def format_text(self) -> str:
-        """Return it as a table."""
         return summary_table(self.summary)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return what summary.json holds."""
         return self.summary
 
 

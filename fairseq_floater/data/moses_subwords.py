@@ -135,7 +135,6 @@ class MosesSegmenter:
         return self._pool.map(functools.partial(_cut, test=test), batch)
 
     def close(self) -> None:
-        """End the processes."""
         self._pool.terminate()
         self._pool.join()
 

@@ -111,7 +111,6 @@ class NumbersSummary:
     files: dict[str, dict[str, Any]]
 
     def format_text(self) -> str:
-        """Return a table of the files."""
         lines = [f"{'file':<16}{'lines':>10}{'bytes':>14}  sha256"]
         for name, f in self.files.items():
             lines.append(f"{name:<16}{f['lines']:>10}{f['bytes']:>14}  {f['sha256'][:16]}")

@@ -222,7 +222,6 @@ def _ratio(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`prepare` takes."""
     add = parser.add_argument
     text = "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz"
     add("raw_dir", metavar="RAW_DIR", type=Path, help=text)
@@ -298,7 +297,6 @@ def prepare(
 
 
 def _argv(options: dict[str, Any]) -> Iterator[str]:
-    """Yield options as a command line has them."""
     for name, value in options.items():
         if value is not None and value is not False:
             yield f"--{name.replace('_', '-')}"

@@ -90,7 +90,6 @@ class PreparedFolder:
     summary: dict[str, Any]
 
     def format_text(self) -> str:
-        """Format the counts of the splits for a person."""
         splits: dict[str, dict[str, int]] = self.summary["splits"]
         columns = list(next(iter(splits.values())))
         lines = ["  ".join([f"{'split':<7}", *(f"{column:>14}" for column in columns)])]
@@ -99,7 +98,6 @@ class PreparedFolder:
         return "\n".join([*lines, str(self.folder)])
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return the summary."""
         return self.summary
 
 

@@ -44,7 +44,6 @@ _SPLITS = ("train", "valid", "test")
 
 
 def _archives(args: argparse.Namespace) -> list[Archive]:
-    """Return what must be fetched."""
     is_gpt2 = args.bpe == "gpt2"
     archives = [] if args.text is not None else [_WIKITEXT]
     if is_gpt2 and args.bpe_dir is None:
@@ -60,7 +59,6 @@ def _folder(args: argparse.Namespace) -> Path:
 
 
 def _list_archives(args: argparse.Namespace) -> None:
-    """Print a line for each file that is fetched."""
     for archive in _archives(args):
         check = not (args.rehearsal and archive is _WIKITEXT)
         print(listed(archive, _folder(args), args.mirror, check=check))
@@ -109,7 +107,6 @@ def _print_words(args: argparse.Namespace) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` takes."""
     add = parser.add_argument
     add("step", choices=("archives", "text", "words"), help="of scripts/prepare_mlm.sh")
     add("out", type=Path, metavar="OUT")
@@ -132,7 +129,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(**options: Any) -> None:
-    """Run a step of the script."""
     args = argparse.Namespace(**options)
     if (args.vocab is None) == (args.bpe == "sentencepiece"):
         raise UsageError("`--vocab` must be given with `--bpe sentencepiece`, and only then.")

@@ -54,7 +54,6 @@ class Term(OfBlock):
 
     @property
     def has_past(self) -> bool:
-        """Return whether there are distances that no training sentence has."""
         return self.trained is not None and self.trained <= int(self.distances.max())
 
     def measure(self) -> dict[str, Any]:

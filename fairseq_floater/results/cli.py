@@ -12,7 +12,6 @@ from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_plot(verbs: Any) -> None:
-    """Add the verb plot with its one part."""
     # Brings torch, which takes seconds; the other verb of this door does without.
     from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
 
@@ -37,7 +36,6 @@ def add_plot(verbs: Any) -> None:
 
 
 def add_page(verbs: Any) -> None:
-    """Add the verb page."""
     # Brings torch, which takes seconds.
     from fairseq_floater.results.page.write import SENTENCES, write_page
 
@@ -52,7 +50,6 @@ def add_page(verbs: Any) -> None:
 
 
 def add_table(verbs: Any) -> None:
-    """Add the verb table."""
     parser = add_verb(
         verbs,
         "table",
@@ -81,7 +78,6 @@ class Joined:
         return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
 
     def format_text(self) -> str:
-        """Return the parts' texts with an empty line between them."""
         return "\n\n".join(part.format_text() for part in self.parts)
 
 

@@ -51,7 +51,6 @@ class Scored(NamedTuple):
         return self.run.metric(name, self.test).get("score")
 
     def cells(self) -> list[str]:
-        """Return a line of the table of runs."""
         run = self.run
         scores = [self.score(name) for name in _METRICS]
         seconds = run.average.get("training_seconds")
@@ -97,7 +96,6 @@ class PaperCell:
         return f"{self.paper} / {ours['mean']:.2f}{spread}{'' if self.is_papers_test else ' *'}"
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return the paper's number and ours as plain JSON values."""
         return {
             "paper": self.paper,
             **{name: self.ours(name) for name in _METRICS},
@@ -116,7 +114,6 @@ class PaperTables:
     outside: list[tuple[str, str]] = field(default_factory=list)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return every cell as plain JSON values."""
         return {
             "folder": self.folder,
             "table_2": [
@@ -136,7 +133,6 @@ class PaperTables:
         }
 
     def format_text(self) -> str:
-        """Return Markdown: Table 2, Table 6, signatures, and what is in neither."""
         lines = ["Table 2, BLEU: paper / ours", "", *self._table_2()]
         lines += ["", "Table 6, En-De, base: paper / ours", "", *self._table_6(), ""]
         lines += [

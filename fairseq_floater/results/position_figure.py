@@ -53,19 +53,16 @@ class PositionFigure:
 
     @property
     def title(self) -> str:
-        """Return the model and its trained length in words."""
         known = [f"{n} {side}" for side, n in self.trained_lengths.items() if n]
         lengths = f"{' and '.join(known)} tokens" if known else "unknown"
         return f"{self.model}; trained length T: {lengths}"
 
     @property
     def signature(self) -> str:
-        """Return what the figure was made of and with."""
         words = [Path(self.checkpoint).name, f"fairseq_floater {__version__}", self.encoder]
         return " · ".join(filter(None, [*words, self.details]))
 
     def format_text(self) -> str:
-        """Format as Markdown, with a dash where there are no rows."""
         unit = "T" if any(self.trained_lengths.values()) else "N"
         lengths = [f"{unit}/2", unit, f"2{unit}", f"3{unit}"]
         lines = [f"{self.output}: {self.title}", ""]

@@ -40,11 +40,9 @@ class OfBlock:
 
     @property
     def name(self) -> str:
-        """Return what figures and notes call it."""
         return f"{self.stack}, block {self.block}, {self.stream}"
 
     def place(self) -> dict[str, Any]:
-        """Return what tells it from others, for its measures."""
         return {"stack": self.stack, "block": self.block, "stream": self.stream}
 
 
@@ -56,7 +54,6 @@ class Track(OfBlock):
 
     @property
     def has_past(self) -> bool:
-        """Return whether there are rows past T."""
         return self.trained is not None and self.trained < len(self.rows)
 
     @property

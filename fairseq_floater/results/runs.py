@@ -56,12 +56,10 @@ class Run:
 
     @property
     def parameters(self) -> int | None:
-        """Count the position encoder's parameters in all."""
         return self.average.get("position_parameters")
 
     @property
     def seed(self) -> str | None:
-        """Return the seed of training."""
         return self.settings.get("seed")
 
     def metric(self, name: str, test: str) -> dict[str, Any]:

@@ -33,13 +33,11 @@ class Results:
         return {name: label if common[label] == 1 else name for name, label in labels.items()}
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return the runs without their settings, as plain JSON values."""
         names = ("name", "signature", "scores", "average", "before")
         runs = [{name: getattr(run, name) for name in names} for run in self.runs]
         return {"folder": self.folder, "tests": self.tests, "runs": runs}
 
     def format_text(self) -> str:
-        """Return Markdown, with the sacreBLEU signatures underneath."""
         heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", "chrF", "length"))]
         heads += ["encoder parameters", "training seconds", "loss before training on"]
         signatures = {

@@ -69,7 +69,6 @@ class SeedScores:
         return f"{paper} / {statistics.median(values):.2f}{spread * (len(values) > 1)}{star}"
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return the numbers as plain JSON values."""
         values = list(self.scores.values())
         return {
             "paper": self.paper,
@@ -101,7 +100,6 @@ class UnderstandingTables:
     updates: dict[str, str]  # a task of a size -> its updates an epoch beside the recipe's
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return every cell as plain JSON values."""
         return {
             "folder": self.folder,
             "tables_3_to_5": [
@@ -112,7 +110,6 @@ class UnderstandingTables:
         }
 
     def add_paper(self, size: str) -> None:
-        """Add the cells of the paper of a size, in its order."""
         for (other, task), systems in TABLES_345.items():
             for system in systems if other == size else ():
                 for name in _names(task):
@@ -139,7 +136,6 @@ class UnderstandingTables:
             self.updates[f"{size} {task}"] = text
 
     def format_text(self) -> str:
-        """Return Markdown: a table a family, then the masked-LM stages, then notes."""
         lines: list[str] = []
         for number, family, title in _TABLES:
             if any(TASKS[key.task].family == family and c.scores for key, c in self.cells.items()):

@@ -49,7 +49,6 @@ def add_mlm(verbs: Any) -> None:
 
 
 def add_subword_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the subwords and the dictionary of prepared data."""
     add = parser.add_argument
     text = "data of an earlier prepare: its subwords and dict.txt"
     add("--like", type=Path, metavar="DATA", help=text)

@@ -75,7 +75,6 @@ class BpeOptions(NamedTuple):
             raise UsageError("`--bpe sentencepiece` needs --vocab or --model, one of them.")
 
     def files(self) -> list[Path]:
-        """Return the files that these options name."""
         if self.like is not None:
             return Vocabulary.like(self.like).files
         files = [self.bpe_dir / name for name in KINDS["gpt2"].names] if self.bpe_dir else []
@@ -138,7 +137,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _count(path: Path) -> dict[str, int]:
-    """Count the documents, lines (with the empty ones) and words of a text."""
     counts = {"documents": 0, "lines": 0, "words": 0}
     inside = False
     for line in _lines(path):

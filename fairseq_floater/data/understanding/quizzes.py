@@ -71,7 +71,6 @@ class QuizSummary(PreparedFolder):
     """Show how many examples each part has."""
 
     def format_text(self) -> str:
-        """Return a table of the parts."""
         lines = [f"{'quiz':<12}{'train':>9}{'dev':>9}{'test':>9}"]
         for name, counts in self.summary["splits"].items():
             cells = (

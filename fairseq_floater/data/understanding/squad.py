@@ -134,7 +134,6 @@ class _Split:
         check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
 
     def warnings(self) -> Iterator[str]:
-        """Yield a sentence for each oddity."""
         if self.read != self.published:
             yield (
                 f"{self.source} has {self.read:,} questions, not the {self.published:,} of the "
@@ -183,7 +182,6 @@ class _Split:
     def _covering(
         self, spans: list[tuple[int, int]], passage: Passage, question: Question, answer: Answer
     ) -> tuple[int, int] | None:
-        """Return the first and the last subword of the answer; None where it is elsewhere."""
         start = _place(passage.text, answer)
         end = start + len(answer.text)
         inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]

@@ -160,7 +160,6 @@ def load_subwords(folder: Path) -> Subwords:
 
 
 def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Return a span without the white space at its ends."""
     while begin < end and text[begin].isspace():
         begin += 1
     while begin < end and text[end - 1].isspace():

@@ -23,7 +23,6 @@ _SETTINGS = ("pair", "valid", "rehearsal")
 
 
 def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
-    """Return the archives of a language pair, each once."""
     parts = [*recipe.corpora, recipe.test]
     if valid != "held-out":
         parts.append(recipe.valid)
@@ -87,7 +86,6 @@ def report(pair: str, out: Path) -> dict[str, Any]:
 
 
 def report_text(counts: dict[str, Any]) -> str:
-    """Format the result of :func:`report` for a person."""
     lines = [f"{'corpus':<22}{'lines':>14}{'published':>14}"]
     for name, count in counts["lines"].items():
         mark = "" if count["found"] == count["published"] else "   differs"
@@ -108,7 +106,6 @@ def report_text(counts: dict[str, Any]) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` takes."""
     add = parser.add_argument
     add(
         "step", choices=("archives", "corpus", "text", "report"), help="of scripts/prepare_wmt14.sh"
@@ -134,7 +131,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(**options: Any) -> None:
-    """Run a step of the script."""
     args = argparse.Namespace(**options)
     steps = {
         "archives": _list_archives,

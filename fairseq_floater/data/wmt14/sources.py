@@ -117,7 +117,6 @@ class Recipe:
 
     @property
     def published_lines(self) -> dict[str, int]:
-        """Return the number of lines of every corpus and test set, by name."""
         return {part.name: part.lines for part in (*self.corpora, self.test, self.valid)}
 
 

@@ -38,7 +38,6 @@ class ScoredSystem:
         return next((run.signature for run in self.runs.values() if run.signature), "")
 
     def add_run(self, seed: str, folder: Path, run: Run) -> None:
-        """Add the run of a seed."""
         self.runs[seed], self.folders[seed], self.logs[seed] = run, folder, read_log(folder)
 
 
@@ -52,7 +51,6 @@ class Group(NamedTuple):
 
     @property
     def mean(self) -> str:
-        """Return the mean length in words."""
         return "" if self.mean_length is None else f"mean {self.mean_length:.0f}"
 
 
@@ -80,7 +78,6 @@ class Work:
 
     @property
     def is_short_to_long(self) -> bool:
-        """Return whether the groups are bins of source lengths."""
         return (self.folder / LENGTHS).exists()
 
     @property

@@ -57,7 +57,6 @@ class PageReport:
     sentences: int
 
     def format_text(self) -> str:
-        """Return one line."""
         return (
             f"{self.output}: {self.size / 1e6:.1f} MB; {self.systems} systems, {len(self.groups)} "
             f"groups of sentences, {self.pictures} pictures of positions, {self.sentences} sentences."
@@ -168,7 +167,6 @@ def _colours(work: Work, table: Table) -> dict[int, int]:
 
 
 def _by_length(work: Work) -> Iterator[Chart]:
-    """Yield the charts of loss and BLEU by group."""
     groups = [group for group in work.groups if group.name != ALL or not work.is_short_to_long]
     ticks = [Tick(i, group.name, group.mean) for i, group in enumerate(groups)]
     by, axis = "test set", "test set"
