@@ -24,12 +24,7 @@ MANIFEST = "prepare.json"
 def binarise_command(
     out_dir: Path, parameters: dict[str, Any], tests: list[str], workers: int
 ) -> list[str]:
-    """Return the command line of `fairseq-preprocess`.
-
-    Args:
-        parameters: ``src``, ``tgt`` and ``bpe`` of the data.
-        tests: the test splits, in the order in which fairseq is to number them.
-    """
+    """Return the command line of `fairseq-preprocess`."""
     text = out_dir / SEGMENTATIONS[parameters["bpe"]].folder
     command = [sys.executable, "-m", "fairseq_cli.preprocess"]
     command += ["--source-lang", parameters["src"], "--target-lang", parameters["tgt"]]
@@ -41,11 +36,7 @@ def binarise_command(
 
 
 def binarise(out_dir: Path, command: list[str]) -> None:
-    """Run ``command``, unless its result exists, with its output in a log that stays if it fails.
-
-    Raises:
-        TextDataError: it failed.
-    """
+    """Run ``command``, unless its result exists, with its output in a log that stays if it fails."""
     if (out_dir / "bin").is_dir():
         say(f"{out_dir / 'bin'} is there already: skipped.")
         return
@@ -71,11 +62,7 @@ def binarise(out_dir: Path, command: list[str]) -> None:
 
 
 def finish(out_dir: Path) -> dict[str, Any]:
-    """Check the binarised data against the text, put it in place, write and return the summary.
-
-    Raises:
-        TextDataError: lines are missing.
-    """
+    """Check the binarised data against the text, put it in place, write and return the summary."""
     parameters = read_json(out_dir / MANIFEST, {"parameters": dict})["parameters"]
     kind, langs = SEGMENTATIONS[parameters["bpe"]], (parameters["src"], parameters["tgt"])
     counts = read_json(out_dir / kind.folder / "counts.json", dict)

@@ -92,11 +92,7 @@ def train_codes(
     merges: int,
     workers: int = 1,
 ) -> None:
-    """Learn a joint byte-pair encoding from every sentence of ``pairs``.
-
-    Raises:
-        TextDataError: no word occurs twice, so nothing can be learned.
-    """
+    """Learn a joint byte-pair encoding from every sentence of ``pairs``."""
     from subword_nmt.learn_bpe import learn_bpe
 
     words: Counter[str] = Counter()
@@ -116,11 +112,7 @@ def train_codes(
 
 
 class MosesSegmenter:
-    """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol).
-
-    Raises:
-        TextDataError: the file holds no codes of subword-nmt.
-    """
+    """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol)."""
 
     def __init__(self, codes_path: Path, langs: tuple[str, str], workers: int = 1) -> None:
         codes = codes_path.read_text(encoding="utf-8")
@@ -140,11 +132,7 @@ class MosesSegmenter:
 
 
 def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:
-    """Write the joint dictionary of encoded texts as fairseq counts it.
-
-    Returns:
-        The number of entries.
-    """
+    """Write the joint dictionary of encoded texts as fairseq counts it."""
     from fairseq.data import Dictionary  # slow to import
     from fairseq.tokenizer import tokenize_line
 

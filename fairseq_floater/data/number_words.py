@@ -59,13 +59,10 @@ class Parameters:
     """Describe a corpus; refuse one that cannot be made by a ParametersError.
 
     Attributes:
-        source_language, target_language: two of :data:`LANGUAGES`.
         train, valid, test, test_long: lines; 0 leaves a test split out.
         numbers_per_line: the fewest and the most numbers on a line; all counts are equally likely.
-        long_numbers_per_line: the same for test_long.
         max_number: the largest number. First the number of digits is drawn, then the number, so that
             short numbers are as frequent as long ones.
-        seed: any integer.
     """
 
     source_language: str = "en"
@@ -197,11 +194,7 @@ def draw_lines(
     """Draw ``size`` distinct lines of numbers that belong to ``split``.
 
     Args:
-        size: how many lines.
         span: the fewest and the most numbers on a line.
-
-    Raises:
-        CorpusError: the numbers give fewer lines.
     """
     rng = stream(f"stream {seed} {split}")
     digits = len(str(max_number))
@@ -229,9 +222,6 @@ def each_once(
         size: how many; eight bytes of each are kept to know it again.
         share: the sixteenths of all hashes that belong to the split.
         refusal: the message where too few are left, with a place for the number drawn.
-
-    Raises:
-        CorpusError: with ``refusal``.
     """
     drawn: set[int] = set()
     refused = 0

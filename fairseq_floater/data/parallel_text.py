@@ -32,11 +32,7 @@ class TextDataError(UserError):
 
 
 def check_languages(source: str, target: str) -> None:
-    """Refuse languages that are equal, or cannot be parts of the names of files.
-
-    Raises:
-        UsageError: the options ``--src`` and ``--tgt`` hold such.
-    """
+    """Refuse languages that are equal, or cannot be parts of the names of files."""
     for language in (source, target):
         if not LANGUAGE.fullmatch(language):
             rule = "A language is a letter, then letters, digits, _ and -"
@@ -51,11 +47,7 @@ def first_subtag(language: str) -> str:
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
-    """Return train, valid and, sorted, every test split of which at least one side exists.
-
-    Raises:
-        TextDataError: there is no such folder.
-    """
+    """Return train, valid and, sorted, every test split of which at least one side exists."""
     if not raw_dir.is_dir():
         raise TextDataError(f"There is no folder {raw_dir}.")
     # fairseq separates test sets by commas, the shell by spaces.
@@ -109,11 +101,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:
-    """Yield the sentence pairs of a split.
-
-    Raises:
-        TextDataError: a side is empty, or they differ in length.
-    """
+    """Yield the sentence pairs of a split."""
     paths = [text_file(raw_dir, split, lang) for lang in (src, tgt)]
     lengths = [0, 0]
     for source, target in itertools.zip_longest(*map(read_lines, paths)):
@@ -131,14 +119,7 @@ def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[
 
 
 def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> dict[str, int]:
-    """Read every file of the splits to its end.
-
-    Returns:
-        The number of pairs of each split.
-
-    Raises:
-        TextDataError: at the first fault.
-    """
+    """Read every file of the splits to its end; return the number of pairs of each split."""
     for split, lang in itertools.product(splits, (src, tgt)):
         text_file(raw_dir, split, lang)
     return {

@@ -70,15 +70,7 @@ _STEP = (sys.executable, "-m", "fairseq_floater", "prepare")
 
 
 class Preparation:
-    """Make everything in ``out_dir`` but ``bin``, and keep what the same text and parameters made.
-
-    Args:
-        parameters: the options that shape the data, by their names in Python.
-        spm_model: a sentencepiece model to use instead of learning one.
-
-    Raises:
-        TextDataError: the text cannot be used, or other data are in the way.
-    """
+    """Make everything in ``out_dir`` but ``bin``, and keep what the same text and parameters made."""
 
     def __init__(
         self,

@@ -33,10 +33,6 @@ def train_subword(
 
     The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
 
-    Args:
-        vocab_size: subwords of both languages together.
-        character_coverage: the share of characters that the subwords cover.
-
     Raises:
         TextDataError: the text does not allow such a vocabulary.
     """
@@ -72,11 +68,7 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
 
 
 class Segmenter:
-    """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol).
-
-    Raises:
-        TextDataError: the file is no sentencepiece model.
-    """
+    """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol)."""
 
     def __init__(self, model_path: Path, threads: int = 1) -> None:
         try:

@@ -47,12 +47,6 @@ def encode_split(
 
     Args:
         folders: of the text in subwords, and of the raw text, which train has no use for.
-
-    Returns:
-        The counts of the split.
-
-    Raises:
-        TextDataError: no pair is left.
     """
     is_test = split.startswith("test")
     dropped = {"empty": 0, "too_long": 0, "ratio": 0}

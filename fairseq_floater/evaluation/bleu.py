@@ -113,13 +113,11 @@ def score(
     """Score N detokenised hypotheses against N raw references.
 
     Args:
-        hypotheses, references: N lines each.
         target_language: a code such as ``de`` or ``zh-Hans``; its first part chooses the Moses rules.
         tokenize: the tokenizer of ``bleu``, one of sacreBLEU's; None: its choice for the language.
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
         bootstrap: resamples for two intervals; 0 for none.
-        seed: of the resampling.
         hypotheses_name, references_name: how errors and the report call the two.
         system: the signature of the model, recorded as it is.
 

@@ -38,12 +38,7 @@ class TextFile:
     Read once and held, so that a pipe serves as well as a file.
 
     Attributes:
-        path: where the text was read.
-        lines: the lines, in order.
         ends_in_newline: whether the last line has its end.
-
-    Raises:
-        ScoringError: unreadable, not UTF-8, or with a line too long to be text.
     """
 
     def __init__(self, path: FilePath):

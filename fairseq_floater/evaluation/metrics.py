@@ -60,10 +60,6 @@ class Metric:
 def bleu_metric(tokenize: str | None, language: str) -> Any:
     """Return sacreBLEU's BLEU.
 
-    Args:
-        tokenize: one of :data:`TOKENIZERS`; None: the one that sacreBLEU has for the language.
-        language: of the references, a code such as ``de`` or ``zh_CN``.
-
     Raises:
         ScoringError: the tokenizer is unknown or not installed.
     """

@@ -39,15 +39,7 @@ def draw(
     signature: str,
     terms: Sequence[Term] = (),
 ) -> None:
-    """Draw one row of four panels a table, and of two a term, into ``output``, for a page's width in print.
-
-    Args:
-        tracks: the tables.
-        output: png, svg or pdf by its ending.
-        heading: lines above the panels.
-        signature: a small line below them.
-        terms: what positions inside attention do.
-    """
+    """Draw a row of four panels a table, and of two a term, into ``output``; ``signature`` stands below."""
     quieten_matplotlib()
     from matplotlib import rc_context
 

@@ -156,11 +156,7 @@ def _family(args: argparse.Namespace) -> Family:
 def _read(
     model: Any, args: argparse.Namespace, choice: str, length: int | None, figure: PositionFigure
 ) -> list[Track | Term]:
-    """Read all that can be drawn of the chosen stacks, of which a RoBERTa has the encoder alone.
-
-    Raises:
-        CheckpointError: that is nothing.
-    """
+    """Read all that can be drawn of the chosen stacks, of which a RoBERTa has the encoder alone."""
     places = _family(args).stacks(model)
     stacks = {place.partition(".")[0]: stack for place, stack in places.items()}
     if choice != "both":

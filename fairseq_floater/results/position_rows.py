@@ -123,9 +123,7 @@ def read_tracks(
     """Read every table of a stack, fairseq's own first; shorter where there are no more rows.
 
     Args:
-        stack: of blocks.
         name: encoder or decoder.
-        length: N, if given.
         trained: T by side, where known.
         notes: gets a note on each table that is shorter.
     """

@@ -78,11 +78,7 @@ class Run:
 
 
 def refuse_a_run(folder: Path) -> None:
-    """Refuse the folder of a run where that of an experiment is asked for.
-
-    Raises:
-        ReportError: it has a record of its own.
-    """
+    """Refuse the folder of a run where that of an experiment is asked for."""
     if (folder / RECORD).is_file():
         raise ReportError(
             f"{folder} is a run itself; give the folder that holds the runs, {folder.parent}."
@@ -90,11 +86,7 @@ def refuse_a_run(folder: Path) -> None:
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """Read a run's folder; ``name`` is what the tables call it.
-
-    Raises:
-        ReportError: a file that cannot be read.
-    """
+    """Read a run's folder; ``name`` is what the tables call it."""
     scores = {
         path.name.removeprefix("scores.").removesuffix(".json"): read_json(path, _SCORES)
         for path in sorted(folder.glob("scores.*.json"))

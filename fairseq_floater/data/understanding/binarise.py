@@ -28,11 +28,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def like(cls, folder: Path) -> Vocabulary:
-        """Read the vocabulary of prepared data (``bpe/``, ``dict.txt``).
-
-        Raises:
-            TextDataError: they hold none.
-        """
+        """Read the vocabulary of prepared data (``bpe/``, ``dict.txt``)."""
         return cls(load_subwords(folder / FOLDER), _dictionary(folder / "dict.txt"))
 
     @classmethod
@@ -47,9 +43,6 @@ class Vocabulary(NamedTuple):
 
         Args:
             dictionary: the ``dict.txt`` of the model to be trained; None: that in ``bpe_dir``.
-
-        Raises:
-            UsageError: the options do not fit together.
         """
         if like is not None:
             if bpe or bpe_dir or dictionary:
@@ -89,12 +82,7 @@ class Binarised(NamedTuple):
 
 
 def binarise(text: Path, dictionary: Path, prefix: Path, *, workers: int = 1) -> Binarised:
-    """Write ``prefix.bin`` and ``prefix.idx`` by fairseq's own binariser, an end symbol after each line.
-
-    Args:
-        text: words separated by spaces, a sentence a line.
-        dictionary: fairseq's ``dict.txt``; copied beside ``prefix``.
-    """
+    """Write ``prefix.bin`` and ``prefix.idx`` by fairseq's own binariser, an end symbol after each line."""
     from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer  # slow to import
     from fairseq.data import Dictionary
 
@@ -115,11 +103,7 @@ def binarise(text: Path, dictionary: Path, prefix: Path, *, workers: int = 1) ->
 
 
 def check_dictionary(counts: Binarised, dictionary: Path, text: str) -> None:
-    """Refuse a dictionary that knows less than half of the subwords.
-
-    Raises:
-        TextDataError: it belongs to another BPE.
-    """
+    """Refuse a dictionary that knows less than half of the subwords."""
     if 2 * counts.unknown > counts.words:
         raise TextDataError(
             f"{dictionary} must be of the same BPE, but lacks {counts.unknown:,} of {counts.words:,} "

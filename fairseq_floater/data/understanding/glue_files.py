@@ -26,9 +26,6 @@ def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
     """Return the files of each split in ``raw_dir/<TASK>``, plain or ``.gz``.
 
     MRPC may come as Microsoft's file with GLUE's list of the pairs that are its dev set.
-
-    Raises:
-        TextDataError: a file is missing.
     """
     folder = raw_dir / task.name
 

@@ -63,9 +63,6 @@ class Draws:
 
         Args:
             span: the fewest and the most words of a list; all lengths are equally likely.
-
-        Raises:
-            CorpusError: fewer sets of words exist.
         """
 
         def draw() -> tuple[list[str], str]:

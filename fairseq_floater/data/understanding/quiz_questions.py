@@ -169,9 +169,6 @@ def paragraphs(numbers: Words, draws: Draws) -> Iterator[str]:
 
     The first says the list again and again: a masked word stands a few places before and after, so
     that a small model learns within 300 updates to use places.
-
-    Args:
-        numbers: three to eight words.
     """
     yield " ".join([*numbers] * max(2, REPEATED_WORDS // len(numbers)))
     kind = draws.below(4)

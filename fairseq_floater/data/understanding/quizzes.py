@@ -87,11 +87,6 @@ def write_quizzes(
 
     Args:
         scale: multiplies the examples of every split; at least one of each is written.
-
-    Raises:
-        UsageError: the scale is no number above 0.
-        TextDataError: other files are in the way.
-        CorpusError: fewer lists of words exist.
     """
     if not (isfinite(scale) and scale > 0):
         raise UsageError(f"`--scale` must be above 0, but is {scale}.")

@@ -87,12 +87,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def read_questions(path: Path) -> list[RaceQuestion]:
-    """Read one file: a passage with its questions.
-
-    Raises:
-        ReportError: it lacks a field.
-        TextDataError: a question has not four options, or an answer is no letter A to D.
-    """
+    """Read one file: a passage with its questions."""
     fields = read_json(path, _SHAPE)
     columns = [fields[name] for name in ("answers", "options", "questions")]
     if len({len(column) for column in columns}) != 1:

@@ -66,9 +66,6 @@ class Gpt2Subwords(Subwords):
     """Cut by GPT-2's byte-level BPE (``encoder.json``, ``vocab.bpe``), which RoBERTa uses too.
 
     The dictionary's words are GPT-2's numbers, as in RoBERTa's ``dict.txt``.
-
-    Raises:
-        TextDataError: the files are missing or no byte-level BPE.
     """
 
     kind = "gpt2"
@@ -104,11 +101,7 @@ class Gpt2Subwords(Subwords):
 
 
 class SentencepieceSubwords(Subwords):
-    """Cut by a sentencepiece model.
-
-    Raises:
-        TextDataError: the file is missing or no such model.
-    """
+    """Cut by a sentencepiece model."""
 
     kind = "sentencepiece"
     names = ("sentencepiece.model",)
@@ -146,11 +139,7 @@ KINDS = {kind.kind: kind for kind in (Gpt2Subwords, SentencepieceSubwords)}
 
 
 def load_subwords(folder: Path) -> Subwords:
-    """Read the subwords of the folder ``bpe`` of prepared data.
-
-    Raises:
-        TextDataError: it holds none.
-    """
+    """Read the subwords of the folder ``bpe`` of prepared data."""
     for kind in KINDS.values():
         if (folder / kind.names[0]).is_file():
             return kind(folder)

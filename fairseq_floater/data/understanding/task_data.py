@@ -66,9 +66,6 @@ class TaskData(ABC):
 
         Returns:
             The number of ``subwords``, and of those that are ``unknown`` to the dictionary.
-
-        Raises:
-            TextDataError: the dictionary is of another BPE.
         """
         counts, dictionary = {"subwords": 0, "unknown": 0}, self.vocabulary.dictionary
         for number, lines in enumerate(inputs):

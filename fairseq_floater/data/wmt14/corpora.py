@@ -33,11 +33,7 @@ _CLEAN = str.maketrans({**dict.fromkeys(LINE_BREAKS, " "), "\0": None})
 
 
 def member_lines(archive: Path, member: str) -> Iterator[bytes]:
-    """Yield the lines of a file in a tar archive, without their ends; decompress a ``.gz`` member.
-
-    Raises:
-        TextDataError: the archive is broken or has no such file.
-    """
+    """Yield the lines of a file in a tar archive, without their ends; decompress a ``.gz`` member."""
     try:
         with tarfile.open(archive, "r|*") as tar:
             for entry in tar:
@@ -70,7 +66,6 @@ def assemble(
     """Write the raw text of a language pair and its counts into ``folder``, whole or not at all.
 
     Args:
-        archives: the folder of its archives, verified.
         valid: ``held-out`` (every so many lines of the training text) or the name of a test set.
         check: compare with the published counts; False for a rehearsal on other text.
 

@@ -81,10 +81,7 @@ class Corpus:
     """Describe a part of the training text, or a test set in SGML.
 
     Attributes:
-        name: as reports show it.
-        archive: the archive that holds it.
         member: its path in the archive; ``{lang}`` stands for the language, ``{role}`` for src or ref.
-        lines: the published number of lines.
     """
 
     name: str
@@ -98,13 +95,8 @@ class Recipe:
     """List what a language pair is made of.
 
     Attributes:
-        target: the language that is not English.
-        corpora: the training text, in its order.
         held_out_every: line k * ``held_out_every`` of that text is held out for validation.
-        test: newstest2014.
         kept: the share of pairs that published runs of the Perl scripts kept after cleaning.
-        kept_source: where that share is reported.
-        valid: newstest2013.
     """
 
     target: str

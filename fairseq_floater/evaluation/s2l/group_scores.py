@@ -55,7 +55,6 @@ class GroupScorer:
     """Scores systems on groups of sentences into ``report``, by sacreBLEU's metric ``bleu``.
 
     Args:
-        names: of the systems, in the order of the report.
         target: the language of the references, which are in the folder ``references``.
         length: what lengths of sentences are counted in.
         baseline: the system to compare every other one with, by paired bootstrap.
@@ -65,10 +64,6 @@ class GroupScorer:
         tokenize: sacreBLEU's tokenizer; None: its choice for the target language.
         bootstrap: resamples for intervals and p-values, 0 for none; ``seed`` is theirs.
         labels: the names of systems in tables and figures, where these are not their own.
-
-    Raises:
-        UsageError: a baseline or a label that is of none of the systems, two with one label, a limit
-            that is none.
     """
 
     def __init__(
@@ -151,11 +146,7 @@ class ScoredSet:
         )
 
     def add_group(self, name: str, index: Array) -> None:
-        """Add the scores of every system on a group, the sentences of the test set at ``index``.
-
-        Raises:
-            S2LError: the group is empty.
-        """
+        """Add the scores of every system on a group, the sentences of the test set at ``index``."""
         if not len(index):
             raise S2LError(f"{self.test.path} has no pair in the bin {name}.")
         report = self.report

@@ -26,9 +26,6 @@ class Bins:
 
     Attributes:
         edges: where the ranges begin, in ascending order; the first edge is the threshold.
-
-    Raises:
-        UsageError: an edge is not above the one before it.
     """
 
     edges: tuple[int, ...]

@@ -61,9 +61,6 @@ def split(
         out_dir: gets train, valid, test (the long pairs of all files) and test_short (the short pairs
             of the test files) in the same form, the origin of each test pair in test.tsv, the subword
             model and split.json.
-        options: what decides the split.
-        force: replace ``out_dir``.
-        threads: of sentencepiece.
 
     Raises:
         UsageError: the inputs lie in ``out_dir``.

@@ -48,11 +48,6 @@ class HeldOut:
     pairs of documents that the model was trained on are easier than those of unseen documents. Of
     the kind of file that overflows a bin, an even sample is kept (reservoir sampling). Pairs stay in
     the order in which they came.
-
-    Args:
-        bins: of source length.
-        max_per_bin: the limit; None for none.
-        seed: of the sample.
     """
 
     def __init__(self, bins: Bins, max_per_bin: int | None, seed: int):

@@ -20,12 +20,6 @@ _MOST_WEIGHTS = 1 << 22
 def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Array:
     """Score resamples of N sentences, the same ones whenever N and the seed are the same.
 
-    Args:
-        runs: counts [N, K] of each run (seed) of a system.
-        score: turns counts summed over sentences [K] into a score.
-        resamples: how many; 0 for none.
-        seed: of the resampling.
-
     Returns:
         [R, B]: the scores of each run.
     """

@@ -54,11 +54,7 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
-        """Read a test set of the split in ``folder``; ``encoded``: the split is in sentencepieces.
-
-        Raises:
-            S2LError: the files do not have one line for each row of ``name``.tsv.
-        """
+        """Read a test set of the split in ``folder``; ``encoded``: the split is in sentencepieces."""
         table = folder / f"{name}.tsv"
         reader = csv.DictReader(TextFile(table).lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         try:
@@ -84,9 +80,6 @@ class EvaluationSet:
         """Read a test set of ``scripts/prepare_text.sh``, which is one group.
 
         ``subwords`` is the folder of the text in subwords, ``spm`` or ``bpe``.
-
-        Raises:
-            S2LError: the raw text and the one in subwords differ in their number of lines.
         """
         raw = data / "raw" / name
         sources, references = (read_references(f"{raw}.{lang}") for lang in langs)
@@ -129,12 +122,7 @@ class SystemRun:
 
 
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
-    """Read every seed of a system.
-
-    Raises:
-        S2LError: another number of loss files than of hypotheses.
-        ScoringError: ids missing or double, another number of lines, another text or tokenisation.
-    """
+    """Read every seed of a system."""
     if files.losses and len(files.losses) != len(files.hypotheses):
         raise S2LError(
             f"{files.name} has {len(files.hypotheses)} files of hypotheses, but "
@@ -191,11 +179,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
 
 
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
-    """Check that every run counts the same tokens, without which losses per token do not compare.
-
-    Raises:
-        S2LError: a sentence has more tokens in one run than in another (or a file broke off).
-    """
+    """Check that every run counts the same tokens, without which losses per token do not compare."""
     every = [(name, run.losses) for name, seeds in runs.items() for run in seeds]
     counts = [(name, losses[:, 1]) for name, losses in every if losses is not None]
     for name, tokens in counts[1:]:

@@ -26,11 +26,7 @@ class Scores:
 
 
 def read_table(path: Path, column: str) -> dict[str, str]:
-    """Read {index: value} of a file of two columns with the header ``index``, ``column``.
-
-    Raises:
-        ReportError: the header or a line is another, or an index comes twice.
-    """
+    """Read {index: value} of a file of two columns with the header ``index``, ``column``."""
     lines = enumerate(read_lines(path), start=1)
     header = next(lines, (0, ""))[1]
     if header.split("\t") != ["index", column]:
@@ -54,9 +50,6 @@ def check_ids(
     """Refuse predictions whose ids are not those of the references.
 
     ``files``: of the predictions and of the references.
-
-    Raises:
-        ReportError: an id is missing or unknown.
     """
     predicted, wanted = set(predictions), dict.fromkeys(references)
     missing = [name for name in wanted if name not in predicted]

@@ -80,10 +80,6 @@ def line_chart(
     """Lay out a chart; the y axis is logarithmic where values differ by orders of magnitude.
 
     Args:
-        title: what is measured.
-        unit: of y, for the axis.
-        lines: at least one, with at least one point each.
-        x_title: below the x axis.
         x_ticks: at whole numbers from 0, for categories; None: x is a number that begins at 0.
         linear: the y axis, whatever the values.
     """

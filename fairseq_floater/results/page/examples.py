@@ -49,13 +49,7 @@ class Example:
 
 
 def choose(lengths: Sequence[int], members: Sequence[int], count: int) -> list[int]:
-    """Choose ``count`` of a group's sentences, from the shortest to the longest in even steps.
-
-    Args:
-        lengths: of every sentence's source, in tokens.
-        members: the numbers of the group's sentences.
-        count: how many; all where there are fewer.
-    """
+    """Choose ``count`` of a group's sentences, from the shortest to the longest in even steps."""
     ordered = sorted(members, key=lambda i: (lengths[i], i))
     last = len(ordered) - 1
     places = (round(i * last / max(count - 1, 1)) for i in range(count))
@@ -91,9 +85,6 @@ def read_examples(work: Work, count: int) -> list[Example]:
     """Return ``count`` sentences of each group, translated under the first seed that all systems have.
 
     A system without that seed is shown under its own first.
-
-    Raises:
-        ReportError: a file of translations that is not of the test set.
     """
     places = {group.name: place for place, group in enumerate(work.groups)}
     examples = []

@@ -88,11 +88,7 @@ class Work:
 
 
 def read_work(folder: Path) -> Work:
-    """Read the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`.
-
-    Raises:
-        ReportError: neither scores by bin nor a scored run there, or a file that cannot be read.
-    """
+    """Read the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`."""
     for name, verb in ((LENGTHS, "s2l score"), (WHOLE, "compare")):
         if (folder / name).exists():
             try:

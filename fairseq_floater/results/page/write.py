@@ -81,8 +81,6 @@ def write_page(
     """Write the page of a comparison; the same folder always gives the same page.
 
     Args:
-        work: the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`.
-        output: the page, HTML.
         pictures: whether to draw the positions of each system whose average is there (seconds each).
         sentences: how many of each group to show with their translations.
 
