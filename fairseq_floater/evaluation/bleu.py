@@ -16,6 +16,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sacrebleu.metrics import BLEU
@@ -23,7 +24,7 @@ from sacrebleu.metrics import BLEU
 from fairseq_floater.data.parallel_text import LANGUAGE, first_subtag
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
-from fairseq_floater.evaluation.lines import FilePath, scoring_error
+from fairseq_floater.evaluation.lines import FilePath, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import (
     Metric,
     bleu_metric,
@@ -33,6 +34,7 @@ from fairseq_floater.evaluation.metrics import (
     moses_tokens,
     split_compounds,
 )
+from fairseq_floater.files import write_text
 from fairseq_floater.requirements import version_of
 from fairseq_floater.version import __version__
 
@@ -53,7 +55,8 @@ _MANY_TOKENISED = 100
 class ScoreReport:
     """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``.
 
-    ``tokenised_bleu`` is None for :data:`UNSPACED` languages.
+    ``tokenised_bleu`` is None for :data:`UNSPACED` languages. ``scores`` is the mean of another metric's
+    numbers, where these are given.
     """
 
     bleu: Metric
@@ -71,13 +74,14 @@ class ScoreReport:
     hypotheses_name: str
     references_name: str
     system: str | None = None
+    scores: Metric | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         versions = {name: version_of(name) for name in ("sacrebleu", "sacremoses")}
         return {**dataclasses.asdict(self), "versions": {"floater": __version__, **versions}}
 
     def format_text(self) -> str:
-        every = (self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu)
+        every = (self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu, self.scores)
         metrics = [metric for metric in every if metric is not None]
         width = max(len(metric.name) for metric in metrics)
         lines = [
@@ -89,9 +93,10 @@ class ScoreReport:
             f"{'metric':{width}}   score" + ("   95% interval" if self.bootstrap else ""),
         ]
         for metric in metrics:
-            line = f"{metric.name:{width}}  {metric.score:6.2f}"
+            digits = 4 if metric is self.scores else 2  # others than BLEU may lie in 0..1
+            line = f"{metric.name:{width}}  {metric.score:6.{digits}f}"
             if metric.mean is not None:
-                line += f"   {metric.mean:.2f} ± {metric.half_width:.2f}"
+                line += f"   {metric.mean:.{digits}f} ± {metric.half_width:.{digits}f}"
             lines.append(line)
         return "\n".join([*lines, "", *(f"{m.name:{width}}  {m.signature}" for m in metrics)])
 
@@ -192,6 +197,8 @@ def score_files(
     target_language: str,
     format: str = "auto",
     remove_bpe: str | None = None,
+    scores_path: FilePath | None = None,
+    lines_path: FilePath | None = None,
     **options: Any,
 ) -> ScoreReport:
     """Read, check and score two files, as ``floater score`` does.
@@ -199,13 +206,23 @@ def score_files(
     Args:
         hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
         references_path: raw references, one a line.
+        scores_path: another metric's numbers, one a line in the order of the references.
+        lines_path: where the hypotheses are written, one a line in that order.
         options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed`` and ``system`` of
             :func:`score`.
     """
     references = read_references(references_path)
     hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
-    return score(hypotheses, references, target_language=target_language, **options)
+    report = score(hypotheses, references, target_language=target_language, **options)
+    if lines_path is not None:
+        write_text(lines_path, "".join(f"{line}\n" for line in hypotheses))
+    if scores_path is None:
+        return report
+    numbers = read_numbers(scores_path, len(references))
+    name = Path(scores_path).name
+    scores = Metric.from_numbers(name, numbers, report.bootstrap, report.seed)
+    return dataclasses.replace(report, scores=scores)
 
 
 def _check_options(language: str, compound_split: bool | None, test_set: str | None) -> None:

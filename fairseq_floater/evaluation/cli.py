@@ -26,6 +26,10 @@ def add_score(verbs: Any) -> None:
     text = "insist on BLEU after splitting compounds (made for German by itself, refused elsewhere)"
     add("--compound-split", action="store_const", const=True, help=text)
     add("--test-set", metavar="NAME", help="wmt14/full, wmt14: checks the line count")
+    text = "another metric's numbers (COMET), one a line in the order of the references"
+    add("--scores", dest="scores_path", metavar="FILE", help=text)
+    text = "write the hypotheses there, one a line in the order of the references"
+    add("--lines", dest="lines_path", metavar="FILE", help=text)
     text = "signature of the model that translated, for the JSON"
     add("--system", metavar="SIGNATURE", help=text)
     add_metric_options(parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import os
 
 from fairseq_floater.data.parallel_text import LONGEST_LINE
@@ -66,3 +67,25 @@ class TextFile:
         except UnicodeDecodeError as error:
             fault = f"line {number} holds the byte 0x{error.object[error.start]:02x}"
             raise scoring_error(f"`{self.path}` must be UTF-8", fault) from None
+
+
+def read_numbers(path: FilePath, size: int) -> list[float]:
+    """Return the finite numbers of a file that has one a line, ``size`` of them.
+
+    Raises:
+        ScoringError: another number of lines, or one that is no finite number.
+    """
+    lines = TextFile(path).lines
+    if len(lines) != size:
+        rule = f"`{path}` must have one number for each of {size} sentences"
+        raise scoring_error(rule, f"has {len(lines)} lines")
+    numbers = []
+    for number, line in enumerate(lines, 1):
+        try:
+            numbers.append(float(line))
+        except ValueError:
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
+            rule = f"`{path}` must have a finite number on each line"
+            raise scoring_error(rule, f"line {number} has {line[:40]!r}")
+    return numbers

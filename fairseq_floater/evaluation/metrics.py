@@ -32,7 +32,7 @@ _SEED = "SACREBLEU_SEED"
 
 @dataclass(frozen=True)
 class Metric:
-    """One score in 0..100 with its signature.
+    """One score with its signature; sacreBLEU's are in 0..100.
 
     ``mean`` and ``half_width`` are those of sacreBLEU's ``--confidence``: the mean of the bootstrap
     scores and half the span of their central 95%. Both are None without a bootstrap, and for a score
@@ -55,6 +55,19 @@ class Metric:
         result = json.loads(score.format(width=6, signature=str(signature), is_json=True))
         interval = result.get("confidence_mean"), result.get("confidence_var")
         return cls(name, score.score, str(signature), *interval)
+
+    @classmethod
+    def from_numbers(cls, name: str, numbers: Sequence[float], bootstrap: int, seed: int) -> Metric:
+        """Return the mean of one number a sentence, with the interval of its bootstrap."""
+        values, generator = np.array(numbers), np.random.default_rng(seed)
+        signature = f"mean:{len(values)}|bs:{bootstrap}|seed:{seed}"
+        if not bootstrap:
+            return cls(name, float(values.mean()), signature)
+        draws = (generator.integers(len(values), size=len(values)) for _ in range(bootstrap))
+        means = [values[draw].mean() for draw in draws]
+        low, high = np.percentile(means, [2.5, 97.5])
+        interval = float(np.mean(means)), float(high - low) / 2
+        return cls(name, float(values.mean()), signature, *interval)
 
 
 def bleu_metric(tokenize: str | None, language: str) -> Any:

@@ -150,3 +150,15 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
     (runs["bad"][0] / "generate.test.txt").write_text("only one\n")
     with pytest.raises(ScoringError, match="must have 120 sentences, as the test set, but has 1"):
         score_runs(data, runs)
+
+
+def test_the_numbers_of_another_metric_lie_beside_the_translations(data, runs, capsys):
+    for name, folders in runs.items():
+        for folder in folders:
+            for test, size in SIZES.items():
+                (folder / f"comet.{test}.txt").write_text(f"{len(name)}\n" * size)
+    scores = score_runs(data, runs, scores="comet", bootstrap=0).scores
+    assert [scores[test][name].score.value for test in SIZES for name in runs] == [3, 4, 3, 4]
+    (runs["bad"][1] / "comet.other.txt").unlink()
+    with pytest.raises(ScoringError, match="other.txt` must be a readable file"):
+        score_runs(data, runs, scores="comet", bootstrap=0)

@@ -100,6 +100,9 @@ def _add_score(parts: Any) -> None:
     add("--losses", **files, help=text)
     add("--short", **files, help="hypotheses of test_short: the trained lengths beside the bins")
     add("--short-losses", **files, help="the loss on test_short")
+    text = "another metric's numbers (COMET), one a line in the order of the references"
+    add("--scores", **files, help=text)
+    add("--short-scores", **files, help="the same of test_short")
     _add_comparison(parser)
 
 
@@ -117,6 +120,8 @@ def add_compare(verbs: Any) -> None:
     text = "the folder of a run of scripts/protocol.sh"
     add("--run", dest="runs", required=True, **_NAMED, metavar="NAME=FOLDER", help=text)
     add("--tests", nargs="+", metavar="NAME", help="test sets, the main one first (all of DATA)")
+    text = "another metric: its numbers, one a line, are in NAME.TEST.txt of each FOLDER"
+    add("--scores", metavar="NAME", help=text)
     _add_comparison(parser)
 
 
@@ -146,9 +151,12 @@ def _score(
     losses: _Named,
     short: _Named,
     short_losses: _Named,
+    scores: _Named,
+    short_scores: _Named,
     **options: Any,
 ) -> S2LScores:
-    systems, short_systems = _systems(hypotheses, losses), _systems(short, short_losses)
+    systems = _systems(hypotheses, losses, scores)
+    short_systems = _systems(short, short_losses, short_scores)
     scored = partial(score_split, split_dir, systems, short_systems=short_systems)
     return _with_figures(scored, **options)
 
@@ -183,14 +191,17 @@ def _named_value(text: str) -> tuple[str, str]:
 _NAMED: dict[str, Any] = {"type": _named_value, "action": "append", "default": []}
 
 
-def _systems(hypotheses: _Named, losses: _Named) -> Sequence[SystemFiles]:
-    seeds, losses_of = _by_name(hypotheses), _by_name(losses)
-    for name in losses_of:
-        if name not in seeds:
-            raise UsageError(
-                f"`{name}={losses_of[name][0]}` is the loss of a system without hypotheses."
-            )
-    return [SystemFiles(name, paths, losses_of.get(name, [])) for name, paths in seeds.items()]
+def _systems(*files: _Named) -> Sequence[SystemFiles]:
+    """Return systems by their hypotheses; losses and scores are of some of them."""
+    seeds, *others = map(_by_name, files)
+    for named in others:
+        for name in named:
+            if name not in seeds:
+                raise UsageError(f"`{name}={named[name][0]}` is of a system without hypotheses.")
+    return [
+        SystemFiles(name, paths, *(named.get(name, []) for named in others))
+        for name, paths in seeds.items()
+    ]
 
 
 def _by_name(named: _Named) -> dict[str, list[FilePath]]:

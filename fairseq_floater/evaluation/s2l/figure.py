@@ -8,7 +8,7 @@ from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
-_TITLES = {"bleu": "BLEU", "loss": "loss, bits per token"}
+_TITLES = {"bleu": "BLEU", "loss": "loss, bits per token", "score": "score"}
 
 
 def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
@@ -37,7 +37,7 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
     """Draw the loss, or BLEU where no system has one, a panel a group, ordered by the main one."""
-    kind, sign = ("loss", 1) if report.has_loss else ("bleu", -1)
+    kind, sign = ("loss", 1) if "loss" in report.kinds else ("bleu", -1)
     bars = _bars(report, kind)
     main = bars[report.main_group]
     rows = sorted(main, key=lambda label: sign * main[label].value)
@@ -49,8 +49,8 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw BLEU, and below it the teacher-forced loss where any system has one, by group."""
-    kinds = ["bleu", "loss"] if report.has_loss else ["bleu"]
+    """Draw what systems are scored by, a panel each, by group."""
+    kinds = report.kinds
     groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
     with new_figure(path, len(kinds), len(report.labels) * len(groups)) as (figure, panels):
         for axes, kind in zip(panels, kinds):

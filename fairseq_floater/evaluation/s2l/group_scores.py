@@ -172,10 +172,12 @@ class ScoredSet:
         runs, resampling = self.runs[system], (self.report.resamples, self.report.seed)
         counts = [of_all[index] for of_all, _ in self.bleu[system]]
         losses = [run.losses[index] for run in runs if run.losses is not None]
+        scores = [run.scores[index] for run in runs if run.scores is not None]
         ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
         return BinScore(
             bleu=_mean(counts, self.bleu[system][0][1], *resampling),
-            loss=_mean(losses, _bits_per_token, *resampling) if losses else None,
+            loss=_mean(losses, _ratio, *resampling) if losses else None,
+            score=_mean(scores, _ratio, *resampling) if scores else None,
             chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
             length_ratio=float(np.mean(ratios)),
             cut_off=self._cut_off(runs, index),
@@ -192,7 +194,7 @@ class ScoredSet:
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
 
-def _bits_per_token(sums: Array) -> float:
+def _ratio(sums: Array) -> float:
     return float(sums[0] / sums[1])
 
 
@@ -210,7 +212,7 @@ def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
     """Set the gains of a bin's systems on its baseline, p-values corrected for their number."""
     # The baseline is compared with itself for the record, which is no comparison.
     others = [name for name in scores if name != baseline]
-    for attribute in ("bleu", "loss"):
+    for attribute in ("bleu", "loss", "score"):
         base = getattr(scores[baseline], attribute)
         means = {name: getattr(score, attribute) for name, score in scores.items()}
         gains = {

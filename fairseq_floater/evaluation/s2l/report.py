@@ -14,6 +14,8 @@ from fairseq_floater.version import __version__
 
 #: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
 UNTRAINED = "-before"
+#: What systems are scored by: its title in tables, and digits.
+_KINDS = {"bleu": ("BLEU", 1), "loss": ("loss", 2), "score": ("score", 3)}
 #: The group of all sentences past the trained length.
 ALL = "all"
 
@@ -86,7 +88,10 @@ class Rank:
 
 @dataclass
 class BinScore:
-    """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1."""
+    """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1.
+
+    ``score`` is the mean of another metric's numbers, one a sentence.
+    """
 
     bleu: SeedMean
     loss: SeedMean | None
@@ -96,6 +101,8 @@ class BinScore:
     bleu_gain: Gain | None = None
     loss_gain: Gain | None = None
     rank: Rank | None = None
+    score: SeedMean | None = None
+    score_gain: Gain | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -104,8 +111,10 @@ class BinScore:
             "length_ratio": self.length_ratio,
             "cut_off": self.cut_off,
             "loss_bits_per_token": self.loss and self.loss.to_json_dict(),
+            "score": self.score and self.score.to_json_dict(),
             "bleu_against_baseline": self.bleu_gain and asdict(self.bleu_gain),
             "loss_against_baseline": self.loss_gain and asdict(self.loss_gain),
+            "score_against_baseline": self.score_gain and asdict(self.score_gain),
             "rank_by_loss": self.rank and asdict(self.rank),
         }
 
@@ -150,8 +159,10 @@ class S2LScores:
         return ALL if ALL in self.scores else next(iter(self.scores))
 
     @property
-    def has_loss(self) -> bool:
-        return any(score.loss for by_system in self.scores.values() for score in by_system.values())
+    def kinds(self) -> list[str]:
+        """Return what systems are scored by: ``bleu``, ``loss`` and ``score`` where any system has one."""
+        every = [score for by_system in self.scores.values() for score in by_system.values()]
+        return [kind for kind in _KINDS if any(getattr(score, kind) for score in every)]
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -181,8 +192,10 @@ class S2LScores:
     def format_text(self) -> str:
         """Return a table for each bin, narrow enough for a terminal; the JSON holds the rest."""
         gain = ["against (p)"] if self.comparisons else []
-        heads = ["system", "BLEU", *gain, *(["loss", *gain] if self.has_loss else []), "ratio"]
-        heads += ["cut off"] if self.length_limit else []
+        heads = ["system"]
+        for kind in self.kinds:
+            heads += [_KINDS[kind][0], *gain]
+        heads += ["ratio", *(["cut off"] if self.length_limit else [])]
         tables = {
             name: [heads, *(self._cells(system, score) for system, score in scores.items())]
             for name, scores in self.scores.items()
@@ -202,16 +215,11 @@ class S2LScores:
             lines.append("")
         return "\n".join([*lines, *self._ranks(), *self._notes()])
 
-    @property
-    def _kinds(self) -> list[tuple[str, str, int]]:
-        """Return title, attribute and digits of what is scored."""
-        bleu, loss = ("BLEU", "bleu", 1), ("loss", "loss", 2)
-        return [bleu, loss] if self.has_loss else [bleu]
-
     def _cells(self, system: str, score: BinScore) -> list[str]:
         cells = [self.labels[system]]
-        for _, kind, digits in self._kinds:
+        for kind in self.kinds:
             mean, gain = getattr(score, kind), getattr(score, f"{kind}_gain")
+            digits = _KINDS[kind][1]
             cells.append(mean.format(digits) if mean else "-")
             if self.comparisons:
                 against = gain.format(digits) if gain else "-"
@@ -235,7 +243,8 @@ class S2LScores:
         """Return one table of what training on made of each warm start, by bin; empty without any."""
         rows: list[list[str]] = []
         for after, before in self.untrained.items():
-            for title, kind, digits in self._kinds:
+            for kind in self.kinds:
+                title, digits = _KINDS[kind]
                 row = [self.labels[after] if kind == "bleu" else "", title]
                 for by_system in self.scores.values():
                     means = (getattr(by_system.get(name), kind, None) for name in (before, after))
@@ -271,6 +280,8 @@ class S2LScores:
                 f"seed {self.seed}, the same for every system; with several seeds, of their mean."
             )
         notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
+        if "score" in self.kinds:
+            notes.append("score: the mean of the numbers of `--scores`.")
         if self.length_limit:
             limit = "{:g} x source + {:g}".format(*self.length_limit)
             notes.append(f"cut off: hypotheses that reached the limit of {limit}; -: not known.")

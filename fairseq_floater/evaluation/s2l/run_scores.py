@@ -65,6 +65,7 @@ def score_runs(
     runs: Mapping[str, Sequence[Path]],
     *,
     tests: Sequence[str] | None = None,
+    scores: str | None = None,
     **options: Any,
 ) -> S2LScores:
     """Score systems on test sets, each a group of its own.
@@ -77,6 +78,7 @@ def score_runs(
         runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
             ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``.
         tests: test sets, the main one first; None for all of the data.
+        scores: the name of another metric, whose numbers are in ``<scores>.<test>.txt`` of each folder.
         options: as of :func:`score_split`.
 
     Raises:
@@ -94,7 +96,8 @@ def score_runs(
     scorer.report.warnings += left_out
     for name in tests or known:
         test = EvaluationSet.whole(data, name, langs, subwords.folder)
-        scored = ScoredSet(scorer, test, [_files(system, name, runs[system]) for system in runs])
+        files = [_files(system, name, runs[system], scores) for system in runs]
+        scored = ScoredSet(scorer, test, files)
         scored.add_group(name, np.arange(len(test)))
         target_tokens = token_counts(data / subwords.folder / f"{name}.{langs[1]}")
         longer = (np.maximum(test.source_tokens, target_tokens) > longest) & (longest > 0)
@@ -141,9 +144,10 @@ def _described(data: Path) -> _Data:
     return _Data((made["src"], made["tgt"]), subwords, made["max_len"], [*tests], left_out)
 
 
-def _files(system: str, test: str, folders: Sequence[Path]) -> SystemFiles:
+def _files(system: str, test: str, folders: Sequence[Path], scores: str | None) -> SystemFiles:
     """Return a system's files of a test set; the losses only if every run has them."""
     hypotheses = [folder / f"generate.{test}.txt" for folder in folders]
     losses = [folder / f"losses.{test}.txt" for folder in folders]
     has_losses = all(path.is_file() for path in losses)
-    return SystemFiles(system, [*hypotheses], [*losses] if has_losses else [])
+    given = [folder / f"{scores}.{test}.txt" for folder in folders] if scores else []
+    return SystemFiles(system, [*hypotheses], [*losses] if has_losses else [], [*given])

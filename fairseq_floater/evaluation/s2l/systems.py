@@ -19,18 +19,22 @@ from fairseq_floater.evaluation.hypotheses import (
     read_references,
     read_tagged,
 )
-from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
+from fairseq_floater.evaluation.lines import FilePath, TextFile, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.evaluation.s2l.options import S2LError
 
 
 @dataclass(frozen=True)
 class SystemFiles:
-    """The files of a system, one per seed; ``losses`` from fairseq-generate --score-reference."""
+    """The files of a system, one per seed.
+
+    ``losses`` are from fairseq-generate --score-reference; ``scores`` have one number a line.
+    """
 
     name: str
     hypotheses: list[FilePath] = field(default_factory=list)
     losses: list[FilePath] = field(default_factory=list)
+    scores: list[FilePath] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -114,25 +118,32 @@ class SystemRun:
         hypotheses: N detokenised lines.
         lengths: [N] tokens of the hypotheses, end symbol included, or None for plain lines.
         losses: [N, 2] bits and tokens of the references (end symbol included), or None.
+        scores: [N, 2] another metric's number and 1, or None.
     """
 
     hypotheses: list[str]
     lengths: Array | None
     losses: Array | None
+    scores: Array | None
 
 
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
     """Read every seed of a system."""
-    if files.losses and len(files.losses) != len(files.hypotheses):
-        raise S2LError(
-            f"{files.name} has {len(files.hypotheses)} files of hypotheses, but "
-            f"{len(files.losses)} of losses; give one of each for a seed."
-        )
-    losses: Sequence[FilePath | None] = files.losses or [None] * len(files.hypotheses)
-    return [_read_run(path, loss, test) for path, loss in zip(files.hypotheses, losses)]
+    seeds = len(files.hypotheses)
+    for kind, paths in (("losses", files.losses), ("scores", files.scores)):
+        if paths and len(paths) != seeds:
+            raise S2LError(
+                f"{files.name} has {seeds} files of hypotheses, but {len(paths)} of {kind}; give one of "
+                "each for a seed."
+            )
+    losses: Sequence[FilePath | None] = files.losses or [None] * seeds
+    scores: Sequence[FilePath | None] = files.scores or [None] * seeds
+    return [_read_run(*paths, test) for paths in zip(files.hypotheses, losses, scores, strict=True)]
 
 
-def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -> SystemRun:
+def _read_run(
+    path: FilePath, loss_path: FilePath | None, score_path: FilePath | None, test: EvaluationSet
+) -> SystemRun:
     file, size = TextFile(path), len(test)
     hypotheses = read_hypotheses(file)
     if len(hypotheses) != size:
@@ -144,7 +155,10 @@ def _read_run(path: FilePath, loss_path: FilePath | None, test: EvaluationSet) -
         if sentence < size and lengths[sentence] < 0:  # the first of several is the best
             lengths[sentence] = len(text.split())
     losses = None if loss_path is None else _read_losses(loss_path, test)
-    return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses)
+    scores = None
+    if score_path is not None:
+        scores = np.array([(number, 1) for number in read_numbers(score_path, size)])
+    return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses, scores)
 
 
 def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
