@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import say
 from fairseq_floater.files import file_hash, put_folder, write_text
@@ -96,15 +97,18 @@ def _check_binary(prefix: Path, lines: int) -> None:
         )
 
 
-def summary_table(summary: dict[str, Any]) -> str:
-    src, tgt = summary["parameters"]["src"], summary["parameters"]["tgt"]
-    columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
-    lines = [f"{'split':<14}{'subset':<8}" + "".join(f" {c:>13}" for c in columns)]
-    for split, counts in summary["splits"].items():
-        values = [counts["kept"], *counts["dropped"].values(), *counts["subwords"].values()]
-        row = "".join(f" {value:>13,}" for value in values)
-        lines.append(f"{split:<14}{counts['subset']:<8}{row}")
-        if counts["empty_kept"]:
-            lines.append(f"  {counts['empty_kept']:,} of them with an empty side, kept for scoring")
-    lines.append(f"dictionary: {summary['dictionary']:,} entries, shared by both languages")
-    return "\n".join(lines)
+class PreparedText(PreparedFolder):
+    """A folder of binarised parallel text and its summary."""
+
+    def format_text(self) -> str:
+        src, tgt = self.summary["parameters"]["src"], self.summary["parameters"]["tgt"]
+        columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
+        lines = [f"{'split':<14}{'subset':<8}" + "".join(f" {c:>13}" for c in columns)]
+        for split, counts in self.summary["splits"].items():
+            values = [counts["kept"], *counts["dropped"].values(), *counts["subwords"].values()]
+            row = "".join(f" {value:>13,}" for value in values)
+            lines.append(f"{split:<14}{counts['subset']:<8}{row}")
+            if kept := counts["empty_kept"]:
+                lines.append(f"  {kept:,} of them with an empty side, kept for scoring")
+        size = self.summary["dictionary"]
+        return "\n".join([*lines, f"dictionary: {size:,} entries, shared by both languages"])

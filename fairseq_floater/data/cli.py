@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data import number_words, prepare
-from fairseq_floater.data.binarised import summary_table
+from fairseq_floater.data.binarised import PreparedText
 from fairseq_floater.data.understanding import quizzes as quiz_files
 from fairseq_floater.data.wmt14 import recipe
 from fairseq_floater.errors import UserError
@@ -75,23 +75,10 @@ def add_quizzes(verbs: Any) -> None:
     parser.add_argument("--force", action="store_true", help=text)
 
 
-@dataclass(frozen=True)
-class PreparedText:
-    """The summary of prepared data."""
-
-    summary: dict[str, Any]
-
-    def format_text(self) -> str:
-        return summary_table(self.summary)
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return self.summary
-
-
 def add_prepare(verbs: Any) -> None:
-    def run(**options: Any) -> PreparedText | None:
-        summary = prepare.prepare(**options)
-        return None if summary is None else PreparedText(summary)
+    def run(out_dir: Path, **options: Any) -> PreparedText | None:
+        summary = prepare.prepare(out_dir=out_dir, **options)
+        return None if summary is None else PreparedText(out_dir, summary)
 
     parser = add_verb(
         verbs,

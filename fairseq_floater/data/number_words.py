@@ -131,7 +131,10 @@ def write_numbers(
     wanted = json.loads(json.dumps(asdict(corpus)))  # JSON has lists for tuples
     manifest = out_dir / MANIFEST
     old = read_json(manifest, dict) if manifest.is_file() else {}
-    if old.get("parameters") == wanted and _are_whole(out_dir, old["files"]):
+    known = {out_dir / name: facts["sha256"] for name, facts in old.get("files", {}).items()}
+    if old.get("parameters") == wanted and all(
+        path.is_file() and file_hash(path) == sha256 for path, sha256 in known.items()
+    ):
         return NumbersSummary(str(out_dir), True, wanted, old["files"])
     files = _write_files(out_dir, corpus, overwrite)
     content = {
@@ -144,27 +147,19 @@ def write_numbers(
     return NumbersSummary(str(out_dir), False, wanted, files)
 
 
-def _are_whole(folder: Path, files: dict[str, dict[str, Any]]) -> bool:
-    paths = {folder / name: facts["sha256"] for name, facts in files.items()}
-    return all(path.is_file() and file_hash(path) == known for path, known in paths.items())
-
-
 def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str, dict[str, Any]]:
     """Write all splits into a temporary folder, then move them into ``out_dir``; return their facts."""
+    languages = (corpus.source_language, corpus.target_language)
+    parts = {f"{split}.{lang}": (split, lang) for split in SHARES for lang in languages}
     files: dict[str, dict[str, Any]] = {}
-    obsolete = []
     with work_folder(out_dir / ".numbers.tmp") as work:
-        for split in SHARES:
-            for language in (corpus.source_language, corpus.target_language):
-                name, size = f"{split}.{language}", getattr(corpus, split)
-                if not size:
-                    obsolete.append(name)
-                    continue
+        for name, (split, language) in parts.items():
+            if size := getattr(corpus, split):
                 path = work / name
                 write_whole(path, partial(_write_side, split, language, corpus))
                 facts = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
                 files[name] = {"lines": size, **facts}
-        for name in (*files, *obsolete):
+        for name in parts:
             path = out_dir / name
             same = path.is_file() and name in files and file_hash(path) == files[name]["sha256"]
             if path.exists() and not (same or overwrite):
@@ -172,10 +167,11 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
                     f"{path} is there with other content; choose another folder or add --force."
                 )
         (out_dir / MANIFEST).unlink(missing_ok=True)
-        for name in obsolete:
-            (out_dir / name).unlink(missing_ok=True)
-        for name in files:
-            (work / name).replace(out_dir / name)
+        for name in parts:
+            if name in files:
+                (work / name).replace(out_dir / name)
+            else:
+                (out_dir / name).unlink(missing_ok=True)
     return files
 
 

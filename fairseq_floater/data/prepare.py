@@ -58,14 +58,8 @@ from fairseq_floater.files import (
 )
 from fairseq_floater.verbs import positive, share
 
-PRODUCTS = (
-    *(name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)),
-    "raw",
-    "bin",
-    "dict.txt",
-    "tests.json",
-    "summary.json",
-)
+PRODUCTS = [name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)]
+PRODUCTS += ["raw", "bin", "dict.txt", "tests.json", "summary.json"]
 _STEP = (sys.executable, "-m", "fairseq_floater", "prepare")
 
 

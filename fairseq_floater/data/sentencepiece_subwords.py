@@ -67,15 +67,19 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
     return len(pieces)
 
 
+def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
+    """Read a sentencepiece model; raises TextDataError for another file."""
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError):
+        raise TextDataError(f"{path} is no readable sentencepiece model.") from None
+
+
 class Segmenter:
     """Cut pairs of raw sentences into subwords, as the model sees them (without the end symbol)."""
 
     def __init__(self, model_path: Path, threads: int = 1) -> None:
-        try:
-            self.model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
-        except (OSError, RuntimeError):
-            raise TextDataError(f"{model_path} is no readable sentencepiece model.") from None
-        self.threads = threads
+        self.model, self.threads = load_model(model_path), threads
 
     def pieces(
         self, batch: Sequence[tuple[str, str]], *, test: bool = False

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import sentencepiece
-
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, without_symbols
+from fairseq_floater.data.sentencepiece_subwords import (
+    FAIRSEQ_SYMBOLS,
+    load_model,
+    without_symbols,
+)
 from fairseq_floater.records import read_json
 
 FOLDER = "bpe"
@@ -108,11 +110,7 @@ class SentencepieceSubwords(Subwords):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._model = sentencepiece.SentencePieceProcessor()
-        try:
-            self._model.load(str(self.files[0]))
-        except (OSError, RuntimeError):
-            raise TextDataError(f"{self.files[0]} is no readable sentencepiece model.") from None
+        self._model = load_model(self.files[0])
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
         pieces = self._model.encode(list(lines), out_type=str)
