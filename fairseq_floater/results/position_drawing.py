@@ -98,14 +98,25 @@ def _draw_matrix(axes: Any, track: Track) -> None:
     order, permutation = dimension_order(track.known)
     sizes = track.known.abs().flatten().sort().values
     limit = float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
-    image = axes.imshow(
-        track.rows[:, permutation], cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto"
-    )
-    axes.figure.colorbar(image, ax=axes, extend="both", pad=0.02)
+    _image(axes, track.rows[:, permutation], "RdBu_r", -limit, limit, extend="both")
     axes.set_ylabel(f"{track.name}\nposition")
     axes.set_xlabel(f"dimension, by {order}")
     if track.has_past:
         axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
+
+
+def _image(
+    axes: Any,
+    values: Tensor,
+    colours: str,
+    least: float,
+    most: float,
+    extend: str = "neither",
+    **style: Any,
+) -> Any:
+    """Draw ``values`` as colours, and return the bar of colours beside them."""
+    image = axes.imshow(values, cmap=colours, vmin=least, vmax=most, aspect="auto", **style)
+    return axes.figure.colorbar(image, ax=axes, extend=extend, pad=0.02)
 
 
 def _draw_norms(axes: Any, track: Track) -> None:
@@ -148,14 +159,11 @@ def _draw_similarity(axes: Any, track: Track) -> None:
     step = -(-len(track.rows) // _MOST_SIMILARITY_ROWS)
     rows = F.normalize(track.rows[::step], dim=1)
     low, high = -0.5, len(track.rows) - 0.5
-    image = axes.imshow(
-        rows @ rows.T, cmap="PuOr", vmin=-1, vmax=1, extent=(low, high, high, low), aspect="auto"
-    )
-    axes.figure.colorbar(image, ax=axes, pad=0.02)
+    _image(axes, rows @ rows.T, "PuOr", -1, 1, extent=(low, high, high, low))
     axes.set_xlabel("position")
     if track.has_past:
-        for line in (axes.axhline, axes.axvline):
-            line(len(track.known) - 0.5, color="black", linewidth=1.0)
+        axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
+        axes.axvline(len(track.known) - 0.5, color="black", linewidth=1.0)
 
 
 def _draw_term(left: Any, right: Any, term: Term) -> None:
@@ -198,21 +206,14 @@ def _draw_image(axes: Any, term: Term) -> None:
     """Draw the angles of a turn by pair, or the cosines of two distances."""
     low, high = int(term.distances[0]) - 0.5, int(term.distances[-1]) + 0.5
     is_turn = term.stream == "turn"
-    bottom, top = (len(term.image) - 0.5, -0.5) if is_turn else (low, high)
-    colours, least, most = ("cividis", 0, 180) if is_turn else ("PuOr", -1, 1)
-    image = axes.imshow(
-        term.image,
-        extent=(low, high, bottom, top),
-        aspect="auto",
-        origin="upper" if is_turn else "lower",
-        interpolation="nearest",
-        cmap=colours,
-        vmin=least,
-        vmax=most,
-    )
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.02)
+    style: dict[str, Any] = {"interpolation": "nearest"}
     if is_turn:
+        style |= {"origin": "upper", "extent": (low, high, len(term.image) - 0.5, -0.5)}
+        bar = _image(axes, term.image, "cividis", 0, 180, **style)
         bar.set_ticks([0, 90, 180], labels=["0°", "90°", "180°"])
+    else:
+        style |= {"origin": "lower", "extent": (low, high, low, high)}
+        _image(axes, term.image, "PuOr", -1, 1, **style)
     axes.set_xlim(low, high)
     axes.set_xlabel("distance d = i - j")
     axes.set_ylabel("pair of channels" if is_turn else "distance d")
