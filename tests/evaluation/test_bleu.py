@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import urllib.error
+from unittest.mock import Mock
 
 import pytest
 import sacrebleu
@@ -14,8 +15,6 @@ from scored_text import HYPOTHESES, REFERENCES, generated, refused
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation import bleu, metrics
 from fairseq_floater.evaluation.bleu import score
-
-# Scores
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +55,6 @@ def test_signatures_say_all_that_was_chosen(report):
         assert "|tok:moses-a-de|" in metric.signature and "|sacremoses:" in metric.signature
         assert f"|split:{split}|" in metric.signature
         assert "bs:" not in metric.signature
-
-
-@pytest.mark.parametrize("language", ["", "1e9", "de|x", "de:x", "de\n", "-de", "../de"])
-def test_a_language_is_a_code(language):
-    message = r"`target_language` must be a code such as de, but is '.*' instead\."
-    refused(message, score, ["a"], ["a"], target_language=language)
 
 
 @pytest.mark.parametrize("code", ["pt_BR", "pt-BR", "pt_Latn-PT"])
@@ -155,18 +148,12 @@ def test_bootstrap_is_reproducible_and_depends_on_the_seed_alone(report, monkeyp
     assert "SACREBLEU_SEED" not in os.environ
 
 
-def test_no_bootstrap_no_interval():
-    report = score(HYPOTHESES, REFERENCES, target_language="de", bootstrap=0)
-    assert report.bleu.mean is None
-    assert report.bleu.half_width is None
-    assert "bs:" not in report.bleu.signature
-    assert "±" not in report.format_text()
-
-
-def test_empty_lines_are_counted():
+def test_empty_lines_are_counted_and_without_a_bootstrap_there_is_no_interval():
     references = [*REFERENCES[:4], " ", ""]
     report = score(HYPOTHESES, references, target_language="de", bootstrap=0)
     assert (report.sentences, report.empty_hypotheses, report.empty_references) == (6, 1, 2)
+    assert report.bleu.mean is report.bleu.half_width is None
+    assert "bs:" not in report.bleu.signature and "±" not in report.format_text()
 
 
 def test_a_score_of_zero_is_reported():
@@ -181,7 +168,6 @@ def test_a_score_of_zero_is_reported():
         ({"target_language": "en de"}, r"`target_language` must be a code .* is 'en de' instead\."),
         ({"tokenize": "14a"}, r"`tokenize` must be one of none, zh, 13a, .* is '14a' instead\."),
         ({"bootstrap": 1}, r"`bootstrap` must be 0 .* at least 40, but is 1 instead\."),
-        ({"bootstrap": -1}, r"`bootstrap` must be 0 .* at least 40, but is -1 instead\."),
         ({"seed": -1}, r"`seed` must not be negative, but is -1 instead\."),
         ({"test_set": "a|b:c"}, r"`test_set` must be of letters, .* is 'a\|b:c' instead\."),
     ],
@@ -190,24 +176,17 @@ def test_options_out_of_range_are_refused(options, message):
     refused(message, score, ["a"], ["a"], **{"target_language": "de", **options})
 
 
-def test_a_tokenizer_that_is_not_installed_is_refused_in_one_line(monkeypatch):
-    def missing(**_):
-        raise RuntimeError("\nneeds more:\n  pip install it\n")
-
-    monkeypatch.setattr(metrics, "BLEU", missing)
-    message = (
-        r"`tokenize` must .* installed, but is 'ja-mecab' instead: needs more: pip install it\."
-    )
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("\nneeds more:\n  pip install it\n"), r"needs more: pip install it"),
+        (urllib.error.URLError("no network"), r"sacreBLEU could not download .*no network.*"),
+    ],
+)
+def test_a_tokenizer_that_is_not_here_is_refused_in_one_line(monkeypatch, error, message):
+    monkeypatch.setattr(metrics, "BLEU", Mock(side_effect=error))
+    message = rf"`tokenize` must .* installed, but is 'ja-mecab' instead: {message}\."
     refused(message, score, ["a"], ["a"], target_language="ja", tokenize="ja-mecab")
-
-
-def test_a_tokenizer_that_cannot_be_downloaded_is_refused_in_one_line(monkeypatch):
-    def offline(**_):
-        raise urllib.error.URLError("no network")
-
-    monkeypatch.setattr(metrics, "BLEU", offline)
-    message = r".*but is 'flores200' instead: sacreBLEU could not download .*no network.*\."
-    refused(message, score, ["a"], ["a"], target_language="ja", tokenize="flores200")
 
 
 def test_unequal_line_counts_name_both_files_and_counts(write):
@@ -244,9 +223,6 @@ def test_newstest2014_must_have_its_size(test_set, lines):
     refused(message, score, texts, texts, **options)
 
 
-# Report, run
-
-
 def test_text_shows_every_score_and_signature(report):
     text = report.format_text()
     for metric in (report.bleu, report.chrf, report.tokenised_bleu, report.compound_split_bleu):
@@ -269,11 +245,7 @@ def test_the_command_writes_the_report_as_json(write, tmp_path, capsys):
     assert text.endswith("}\n")
     assert json.loads(text) == report.to_json_dict()
 
-
-def test_the_command_writes_nothing_after_an_error(write, tmp_path, capsys):
-    path = str(write("ref.de", "ein Haus\n"))
-    target = tmp_path / "score.json"
-    words = ["score", path, "--references", path, "--target-lang", "de", "--test-set", "wmt14"]
-    assert main([*words, "--json", str(target)]) == 1
+    target.unlink()
+    assert main([*words, "--test-set", "wmt14", "--json", str(target)]) == 1
     assert "wmt14 has 2737" in capsys.readouterr().err
     assert not target.exists()

@@ -5,8 +5,6 @@ from scored_text import HYPOTHESES, generated, refused
 
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS, read_hypotheses, read_references
 
-# Reading
-
 
 def test_generated_hypotheses_come_back_in_corpus_order(write):
     path = write("out.txt", generated(HYPOTHESES, order=[4, 0, 5, 2, 1, 3]))
@@ -18,11 +16,6 @@ def test_d_lines_alone_and_sorted_files_read_the_same(write, key):
     lines = generated(HYPOTHESES, others=["schlechter"]).split("\n")
     lines = sorted(lines, key=key) if key else [line for line in lines if line.startswith("D-")]
     assert read_hypotheses(write("out.txt", "\n".join(lines) + "\n")) == HYPOTHESES
-
-
-def test_the_first_of_several_hypotheses_is_taken(write):
-    path = write("out.txt", generated(HYPOTHESES, others=["schlechter", "am schlechtesten"]))
-    assert read_hypotheses(path) == HYPOTHESES
 
 
 @pytest.mark.parametrize(
@@ -49,12 +42,10 @@ def test_the_first_of_several_hypotheses_is_taken(write):
             r"\(1, 3, 5, 6, 7, \.\.\.\) instead; fairseq silently drops the sentences of batches "
             r"whose size is no multiple of 8 unless `--required-batch-size-multiple 1` is given\.",
         ),
-        ("D-0\t-1\ta\nS-999999999999\tc\n", r".* lacks 999999999999 \(1, 2, 3, 4, 5, \.\.\.\).*"),
         ("D-0\t-1\ta\nD-1\tnur Text\n", r"`.*` must have a score, .* line 2 has 'nur Text' .*"),
-        ("D-0\t-1\ta\nD-1\tx\tText\n", r"`.*` must have a score, .* line 2 has 'x\\tText' .*"),
         ("P-0\t-0.1 -0.2\nP-1\t-0.3\n", r".* must hold hypotheses \(D or H lines\).*"),
     ],
-    ids=["order", "twice", "single twice", "gaps", "far", "no score", "no number", "losses"],
+    ids=["order", "twice", "single twice", "gaps", "no score", "losses"],
 )
 def test_output_that_is_not_one_whole_run_is_refused(write, content, message):
     refused(message, read_hypotheses, write("out.txt", content))
@@ -106,11 +97,7 @@ def test_output_without_hypotheses_is_refused(write, content):
 
 
 def test_plain_lines_are_detected_and_can_be_forced(write):
-    assert read_hypotheses(write("plain.txt", "D-Mark\nS-Bahn\n\n")) == [
-        "D-Mark",
-        "S-Bahn",
-        "",
-    ]
+    assert read_hypotheses(write("plain.txt", "D-Mark\nS-Bahn\n\n")) == ["D-Mark", "S-Bahn", ""]
     path = write("looks_generated.txt", "D-0\t-1\ta\n")
     assert read_hypotheses(path) == ["a"]
     assert read_hypotheses(path, format="plain") == ["D-0\t-1\ta"]
@@ -141,9 +128,6 @@ def test_references_that_are_not_there_are_refused(tmp_path, write):
     refused(message, read_references, tmp_path / "none")
     message = r"`.*ref` must hold one reference a line, but is empty instead\."
     refused(message, read_references, write("ref", ""))
-
-
-# Pieces of words
 
 
 def test_h_lines_alone_need_remove_bpe(write):

@@ -9,7 +9,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.evaluation import metrics
 from fairseq_floater.evaluation.bleu import score
-from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
+from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.evaluation.lines import TextFile
 from fairseq_floater.evaluation.metrics import sentence_counts
 
@@ -30,13 +30,12 @@ def test_lines_are_split_and_their_ends_noted(tmp_path, end):
     assert file.ends_in_newline == bool(end)
 
 
-@pytest.mark.parametrize("reader", [read_references, read_hypotheses])
-def test_pipes_can_be_scored(tmp_path, reader):
+def test_pipes_can_be_scored(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("eins\nzwei\n",))
     writer.start()
-    assert reader(pipe) == ["eins", "zwei"]
+    assert read_hypotheses(pipe) == ["eins", "zwei"]
     writer.join()
 
 
@@ -54,6 +53,4 @@ def test_text_that_looks_tokenised_is_noticed_once(caplog):
     theirs = sentences(150)
     ours = [f"{line.removesuffix('.').strip()} ." for line in theirs]
     score(ours, theirs, target_language="de", bootstrap=0)
-    assert [r.message.split(":")[0] for r in caplog.records] == [
-        "150 hypotheses end in ` .`, as tokenised text does"
-    ]
+    assert [r.message[:26] for r in caplog.records] == ["150 hypotheses end in ` .`"]

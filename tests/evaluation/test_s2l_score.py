@@ -11,25 +11,11 @@ from scored_split import damaged, generated, text
 from toy import ROOT
 
 from fairseq_floater.cli import main
-from fairseq_floater.evaluation.metrics import sentence_counts
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.report import BinScore, Gain, S2LScores, SeedMean
 from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment
-
-
-def test_bins_sum_to_sacrebleus_corpus_score_to_the_last_digit(folder):
-    references = text(folder, "test")
-    hypotheses = damaged(references, 5)
-    counts, score_of = sentence_counts(BLEU(), hypotheses, references)
-    assert counts.shape == (len(references), 10)
-    exact = BLEU().corpus_score(hypotheses, [references]).score
-    thirds = [counts[k::3].sum(0) for k in range(3)]
-    assert score_of(sum(thirds)) == exact == score_of(counts.sum(0))
-    for part in (slice(0, 40), slice(40, None)):
-        expected = BLEU().corpus_score(hypotheses[part], [references[part]]).score
-        assert score_of(counts[part].sum(0)) == expected
 
 
 def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
@@ -47,13 +33,7 @@ def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
         assert found.chrf == CHRF().corpus_score(h, [r]).score
         assert report.sentences[name] == len(members)
         assert found.bleu.interval is None and found.loss is None
-    assert report.signature == str(_signature())
-
-
-def _signature():
-    bleu = BLEU()
-    bleu.corpus_score(["x"], [["x"]])
-    return bleu.get_signature().format()
+    assert report.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
 def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, systems):
@@ -93,9 +73,8 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
 
 def test_a_loss_that_is_not_known_counts_as_a_comparison(folder, systems):
     bad, good = systems
-    report = score_split(
-        folder, [good, bad, SystemFiles("x", bad.hypotheses)], baseline="good", bootstrap=50
-    )
+    three = [good, bad, SystemFiles("x", bad.hypotheses)]
+    report = score_split(folder, three, baseline="good", bootstrap=50)
     gain = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_against_baseline"]
     assert gain["p_value_holm"] == pytest.approx(2 * gain["p_value"]) == pytest.approx(2 / 51)
 
@@ -115,10 +94,8 @@ def test_rank_brackets_are_of_every_seed(folder, systems, tmp_path):
             # Sentences differ, or no difference between systems would be told from chance.
             path.write_text(re.sub(r"-\d\.\d{4}", moved, path.read_text()))
             files.losses.append(path)
-    score_of_all = score_split(folder, systems, bootstrap=100).to_json_dict()["bins"]["all"][
-        "systems"
-    ]
-    ranks = [score_of_all[name]["rank_by_loss"] for name in ("good", "bad")]
+    found = score_split(folder, systems, bootstrap=100).to_json_dict()["bins"]["all"]["systems"]
+    ranks = [found[name]["rank_by_loss"] for name in ("good", "bad")]
     assert [tuple(rank.values()) for rank in ranks] == [(1, 1, 2), (2, 1, 2)]
 
 
@@ -188,9 +165,8 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
 def test_the_trained_lengths_come_first(folder, systems, tmp_path):
     references, sources = text(folder, "test_short"), text(folder, "test_short", "en")
     path = generated(tmp_path / "short", sources, references)
-    report = score_split(
-        folder, systems, short_systems=[SystemFiles("good", [path])], baseline="good", bootstrap=50
-    )
+    short = [SystemFiles("good", [path])]
+    report = score_split(folder, systems, short_systems=short, baseline="good", bootstrap=50)
     assert next(iter(report.scores)) == "[1, 8)"
     assert list(report.scores["[1, 8)"]) == ["good"]
     assert round(report.scores["[1, 8)"]["good"].bleu.value, 2) == 100
@@ -258,10 +234,8 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     section = Experiment(ROOT / "configs" / "numbers_s2l.yaml").s2l
     labels = {entry.system.name: entry.label for entry in section.listed()}
     report = S2LScores("split", labels, section.baseline, "nrefs:1", "tokens", 1000, 1, (2, 20))
-    bleu, loss = (
-        SeedMean(34.56, (30.1, 39.9), [33, 36], None),
-        SeedMean(2.34, (2.1, 2.5), [2.3, 2.4], None),
-    )
+    bleu = SeedMean(34.56, (30.1, 39.9), [33, 36], None)
+    loss = SeedMean(2.34, (2.1, 2.5), [2.3, 2.4], None)
     for name in ("[48, inf)", "all"):
         report.sentences[name], report.mean_length[name] = 1200, 51.2
         gains = (Gain(-12.34, 0.0012), Gain(-0.123, 0.0123))

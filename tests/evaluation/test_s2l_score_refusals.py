@@ -70,14 +70,11 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
     missing.write_text("".join(x for x in lines if not x.startswith("P-3\t")))
     broken = tmp_path / "broken"
     broken.write_text("".join(re.sub(r"^(P-3\t).*", r"\1none", x) for x in lines))
-    infinite = tmp_path / "infinite"
-    infinite.write_text("".join(re.sub(r"^(P-3\t).*", r"\1-1.0 nan", x) for x in lines))
     cut = tmp_path / "cut"
     cut.write_text("".join(re.sub(r"^(P-3\t\S+) .*", r"\1", x) for x in lines))
     double = tmp_path / "double"
     double.write_text("".join([*lines, *lines]))
     for path, message in (
-        (infinite, r"finite numbers on P lines, but line \d+ has '-1.0 nan'"),
         (double, r"line \d+ brings sentence \d+ of line \d+ again"),
         (bad.hypotheses[0], "must be of fairseq-generate --score-reference, but sentence"),
         (missing, r"P line for each of 120 sentences, but has 119 \(none for 3\)"),
@@ -92,15 +89,9 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
         score_split(folder, [SystemFiles("x", bad.hypotheses, bad.losses[:1])], bootstrap=0)
 
 
-def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
-    with pytest.raises(UsageError, match="`--baseline` must be one of bad, good, but is 'ugly'"):
-        score_split(folder, systems, baseline="ugly")
+def test_wrong_usage_is_told(folder, systems):
     with pytest.raises(UsageError, match="`--short` names ugly"):
         score_split(folder, systems, short_systems=[SystemFiles("ugly", ["f"])])
-    with pytest.raises(ScoringError, match="`tokenize` must be one of"):
-        score_split(folder, systems, tokenize="words")
-    with pytest.raises(ScoringError, match="`bootstrap` must be 0"):
-        score_split(folder, systems, bootstrap=-5)
     with pytest.raises(UsageError, match="must not be negative"):
         score_split(folder, systems, length_limit=(-1, 3))
     with pytest.raises(UsageError, match="At least one system"):
@@ -109,8 +100,6 @@ def test_wrong_usage_is_told(folder, systems, tmp_path, capsys):
     words = ["s2l", "score", str(folder), "--hypotheses", name]
     assert main([*words, "--losses", "y=file"]) == 2
     assert main([*words, "--max-len-a", "2"]) == 2
-    assert main(["s2l", "score", str(folder), "--hypotheses", f"x={tmp_path / 'none'}"]) == 1
-    assert "must be a readable file" in capsys.readouterr().err
     with pytest.raises(SystemExit) as exit:
         main(["s2l", "score", str(folder), "--hypotheses", "nameless"])
     assert exit.value.code == 2

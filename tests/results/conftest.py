@@ -1,4 +1,4 @@
-"""What the tests of pages share: a comparison of two systems, split and scored by the real tools."""
+"""What the tests of results share."""
 
 import shutil
 
@@ -9,6 +9,7 @@ from helpers import save_model
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation.s2l.options import SplitOptions
 from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.results import position_figure
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +46,9 @@ def work(tmp_path_factory):
 def copy(work, tmp_path):
     """A copy of the comparison that a test may change."""
     return shutil.copytree(work, tmp_path / "work")
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Spares tests of the measures the drawing of dozens of panels."""
+    monkeypatch.setattr(position_figure, "draw", lambda tracks, output, **words: None)

@@ -16,18 +16,12 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rope import RopePart
 from fairseq_floater.position_encoders.t5 import T5Positions, log_buckets
 from fairseq_floater.position_encoders.transforms import At
-from fairseq_floater.results import position_figure
 from fairseq_floater.results.attention_terms import TERMS, Term, read_terms
 from fairseq_floater.results.position_figure import plot_positions
 
 HEADS, WIDTH = 2, 32  # of the tiny shape
 INSIDE = [name for name in POSITION_ENCODERS if "attention" in POSITION_ENCODERS[name].targets]
 TRAINED = {"source": 6, "target": 6}
-
-
-@pytest.fixture()
-def undrawn(monkeypatch):
-    monkeypatch.setattr(position_figure, "draw", lambda tracks, output, **words: None)
 
 
 def terms(model, stack="encoder", length=None):

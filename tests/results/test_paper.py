@@ -1,7 +1,6 @@
 """The paper's tables beside runs of ours: which cell a run answers to, and that none is dropped."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -79,9 +78,7 @@ def test_a_run_is_found_and_stands_in_its_cell(tmp_path, arch, target, size, dep
     assert cell["tokenised"]["mean"] == (32.25 if target == "de" else 31.25)
     assert cell["runs"] == [depth]
     assert not tables.outside
-    column = 3 + [("base", "de"), ("base", "fr"), ("big", "de"), ("big", "fr")].index(
-        (size, target)
-    )
+    column = 3 + 2 * (size == "big") + (target == "fr")
     assert line(tables, "| input | learned | sacrebleu")[column] == f"{cell['paper']} / 30.25"
     tokenised = f"{cell['paper']} / {cell['tokenised']['mean']:.2f}"
     assert line(tables, "| input | learned | tokenised")[column] == tokenised
@@ -90,16 +87,11 @@ def test_a_run_is_found_and_stands_in_its_cell(tmp_path, arch, target, size, dep
 def test_what_was_not_run_is_a_dash(tmp_path):
     save_run(tmp_path / "run")
     tables = collect_paper_tables(tmp_path)
-    assert line(tables, "| all | floater | tokenised")[3:] == [
-        "28.6 / 29.00",
-        "41.6 / -",
-        "29.2 / -",
-        "42.7 / -",
-    ]
-    assert len(re.findall(" / -", tables.format_text())) == 2 * (24 - 1) + 2 * 3 + 3
-    assert {"tok:13a", "split:yes"} == set(
-        re.findall(r"^(?:sacrebleu|tokenised): (\S+)$", tables.format_text(), re.M)
-    )
+    cells = ["28.6 / 29.00", "41.6 / -", "29.2 / -", "42.7 / -"]
+    assert line(tables, "| all | floater | tokenised")[3:] == cells
+    text = tables.format_text()
+    assert text.count(" / -") == 2 * (24 - 1) + 2 * 3 + 3
+    assert "\nsacrebleu: tok:13a\ntokenised: split:yes\n" in text
 
 
 def test_seeds_are_averaged_with_their_spread(tmp_path):
@@ -227,8 +219,6 @@ def test_table_6_has_bleu_and_parameters(tmp_path):
 def test_what_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(ReportError, match="holds no run"):
         collect_paper_tables(tmp_path)
-    with pytest.raises(ReportError, match="holds no run"):
-        collect_paper_tables(tmp_path / "nowhere")
     run = save_run(tmp_path / "run")
     (run / "scores.test.json").write_text("{")
     with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
@@ -250,10 +240,6 @@ def test_the_command_shows_the_papers_numbers_wherever_a_run_answers_to_one(tmp_
     run = save_run(tmp_path / "wmt14" / "floater-all-qkv")
     assert main(["table", str(tmp_path)]) == 0  # runs of several experiments
     assert "| 28.6 / 29.00 |" in capsys.readouterr().out
-    path = run / "scores.test.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"chrf": {"score": 50}, "length_ratio": 1.0})
-    )
     assert main(["table", str(run.parent)]) == 0  # one experiment: its own table, then the paper's
     out = capsys.readouterr().out
     assert out.index("| FLOATER, qkv, warm | 27.00 |") < out.index("| 28.6 / 29.00 |")

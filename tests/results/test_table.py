@@ -5,7 +5,6 @@ import json
 import pytest
 
 from fairseq_floater.cli import main
-from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.system import System
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.results.table import collect as collect_results
@@ -18,15 +17,10 @@ def save_run(folder, name, bleu, before=None, system=None, seed="1"):
     if system is not None:
         (run / "run.json").write_text(json.dumps({"settings": {**system.settings(), "seed": seed}}))
     metric = {"signature": f"sig:{name[0]}", "mean": bleu, "half_width": 1.5}
-    scores = {
-        "bleu": {"score": bleu, **metric},
-        "chrf": {"score": 60.0, **metric},
-        "length_ratio": 0.98,
-    }
+    scores = {"bleu": {"score": bleu, **metric}, "chrf": {"score": 60.0}, "length_ratio": 0.98}
     (run / "scores.test.json").write_text(json.dumps(scores))
-    (run / "average.json").write_text(
-        json.dumps({"position_parameters": 1234, "training_seconds": 61.4})
-    )
+    costs = {"position_parameters": 1234, "training_seconds": 61.4}
+    (run / "average.json").write_text(json.dumps(costs))
     if before is not None:
         (run / "before.json").write_text(json.dumps({"loss": before}))
 
@@ -66,11 +60,9 @@ def test_systems_are_shown_by_their_short_label(tmp_path):
     system = System("rotation_flow", base=False, scratch=True, options=stretched)
     save_run(tmp_path / "demo", system.name, 30.5, system=system)
     save_run(tmp_path / "demo", "plain", 30.5)
-    assert set(collect_results(tmp_path / "demo").labels.values()) == {
-        "plain",
-        "rotation_flow, stretched",
-    }
-    assert "| rotation_flow, stretched | 30.50" in collect_results(tmp_path / "demo").format_text()
+    results = collect_results(tmp_path / "demo")
+    assert list(results.labels.values()) == ["plain", "rotation_flow, stretched"]
+    assert "| rotation_flow, stretched | 30.50" in results.format_text()
     for seed in "12":
         save_run(tmp_path / "seeds", f"seed-{seed}/{system.name}", 30.5, system=system, seed=seed)
     labels = list(collect_results(tmp_path / "seeds").labels.values())
@@ -86,10 +78,7 @@ def test_systems_are_shown_by_their_short_label(tmp_path):
 def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
     save_run(tmp_path, "plain", 30.5)
     save_run(tmp_path, "learned-all-hidden", 28.0)
-    results = collect_results(tmp_path)
-    plot_scores(results, tmp_path / "scores.png")
-    assert (tmp_path / "scores.png").read_bytes()[:4] == b"\x89PNG"
-    plot_scores(results, tmp_path / "scores.svg")
+    plot_scores(collect_results(tmp_path), tmp_path / "scores.svg")
     assert "<svg" in (tmp_path / "scores.svg").read_text()
 
 
@@ -116,8 +105,3 @@ def test_the_folder_of_a_run_is_not_that_of_its_experiment(tmp_path, capsys, wor
 def test_an_empty_folder_has_no_table(tmp_path, capsys):
     assert main(["table", str(tmp_path)]) == 1
     assert "holds no run" in capsys.readouterr().err
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "average.json").write_text("{}")
-    (tmp_path / "x" / "scores.test.json").write_text("{")
-    with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
-        collect_results(tmp_path)
