@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 
 import num2words
 
-from fairseq_floater.data.parallel_text import progress
+from fairseq_floater.data.parallel_text import TextDataError, progress
 from fairseq_floater.data.products import work_folder
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import UsageError
 from fairseq_floater.files import file_hash, write_text, write_whole
 from fairseq_floater.records import read_json
 
@@ -46,17 +46,9 @@ SHARES = {
 MAX_REFUSED_DRAWS = 20_000
 
 
-class CorpusError(UserError):
-    """Report a corpus that cannot be made or must not be overwritten."""
-
-
-class ParametersError(CorpusError, UsageError):
-    """Report parameters that make no corpus."""
-
-
 @dataclass(frozen=True)
 class Parameters:
-    """Describe a corpus; refuse one that cannot be made by a ParametersError.
+    """Describe a corpus; refuse one that cannot be made by a UsageError.
 
     Attributes:
         train, valid, test, test_long: lines; 0 leaves a test split out.
@@ -81,7 +73,7 @@ class Parameters:
         for name in ("source_language", "target_language"):
             self._check(name, getattr(self, name) in LANGUAGES, among)
         if self.source_language == self.target_language:
-            raise ParametersError(
+            raise UsageError(
                 f"The two languages must differ, but both are {self.source_language!r}."
             )
         for name, least in (("train", 1), ("valid", 1), ("test", 0), ("test_long", 0)):
@@ -95,7 +87,7 @@ class Parameters:
         if not holds:
             value = getattr(self, name)
             text = "{} {}".format(*value) if name.endswith("per_line") else repr(value)
-            raise ParametersError(f"`{name}` must be {rule}, but is {text} instead.")
+            raise UsageError(f"`{name}` must be {rule}, but is {text} instead.")
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,8 @@ def write_numbers(
         parameters: those of :class:`Parameters` that differ from its defaults.
 
     Raises:
-        CorpusError: parameters that make no corpus, or other files in the way.
+        UsageError: parameters that make no corpus.
+        TextDataError: other files are in the way.
     """
     out_dir, corpus = Path(out_dir), Parameters(**parameters)
     wanted = json.loads(json.dumps(asdict(corpus)))  # JSON has lists for tuples
@@ -148,7 +141,6 @@ def write_numbers(
 
 
 def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str, dict[str, Any]]:
-    """Write all splits into a temporary folder, then move them into ``out_dir``; return their facts."""
     languages = (corpus.source_language, corpus.target_language)
     parts = {f"{split}.{lang}": (split, lang) for split in SHARES for lang in languages}
     files: dict[str, dict[str, Any]] = {}
@@ -163,7 +155,7 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
             path = out_dir / name
             same = path.is_file() and name in files and file_hash(path) == files[name]["sha256"]
             if path.exists() and not (same or overwrite):
-                raise CorpusError(
+                raise TextDataError(
                     f"{path} is there with other content; choose another folder or add --force."
                 )
         (out_dir / MANIFEST).unlink(missing_ok=True)
@@ -232,7 +224,7 @@ def each_once(
             continue
         refused += 1
         if refused == MAX_REFUSED_DRAWS:
-            raise CorpusError(refusal.format(len(drawn)))
+            raise TextDataError(refusal.format(len(drawn)))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,11 +1,9 @@
 """GLUE's official files: each task as fairseq's sentence_prediction reads it, each fault a sentence."""
 
 import gzip
-import json
 import shutil
 
 import pytest
-from bpe_toy import write_gpt2
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from omegaconf import OmegaConf
 
@@ -18,14 +16,17 @@ from fairseq_floater.errors import UsageError
 A, B = 'the "third', "they're nine  "
 PAIR = f"{A}\t{B}"
 MNLI_HEAD = "index\tpromptID\tpairID\tgenre\ts1bp\ts2bp\ts1p\ts2p\tsentence1\tsentence2\tlabel1"
+ENTAILMENT = ("not_entailment", "entailment"), ("entailment", "not_entailment")
 # {task: (header, one line with the label for {}, the labels of two training lines and two of valid)}
 FORMS = {
     "CoLA": ("", f"gj04\t{{}}\t*\t{A}", "10", "01"),
     "SST-2": ("sentence\tlabel", f"{A}\t{{}}", "01", "11"),
     "MRPC": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", f"{{}}\t1\t2\t{PAIR}", "10", "01"),
     "QQP": (
-        *("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", f"7\t1\t2\t{PAIR}\t{{}}"),
-        *("10", "01"),
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        f"7\t1\t2\t{PAIR}\t{{}}",
+        "10",
+        "01",
     ),
     "STS-B": (
         "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
@@ -39,16 +40,10 @@ FORMS = {
         ("entailment", "neutral"),
         ("contradiction", "neutral"),
     ),
-    "QNLI": (
-        *("index\tquestion\tsentence\tlabel", f"#\t{PAIR}\t{{}}"),
-        *(("not_entailment", "entailment"), ("entailment", "not_entailment")),
-    ),
-    "RTE": (
-        *("index\tsentence1\tsentence2\tlabel", f"#\t{PAIR}\t{{}}"),
-        *(("not_entailment", "entailment"), ("entailment", "not_entailment")),
-    ),
+    "QNLI": ("index\tquestion\tsentence\tlabel", f"#\t{PAIR}\t{{}}", *ENTAILMENT),
+    "RTE": ("index\tsentence1\tsentence2\tlabel", f"#\t{PAIR}\t{{}}", *ENTAILMENT),
 }
-NAMES = sorted(FORMS)
+NAMES = sorted(task.name for task in GLUE_TASKS.values())
 
 
 def lines_of(name, labels):
@@ -67,27 +62,12 @@ def write_raw(folder, name):
         (folder / name / file).write_text(text, encoding="utf-8-sig", newline="")
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    folder = write_gpt2(tmp_path_factory.mktemp("glue") / "bpe")
-    numbers = json.loads((folder / "encoder.json").read_text()).values()
-    (folder / "dict.txt").write_text("".join(f"{number} 1\n" for number in sorted(numbers)))
-    return Vocabulary.chosen(bpe="gpt2", bpe_dir=folder)
-
-
-def loaded(out, split, task, **options):
+def loaded(out, split, task):
     """The split as fairseq has it, in order, and the task."""
-    config = {
-        **{
-            "data": str(out),
-            "num_classes": len(task.labels) or 1,
-            "init_token": 0,
-            "no_shuffle": True,
-        },
-        **{"separator_token": 2, "regression_target": not task.labels, "max_positions": 512},
-        **{"shorten_method": "none", "shorten_data_split_list": "", "d2v2_multi": False, "seed": 1},
-        **{"add_prev_output_tokens": False, **options},
-    }
+    config = {"data": str(out), "num_classes": len(task.labels) or 1, "init_token": 0, "seed": 1}
+    config |= {"separator_token": 2, "regression_target": not task.labels, "max_positions": 512}
+    config |= {"shorten_method": "none", "shorten_data_split_list": "", "no_shuffle": True}
+    config |= {"d2v2_multi": False, "add_prev_output_tokens": False}
     fairseq_task = SentencePredictionTask.setup_task(OmegaConf.create(config))
     data = fairseq_task.load_dataset(split)
     return [data[k] for k in range(len(data))], fairseq_task
@@ -132,10 +112,6 @@ def test_files_may_be_gzipped(name, vocabulary, tmp_path):
     for file in ("input0/train.bin", "label/train.bin", "references.valid.tsv"):
         plain, gzipped = ((tmp_path / out / file).read_bytes() for out in ("plain", "gzipped"))
         assert plain == gzipped
-
-
-def test_every_task_is_here():
-    assert {name.lower() for name in NAMES} == set(GLUE_TASKS)
 
 
 def test_label_dictionaries_are_those_of_the_task_whatever_is_frequent(vocabulary, tmp_path):
@@ -203,21 +179,17 @@ RTE_HEAD = "index\tsentence1\tsentence2\tlabel\n"
         ("RTE", "dev.tsv", f"{RTE_HEAD}0\ta\tb\n", "line 2 must have 4 columns, but has 3"),
         ("RTE", "dev.tsv", f"{RTE_HEAD}\ta\tb\tentailment\n", "an example without index"),
         ("RTE", "dev.tsv", RTE_HEAD + "0\ta\tb\tentailment\n" * 2, "has the index '0' twice"),
-        ("RTE", "dev.tsv", b"\xff\n", "not valid UTF-8"),
         ("STS-B", "dev.tsv", lines_of("STS-B", ["5.5"]), "must be from 0 to 5, but is '5.5'"),
-        ("STS-B", "dev.tsv", lines_of("STS-B", ["nan"]), "must be from 0 to 5, but is 'nan'"),
         ("STS-B", "dev.tsv", lines_of("STS-B", ["high"]), "must be from 0 to 5, but is 'high'"),
         ("CoLA", "train.tsv", "sentence\tlabel\nno\t1\n", "line 1 must have 4 columns, but has 2"),
     ],
 )
-def test_bad_files_are_one_sentence_and_leave_nothing(
-    name, file, text, message, vocabulary, tmp_path
-):
+def test_a_bad_file_leaves_nothing(name, file, text, message, vocabulary, tmp_path):
     write_raw(tmp_path / "raw", name)
     path = tmp_path / "raw" / name / file
     path.unlink()
     if text is not None:
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.write_text(text)
     with pytest.raises(TextDataError) as error:
         glue.prepare(name, tmp_path / "raw", tmp_path / "out", vocabulary)
     assert message in str(error.value)

@@ -13,11 +13,12 @@ import pytest
 from fairseq_floater.data.number_words import (
     LANGUAGES,
     MANIFEST,
-    CorpusError,
     draw_lines,
     phrase,
     write_numbers,
 )
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.errors import UserError
 
 SMALL: dict[str, Any] = {"train": 300, "valid": 40, "test": 40, "test_long": 20, "max_number": 999}
 SPLITS = ("train", "valid", "test", "test_long")
@@ -132,7 +133,7 @@ def test_other_content_is_kept_unless_overwritten(tmp_path: Path) -> None:
     before = contents(tmp_path)
     other = {**SMALL, "train": 200, "test_long": 0}
     message = f"{tmp_path / 'train.en'} is there with other content; choose another folder"
-    with pytest.raises(CorpusError, match=f"^{re.escape(message)}"):
+    with pytest.raises(TextDataError, match=f"^{re.escape(message)}"):
         write_numbers(tmp_path, **other)
     assert contents(tmp_path) == before
 
@@ -148,7 +149,7 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
     whole = contents(tmp_path)
     with (tmp_path / "train.de").open("a") as file:
         file.write("eins\n")
-    with pytest.raises(CorpusError, match=r"train\.de is there with other content"):
+    with pytest.raises(TextDataError, match=r"train\.de is there with other content"):
         write_numbers(tmp_path, **SMALL)
     write_numbers(tmp_path, **SMALL, overwrite=True)
     assert contents(tmp_path) == whole
@@ -173,6 +174,6 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
 def test_impossible_corpora_are_refused(
     tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CorpusError, match=f"^{re.escape(message)}"):
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         write_numbers(tmp_path, **{**SMALL, **arguments})
     assert contents(tmp_path) == {}

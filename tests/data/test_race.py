@@ -4,12 +4,10 @@ import json
 from argparse import Namespace
 
 import pytest
-from bpe_toy import write_gpt2
 from fairseq.tasks.sentence_ranking import SentenceRankingTask
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.understanding import race
-from fairseq_floater.data.understanding.binarise import Vocabulary
 from fairseq_floater.errors import UsageError, UserError
 
 PASSAGE = "The third of four\nis  three,\tthey said.   We see it."
@@ -24,23 +22,12 @@ FIRST = ["What is third? one", "What is third? two", "What is third? three", "Wh
 SECOND = [f"It is {c} and {c} ." for c in "abcd"]
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    folder = write_gpt2(tmp_path_factory.mktemp("race") / "bpe")
-    numbers = json.loads((folder / "encoder.json").read_text()).values()
-    (folder / "dict.txt").write_text("".join(f"{number} 1\n" for number in sorted(numbers)))
-    return Vocabulary.chosen(bpe="gpt2", bpe_dir=folder)
-
-
 @pytest.fixture
 def raw(tmp_path):
+    files = {"high/2": "high", "middle/10": "ten", "middle/9": PASSAGE}
     for split in ("train", "dev"):
-        for group, number, article in (
-            ("high", 2, "high"),
-            ("middle", 10, "ten"),
-            ("middle", 9, PASSAGE),
-        ):
-            path = tmp_path / "raw" / split / group / f"{number}.txt"
+        for name, article in files.items():
+            path = tmp_path / "raw" / split / f"{name}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({**FIELDS, "article": article}))
     return tmp_path / "raw"
@@ -75,14 +62,11 @@ def test_fairseq_ranks_each_question_and_option_before_its_passage(raw, vocabula
     assert made.summary["splits"] == {
         split: {**made.summary["splits"]["valid"], "questions": 6} for split in ("train", "valid")
     }
-    assert made.summary["warnings"][0] == (
-        "train has 6 questions, but 87,866 are published for RACE."
-    )
+    warning = "train has 6 questions, but 87,866 are published for RACE."
+    assert made.summary["warnings"][0] == warning
 
 
-def test_questions_come_by_group_and_number_and_are_named_in_the_references(
-    raw, vocabulary, tmp_path
-):
+def test_questions_come_by_group_and_number_and_have_names(raw, vocabulary, tmp_path):
     race.prepare(raw, tmp_path / "out", vocabulary)
     references = json.loads((tmp_path / "out" / "references.valid.json").read_text())
     names = ["middle/9/0", "middle/9/1", "middle/10/0", "middle/10/1", "high/2/0", "high/2/1"]
@@ -113,9 +97,8 @@ def test_a_test_set_is_prepared_where_there_is_one(raw, vocabulary, tmp_path):
 def test_nothing_is_left_for_fairseq_to_cut_and_ends_are_kept(
     positions, option, raw, vocabulary, tmp_path
 ):
-    made = race.prepare(
-        raw, tmp_path / "out", vocabulary, max_positions=positions, max_option_length=option
-    )
+    lengths = {"max_positions": positions, "max_option_length": option}
+    made = race.prepare(raw, tmp_path / "out", vocabulary, **lengths)
     counts = made.summary["splits"]["valid"]
     assert counts["cut_passages"] > 0
     short = loaded(tmp_path / "out", "valid", positions, option)[0]

@@ -187,9 +187,7 @@ def test_a_question_of_2_without_answer_must_say_so(prepare):
 
 def test_files_of_two_versions_are_refused(prepare):
     other = households(2, seed=1, second=True)
-    with pytest.raises(
-        UserError, match=r"dev-v1\.1\.json must be SQuAD 1\.1, but is 2\.0 instead\."
-    ):
+    with pytest.raises(UserError, match=r"dev-v1\.1\.json must be SQuAD 1\.1, but is 2\.0"):
         prepare(ONE, other)
 
 
@@ -202,9 +200,8 @@ def test_a_folder_of_both_versions_needs_a_choice(prepare, tmp_path):
 
 
 def test_a_folder_without_the_files(tmp_path, words):
-    with pytest.raises(
-        UserError, match=r"must hold train-v1\.1\.json and .*, but holds neither; name"
-    ):
+    message = r"must hold train-v1\.1\.json and .*, but holds neither; name"
+    with pytest.raises(UserError, match=message):
         preparation.prepare(tmp_path, tmp_path / "out", words)
 
 

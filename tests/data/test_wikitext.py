@@ -47,14 +47,10 @@ def test_own_text_may_be_packed_and_without_test(tmp_path, capsys):
     (tmp_path / "valid.txt").touch()
     words = ["words", "out", "--text", str(tmp_path), "--bpe", "sentencepiece", "--vocab", "60"]
     assert main(["mlm", "wikitext", *words]) == 0
-    found = capsys.readouterr().out.split("\n")
-    assert found[:5] == [
-        "out",
-        "--train",
-        f"{tmp_path}/train.txt.gz",
-        "--valid",
-        f"{tmp_path}/valid.txt",
-    ]
+    found = capsys.readouterr().out
+    assert found.startswith(
+        f"out\n--train\n{tmp_path}/train.txt.gz\n--valid\n{tmp_path}/valid.txt\n"
+    )
     assert "--test" not in found
 
 
@@ -62,9 +58,8 @@ def test_what_is_given_is_not_fetched(tmp_path, capsys):
     words = ["archives", str(tmp_path / "mlm"), "--bpe", "gpt2", "--text", "text"]
     assert main(["mlm", "wikitext", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ")[0].rpartition("/")[2] for line in lines] == [
-        *("encoder.json", "vocab.bpe", "dict.txt"),
-    ]
+    names = [line.split(" ")[0].rpartition("/")[2] for line in lines]
+    assert names == ["encoder.json", "vocab.bpe", "dict.txt"]
     assert lines[2].split(" ")[1:3] == ["-", "-"]  # its checksum is nowhere published
     assert main(["mlm", "wikitext", *words, "--bpe-dir", "bpe", "--dict", "dict.txt"]) == 0
     assert capsys.readouterr().out == ""
@@ -76,8 +71,5 @@ def test_an_archive_of_something_else_is_named(mirror, tmp_path, capsys):
     archives.mkdir()
     with zipfile.ZipFile(archives / f"{NAME}-v1.zip", "w") as archive:
         archive.writestr("other", "x")
-    assert main(["mlm", "wikitext", "text", str(out), "--bpe", "gpt2"]) == 1
-    assert "is no archive of WikiText-103" in capsys.readouterr().err
-    (archives / f"{NAME}-v1.zip").write_text("x")
     assert main(["mlm", "wikitext", "text", str(out), "--bpe", "gpt2"]) == 1
     assert "is no archive of WikiText-103" in capsys.readouterr().err

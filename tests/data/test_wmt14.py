@@ -134,25 +134,21 @@ def respoil(archives, folder, name, spoil):
     return folder
 
 
-def faults():
-    german = "commoncrawl.de-en.de"
-    return {
-        "a file is missing": (
-            lambda name, content: None if name == german else content,
-            r"holds no file commoncrawl\.de-en\.de\.$",
-        ),
-        "a line is missing": (
-            lambda name, content: (
-                content[: content.rindex(b"\n", 0, -1) + 1] if name == german else content
-            ),
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        (lambda content: None, r"holds no file commoncrawl\.de-en\.de\.$"),
+        (
+            lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
             r"^commoncrawl has 400 English lines, but 399 of de\.$",
         ),
-    }
+    ],
+    ids=["no file", "a line less"],
+)
+def test_a_spoilt_archive_is_refused(archives, tmp_path, spoilt, message):
+    def spoil(name, content):
+        return spoilt(content) if name == "commoncrawl.de-en.de" else content
 
-
-@pytest.mark.parametrize("fault", faults())
-def test_a_spoilt_archive_is_refused(archives, tmp_path, fault):
-    spoil, message = faults()[fault]
     name = "training-parallel-commoncrawl.tgz"
     folder = respoil(archives, tmp_path / "archives", name, spoil)
     recipe = stand_in.as_published(folder, "en-de")
@@ -206,10 +202,7 @@ def test_the_script_makes_data_and_counts(undisturbed, archives):
     summary = json.loads((out / "summary.json").read_text())
     assert kept == {s: c["kept"] for s, c in summary["splits"].items()}
     assert kept["test"] == stand_in.TEST_LINES
-    assert (
-        report["parameters"] | {"bpe": "subword-nmt", "vocab": 60, "max_ratio": 1.5}
-        == (report["parameters"])
-    )
+    assert report["parameters"].items() >= {"vocab": 60, "max_ratio": 1.5}.items()
     names = {a.name for a in archives_of(sources.RECIPES["en-de"], "held-out")}
     assert {path.name for path in (out / "archives").glob("*.tgz")} == names
     assert {path.stem for path in (out / "archives").glob("*.sha256")} == names
@@ -227,9 +220,7 @@ def test_a_second_run_makes_nothing_anew(undisturbed, archives):
     assert again.stdout == first.stdout
     assert {path: path.stat().st_mtime_ns for path in before} == before
     other = prepare("en-de", out, "--mirror", archives, *REHEARSAL, "--vocab", 50, code=1)
-    assert (
-        "was made with `vocab` 60, not 50; choose another OUT_DIR or add --force." in other.stderr
-    )
+    assert "made with `vocab` 60, not 50; choose another OUT_DIR or add --force." in other.stderr
 
 
 def test_a_corpus_of_other_settings_is_not_replaced_unasked(undisturbed, archives):
@@ -272,8 +263,6 @@ def test_the_commands_of_a_dry_run(tmp_path):
     [
         (("en-cs", "--out", "x"), "argument pair: invalid choice: 'en-cs'"),
         (("en-de",), "the following arguments are required: --out"),
-        (("en-de", "--out", "x", "--valid", "dev"), "argument --valid: invalid choice: 'dev'"),
-        (("en-de", "--out", "x", "--fast"), "unrecognized arguments: --fast"),
         (("en-de", "--out", "x", "--mirror", "ftp://x"), "argument --mirror: must be a folder or"),
     ],
 )

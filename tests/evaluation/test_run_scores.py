@@ -10,7 +10,6 @@ from scored_split import damaged, generated, sentence
 from fairseq_floater.cli import main
 from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.lines import ScoringError
-from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.run_scores import score_runs
 
 SIZES = {"test": 120, "other": 40}
@@ -136,7 +135,8 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
     with pytest.raises(UsageError, match="At least one system"):
         score_runs(data, {})
     with pytest.raises(
-        S2LError, match=r"is not what `scripts/prepare_text.sh` makes: it holds no summary\.json"
+        ScoringError,
+        match=r"is not what `scripts/prepare_text.sh` makes: it holds no summary\.json",
     ):
         score_runs(tmp_path, runs)
     whole = (data / "summary.json").read_text()
@@ -145,7 +145,9 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
         score_runs(data, runs)
     (data / "summary.json").write_text(whole)
     (data / "spm" / "other.en").write_text("\u2581a\n")
-    with pytest.raises(S2LError, match="raw/other must have as many lines .* has 40, 40, 1, 40"):
+    with pytest.raises(
+        ScoringError, match="raw/other must have as many lines .* has 40, 40, 1, 40"
+    ):
         score_runs(data, runs)
     (runs["bad"][0] / "generate.test.txt").write_text("only one\n")
     with pytest.raises(ScoringError, match="must have 120 sentences, as the test set, but has 1"):

@@ -9,7 +9,6 @@ from scored_split import generated, text
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
-from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 
@@ -83,9 +82,9 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
         with pytest.raises(ScoringError, match=message):
             score_split(folder, [SystemFiles("x", bad.hypotheses[:1], [path])], bootstrap=0)
     files = SystemFiles("x", bad.hypotheses, [bad.losses[0], cut])
-    with pytest.raises(S2LError, match="losses of x count 1 tokens in sentence 3, those of x"):
+    with pytest.raises(ScoringError, match="losses of x count 1 tokens in sentence 3, those of x"):
         score_split(folder, [files], bootstrap=0)
-    with pytest.raises(S2LError, match="x has 2 files of hypotheses, but 1 of losses"):
+    with pytest.raises(ScoringError, match="x has 2 files of hypotheses, but 1 of losses"):
         score_split(folder, [SystemFiles("x", bad.hypotheses, bad.losses[:1])], bootstrap=0)
 
 
@@ -109,8 +108,10 @@ def test_a_table_of_origins_of_another_form_or_length_is_refused(folder, systems
     copy = shutil.copytree(folder, tmp_path / "split")
     lines = (copy / "test.tsv").read_text().split("\n")
     (copy / "test.tsv").write_text("\n".join([*lines[:5], "5\tbin\tnine", *lines[6:]]))
-    with pytest.raises(S2LError, match=r"test\.tsv is no table of `floater s2l split`"):
+    with pytest.raises(ScoringError, match=r"test\.tsv is no table of `floater s2l split`"):
         score_split(copy, systems)
     (copy / "test.tsv").write_text("\n".join(lines[:50]) + "\n")
-    with pytest.raises(S2LError, match=r"test\.en has 120 lines, but test\.tsv beside it has 49"):
+    with pytest.raises(
+        ScoringError, match=r"test\.en has 120 lines, but test\.tsv beside it has 49"
+    ):
         score_split(copy, systems)

@@ -13,7 +13,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.options import Bins, S2LError, SplitOptions
+from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import NGRAM, overlap
 from fairseq_floater.evaluation.s2l.split import split
 
@@ -231,7 +231,7 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
 
 
 def test_a_failure_leaves_nothing_behind(raw, tmp_path):
-    with pytest.raises(S2LError):
+    with pytest.raises(TextDataError):
         split(raw, tmp_path / "out", options(edges=(8, 100)))
     assert [p.name for p in tmp_path.iterdir()] == ["raw"]
 
@@ -266,16 +266,18 @@ def test_faults_of_the_text_are_named(raw, tmp_path, capsys, name, content, mess
 
 
 def test_encoded_text_where_raw_was_promised(raw, tmp_path):
-    with pytest.raises(S2LError, match=r"train\.en is in subwords \(line 1\)"):
+    with pytest.raises(TextDataError, match=r"train\.en is in subwords \(line 1\)"):
         split(raw, tmp_path / "out", options(encoded=False, vocab=50))
 
 
 def test_no_long_pair_and_empty_bins_name_the_longest(raw, tmp_path):
-    with pytest.raises(S2LError, match=r"26 tokens or more: .* 25 tokens \(test\.en, line 4\)"):
+    with pytest.raises(
+        TextDataError, match=r"26 tokens or more: .* 25 tokens \(test\.en, line 4\)"
+    ):
         split(raw, tmp_path / "out", options(edges=(26,)))
-    with pytest.raises(S2LError, match=r"bin \[18, 20\) holds no pair: .*line 4"):
+    with pytest.raises(TextDataError, match=r"bin \[18, 20\) holds no pair: .*line 4"):
         split(raw, tmp_path / "out", options(edges=(8, 18, 20)))
-    with pytest.raises(S2LError, match=r"valid\.en has no pair of fewer than 2 source tokens"):
+    with pytest.raises(TextDataError, match=r"valid\.en has no pair of fewer than 2 source tokens"):
         split(raw, tmp_path / "out", options(edges=(2,)))
 
 
@@ -334,9 +336,9 @@ def test_options_that_make_no_sense(changes, message):
 
 def test_a_threshold_below_every_sentence_and_a_model_that_is_none(tmp_path):
     write_numbers(tmp_path / "raw", train=100, valid=20, test=20, test_long=20)
-    with pytest.raises(S2LError, match="no training pair of fewer than 1 source tokens"):
+    with pytest.raises(TextDataError, match="no training pair of fewer than 1 source tokens"):
         split(tmp_path / "raw", tmp_path / "out", SplitOptions("en", "de", (1,), vocab=80))
     nowhere = SplitOptions("en", "de", (20,), spm_model=tmp_path / "nowhere")
-    with pytest.raises(S2LError, match="There is no sentencepiece model"):
+    with pytest.raises(TextDataError, match="There is no sentencepiece model"):
         split(tmp_path / "raw", tmp_path / "out", nowhere)
     assert Bins.from_options(2, None).edges == (2, 3, 4)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding.binarise import Binarised, Vocabulary, check_dictionary
 from fairseq_floater.data.understanding.squad_files import (
@@ -22,7 +23,6 @@ from fairseq_floater.data.understanding.squad_files import (
     Passage,
     Question,
     Squad,
-    SquadError,
     read_squad,
 )
 from fairseq_floater.data.understanding.subwords import FOLDER, Subwords
@@ -72,7 +72,7 @@ def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dic
             number = "both" if held else "neither"
             wanted = " or ".join(" and ".join(names[v]) for v in PUBLISHED)
             remedy = "choose by --data-version" if held else "name files by --train and --valid"
-            raise SquadError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
+            raise TextDataError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
         version = held[0]
     return {
         split: [raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)]
@@ -93,7 +93,7 @@ class _SquadData(TaskData):
         for split, squad in examples.items():
             if squad.version != self.version:
                 rule = f"{self.files[split][0]} must be SQuAD {self.version}"
-                raise SquadError(f"{rule}, but is {squad.version} instead.")
+                raise TextDataError(f"{rule}, but is {squad.version} instead.")
         return {"version": self.version}
 
     def write(self, work: Path, split: str, examples: Squad) -> tuple[dict[str, int], list[str]]:
@@ -108,8 +108,6 @@ class _SquadData(TaskData):
 
 
 class _Split:
-    """Write a split, and count what is in it."""
-
     def __init__(self, name: str, source: Path, published: int, vocabulary: Vocabulary) -> None:
         self.name, self.source, self.vocabulary = name, source, vocabulary
         self.read, self.published = 0, published  # questions
@@ -122,14 +120,14 @@ class _Split:
         self.skipped: list[str] = []
 
     def write(self, squad: Squad, path: Path) -> None:
-        """Write a line a passage; raises SquadError where no answer is in its place."""
+        """Write a line a passage; raises TextDataError where no answer is in its place."""
         self.read = len(squad.questions)
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for passage in squad.passages:
                 file.write(json.dumps(self._entry(passage), ensure_ascii=False) + "\n")
         if self.skipped and not self.counts["answers"]:
             rule = f"{self.source} must have its answers at their offsets in the passages"
-            raise SquadError(f"{rule}, but none of {len(self.skipped):,} is there.")
+            raise TextDataError(f"{rule}, but none of {len(self.skipped):,} is there.")
         counts = Binarised(len(squad.passages), self.counts["subwords"], self.counts["unknown"])
         check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
 

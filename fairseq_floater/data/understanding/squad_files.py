@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.records import read_json
 
 _ANSWER = {"text": str, "answer_start": int}
 _QUESTION = {"id": str, "question": str, "answers": [_ANSWER], "is_impossible?": bool}
 _SHAPE = {"data": [{"paragraphs": [{"context": str, "qas": [_QUESTION]}]}]}
-
-
-class SquadError(UserError):
-    """Report a file that cannot be used, in one sentence for a person."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,6 @@ class Squad:
 
     @property
     def questions(self) -> list[Question]:
-        """Return all questions, in the file's order."""
         return [question for passage in self.passages for question in passage.questions]
 
 
@@ -61,20 +56,22 @@ def read_squad(path: Path) -> Squad:
 
     Raises:
         ReportError: another form.
-        SquadError: an id that comes twice, or answers that are missing (1.1: any question without one;
+        TextDataError: an id that comes twice, or answers that are missing (1.1: any question without one;
             2.0: one that is not ``is_impossible``) or too many.
     """
     content = read_json(path, _SHAPE)
     paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
     items = [item for paragraph in paragraphs for item in paragraph["qas"]]
     if not items:
-        raise SquadError(f"{path} must hold questions, but holds none.")
+        raise TextDataError(f"{path} must hold questions, but holds none.")
     second = content.get("version") in ("2.0", "v2.0")
     second |= any("is_impossible" in item for item in items)
     ids = set()
     for item in items:
         if item["id"] in ids:
-            raise SquadError(f"{path}: every id must be there once, but {item['id']} comes twice.")
+            raise TextDataError(
+                f"{path}: every id must be there once, but {item['id']} comes twice."
+            )
         ids.add(item["id"])
         _check_answers(item, second, path)
     passages = (Passage(p["context"], tuple(map(_question, p["qas"]))) for p in paragraphs)
@@ -90,9 +87,9 @@ def _check_answers(item: dict[str, Any], second: bool, path: Path) -> None:
     place, answers = f"{path}: question {item['id']}", item["answers"]
     impossible = item.get("is_impossible", False)
     if impossible and answers:
-        raise SquadError(f"{place} is_impossible, but has {len(answers)} answers.")
+        raise TextDataError(f"{place} is_impossible, but has {len(answers)} answers.")
     if not impossible and not answers:
         rule = " and is not is_impossible" if second else ", which every question of 1.1 must have"
-        raise SquadError(f"{place} has no answer{rule}.")
+        raise TextDataError(f"{place} has no answer{rule}.")
     if not all(answer["text"].strip() for answer in answers):
-        raise SquadError(f"{place} has an empty answer.")
+        raise TextDataError(f"{place} has an empty answer.")

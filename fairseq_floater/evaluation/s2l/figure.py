@@ -24,7 +24,6 @@ def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
-    """Return the bars of the systems that have scores of a kind, by group and label."""
     return {
         group: {
             report.labels[system]: Bar(mean.value, mean.interval, mean.per_seed)
@@ -49,7 +48,6 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw what systems are scored by, a panel each, by group."""
     kinds = report.kinds
     groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
     with new_figure(path, len(kinds), len(report.labels) * len(groups)) as (figure, panels):

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.metrics import (
     Array,
     Score,
@@ -28,15 +29,8 @@ from fairseq_floater.evaluation.metrics import (
     corpus_score,
     sentence_counts,
 )
-from fairseq_floater.evaluation.s2l.options import S2LError
+from fairseq_floater.evaluation.s2l import statistics
 from fairseq_floater.evaluation.s2l.report import BinScore, Gain, Rank, S2LScores, SeedMean
-from fairseq_floater.evaluation.s2l.statistics import (
-    bootstrap_scores,
-    difference_noise,
-    holm,
-    p_value,
-    places,
-)
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -148,7 +142,7 @@ class ScoredSet:
     def add_group(self, name: str, index: Array) -> None:
         """Add the scores of every system on a group, the sentences of the test set at ``index``."""
         if not len(index):
-            raise S2LError(f"{self.test.path} has no pair in the bin {name}.")
+            raise ScoringError(f"{self.test.path} has no pair in the bin {name}.")
         report = self.report
         report.runs |= self.folders
         report.sentences[name] = len(index)
@@ -201,7 +195,7 @@ def _ratio(sums: Array) -> float:
 def _mean(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> SeedMean:
     """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
     per_seed = [score(counts.sum(0)) for counts in runs]
-    resampled, interval = bootstrap_scores(runs, score, resamples, seed), None
+    resampled, interval = statistics.bootstrap_scores(runs, score, resamples, seed), None
     if resamples:
         low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
         interval = float(low), float(high)
@@ -224,8 +218,9 @@ def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
             p_values = {
                 n: p for n in others if (p := getattr(gains.get(n), kind, None)) is not None
             }
-            for name, corrected in zip(p_values, holm(list(p_values.values()), len(others))):
-                gains[name] = replace(gains[name], **{f"{kind}_holm": corrected})
+            corrected = statistics.holm(list(p_values.values()), len(others))
+            for name, p_value in zip(p_values, corrected):
+                gains[name] = replace(gains[name], **{f"{kind}_holm": p_value})
         for name, gain in gains.items():
             setattr(scores[name], f"{attribute}_gain", gain)
 
@@ -235,11 +230,11 @@ def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
     if not base.resampled.size:
         return Gain(difference, None)
     of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
-    with_seeds = difference_noise(ours.resampled, base.resampled, seed)
+    with_seeds = statistics.difference_noise(ours.resampled, base.resampled, seed)
     return Gain(
         difference,
-        p_value(difference, of_sentences - of_sentences.mean()),
-        p_seeds=None if with_seeds is None else p_value(difference, with_seeds),
+        statistics.p_value(difference, of_sentences - of_sentences.mean()),
+        p_seeds=None if with_seeds is None else statistics.p_value(difference, with_seeds),
     )
 
 
@@ -250,7 +245,7 @@ def _rank(scores: Mapping[str, BinScore]) -> None:
         return
     values = [measure.value for measure in losses.values()]
     left = [
-        places(*zip(*((m.per_seed[run], m.resampled[run]) for m in losses.values())))
+        statistics.places(*zip(*((m.per_seed[run], m.resampled[run]) for m in losses.values())))
         for run in range(min(len(measure.per_seed) for measure in losses.values()))
     ]
     for name, value, of_seeds in zip(losses, values, zip(*left)):

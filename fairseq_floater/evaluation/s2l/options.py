@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_floater.data.parallel_text import check_languages
-from fairseq_floater.errors import UsageError, UserError
+from fairseq_floater.errors import UsageError
 
 # The bins of the paper (Figure 2).
 DEFAULT_EDGES = (80, 100, 120, 140)
-
-
-class S2LError(UserError):
-    """Data or hypotheses that cannot be used; the message is one sentence for a person."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
 from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
-from fairseq_floater.evaluation.s2l.options import S2LError
 from fairseq_floater.evaluation.s2l.report import ALL, S2LScores
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
 from fairseq_floater.evaluation.s2l.systems import EvaluationSet, SystemFiles, token_counts
@@ -35,7 +35,7 @@ def score_split(
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
-        S2LError, ScoringError: files that do not belong to the split.
+        ScoringError: files that do not belong to the split.
     """
     names = [files.name for files in systems]
     if not systems:
@@ -83,7 +83,7 @@ def score_runs(
 
     Raises:
         UsageError: no system, no such test set, a baseline that is none of the systems.
-        S2LError, ScoringError: no data there, or files that do not belong to them.
+        ScoringError: no data there, or files that do not belong to them.
     """
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
@@ -129,7 +129,7 @@ def _described(data: Path) -> _Data:
         tests = read_json(data / "tests.json", dict)
     except FileNotFoundError as error:
         missing = Path(error.filename).name
-        raise S2LError(
+        raise ScoringError(
             f"{data} is not what `scripts/prepare_text.sh` makes: it holds no {missing}. A run's data are in "
             "`data` of its --work."
         ) from None

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_floater.data.parallel_text import (
+    TextDataError,
     batched,
     check_parallel,
     find_splits,
@@ -34,15 +35,9 @@ from fairseq_floater.data.products import Origin, is_made, work_folder
 from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.hypotheses import BPE_MARKS, join_pieces
-from fairseq_floater.evaluation.s2l.options import Bins, S2LError, SplitOptions
+from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
-from fairseq_floater.evaluation.s2l.split_report import (
-    SHORT_TEST,
-    TEST,
-    HeldOut,
-    Pair,
-    SplitReport,
-)
+from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, HeldOut, Pair, SplitReport
 from fairseq_floater.files import file_hash, naming, put_folder, write_text
 
 # How many lines of each file to look at to tell raw text from subwords.
@@ -64,8 +59,8 @@ def split(
 
     Raises:
         UsageError: the inputs lie in ``out_dir``.
-        S2LError: no pair is long enough, a bin is empty, or the text is in another form.
-        TextDataError: a file is missing, damaged, or not parallel to its other side.
+        TextDataError: a file is missing, damaged, not parallel to its other side or in another form, no
+            pair is long enough, or a bin is empty.
     """
     out_dir = out_dir.resolve()
     _check_places(raw_dir, out_dir, options.spm_model)
@@ -90,8 +85,6 @@ def split(
 
 
 class _Splitter:
-    """The work of :func:`split`, into the folder ``work``."""
-
     def __init__(
         self, raw_dir: Path, work: Path, splits: list[str], options: SplitOptions, threads: int
     ):
@@ -139,10 +132,9 @@ class _Splitter:
         return read_pairs(self.raw_dir, split, *self.langs)
 
     def _learn(self, name: str, short: _Pairs, lines: int) -> Segmenter:
-        """Learn subwords on short training pairs, of ``lines`` at most; writes the model ``name``."""
         first = list(itertools.islice(short, 1))
         if not first:
-            raise S2LError(
+            raise TextDataError(
                 f"{self.raw_dir} has no training pair of fewer than {self.bins.threshold} source "
                 "tokens."
             )
@@ -197,10 +189,11 @@ class _Splitter:
                         for output, side in zip(outputs, text):
                             output.write(side + "\n")
         if kind != "test" and not report.kept[kind]["pairs"]:
-            raise S2LError(f"{file} has no pair of fewer than {self.bins.threshold} source tokens.")
+            raise TextDataError(
+                f"{file} has no pair of fewer than {self.bins.threshold} source tokens."
+            )
 
     def _fault(self, kind: str, pair: Pair) -> str | None:
-        """Return the reason for leaving a pair out; None for a pair that is used."""
         # No tokens also means a line of invisible characters alone.
         if not min(pair.source_tokens, pair.target_tokens):
             return "empty"
@@ -241,22 +234,21 @@ def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
         if path.resolve() == out_dir or out_dir in path.resolve().parents:
             raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")
     if spm_model is not None and not spm_model.is_file():
-        raise S2LError(f"There is no sentencepiece model {spm_model}.")
+        raise TextDataError(f"There is no sentencepiece model {spm_model}.")
 
 
 def _check_form(files: list[Path], encoded: bool) -> None:
-    """Refuse subwords where raw text was promised, and the reverse; name file and line."""
     marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
     for path in files:
         head = itertools.islice(read_lines(path), _HEAD_LINES)
         marked = [any(mark.search(line) for mark in marks) for line in head]
         if not encoded and sum(marked) > len(marked) / 2:
-            raise S2LError(
+            raise TextDataError(
                 f"{path} is in subwords (line {marked.index(True) + 1}); raw text is needed, or "
                 "`--encoded`."
             )
         if encoded and sum(marked) < len(marked) / 2:
-            raise S2LError(
+            raise TextDataError(
                 f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
                 "sentencepiece's), but `--encoded` says so."
             )

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.evaluation.s2l.options import Bins, S2LError
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.evaluation.s2l.options import Bins
 from fairseq_floater.files import write_text
 from fairseq_floater.records import markdown_table, read_json
 from fairseq_floater.version import __version__
@@ -93,12 +94,11 @@ class HeldOut:
             pairs = sorted((order, i, pair) for i in bins for order, pair in self.kept[i])
             if not pairs:
                 continue
-            sides: list[list[str]] = [[], [], ["\t".join(COLUMNS)]]
-            for number, (_, i, pair) in enumerate(pairs):
-                lengths, origin = (pair.source_tokens, pair.target_tokens), (pair.file, pair.line)
-                row = "\t".join(map(str, (number, names[i], *lengths, *origin)))
-                for side, text in zip(sides, (pair.source, pair.target, row)):
-                    side.append(text)
+            table: list[Sequence[object]] = [COLUMNS]
+            for number, (_, i, p) in enumerate(pairs):
+                table.append((number, names[i], p.source_tokens, p.target_tokens, p.file, p.line))
+            rows = ["\t".join(map(str, row)) for row in table]
+            sides = [p.source for *_, p in pairs], [p.target for *_, p in pairs], rows
             for side, ending in zip(sides, (*langs, "tsv")):
                 write_text(folder / f"{test}.{ending}", "".join(f"{line}\n" for line in side))
 
@@ -144,17 +144,19 @@ class SplitReport:
         counts["longest_target"] = max(counts["longest_target"], pair.target_tokens)
 
     def check_bins(self) -> None:
-        """Raise S2LError where a bin is empty."""
+        """Raise TextDataError where a bin is empty."""
         length, file, line = self.longest
         longest = f"the longest source has {length} tokens ({file}, line {line})"
         empty = [name for name in self.bins.names if not self.held_out[name]["found"]]
         if len(empty) == len(self.bins.names):
-            raise S2LError(
+            raise TextDataError(
                 f"No pair that can be used has a source of {self.bins.threshold} tokens or more: "
                 f"{longest}."
             )
         if empty:
-            raise S2LError(f"The bin {empty[0]} holds no pair: {longest}; choose other `--edges`.")
+            raise TextDataError(
+                f"The bin {empty[0]} holds no pair: {longest}; choose other `--edges`."
+            )
 
     def to_json_dict(self) -> dict[str, Any]:
         return {

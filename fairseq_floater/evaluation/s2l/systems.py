@@ -19,9 +19,14 @@ from fairseq_floater.evaluation.hypotheses import (
     read_references,
     read_tagged,
 )
-from fairseq_floater.evaluation.lines import FilePath, TextFile, read_numbers, scoring_error
+from fairseq_floater.evaluation.lines import (
+    FilePath,
+    ScoringError,
+    TextFile,
+    read_numbers,
+    scoring_error,
+)
 from fairseq_floater.evaluation.metrics import Array
-from fairseq_floater.evaluation.s2l.options import S2LError
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,13 @@ class EvaluationSet:
             bins, files = ([row[column] for row in rows] for column in ("bin", "file"))
             source_tokens = np.array([int(row["source_tokens"]) for row in rows], dtype=np.int64)
         except (csv.Error, KeyError, TypeError, ValueError, OverflowError):
-            raise S2LError(f"{table} is no table of `floater s2l split`.") from None
+            raise ScoringError(f"{table} is no table of `floater s2l split`.") from None
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
             lines = read_references(path)
             if len(lines) != len(rows):
-                raise S2LError(
+                raise ScoringError(
                     f"{path} has {len(lines)} lines, but {name}.tsv beside it has {len(rows)} rows."
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
@@ -92,7 +97,7 @@ class EvaluationSet:
         )
         lines = [len(side) for side in (sources, references, source_tokens, target_tokens)]
         if len(set(lines)) > 1:
-            raise S2LError(
+            raise ScoringError(
                 f"{raw} must have as many lines in {langs[0]}, in {langs[1]} and in both in {subwords}, "
                 f"but has {', '.join(map(str, lines))}."
             )
@@ -132,7 +137,7 @@ def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
     seeds = len(files.hypotheses)
     for kind, paths in (("losses", files.losses), ("scores", files.scores)):
         if paths and len(paths) != seeds:
-            raise S2LError(
+            raise ScoringError(
                 f"{files.name} has {seeds} files of hypotheses, but {len(paths)} of {kind}; give one of "
                 "each for a seed."
             )
@@ -201,7 +206,7 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
         differs = np.flatnonzero(tokens != expected)
         if differs.size:
             i = differs[0]
-            raise S2LError(
+            raise ScoringError(
                 f"The losses of {name} count {tokens[i]:.0f} tokens in sentence {i}, those of "
                 f"{first} {expected[i]:.0f}: only models of one subword model compare."
             )
