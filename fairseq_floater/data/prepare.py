@@ -20,12 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.binarised import (
-    MANIFEST,
-    binarise,
-    binarise_command,
-    finish,
-)
+from fairseq_floater.data.binarised import MANIFEST, binarise, binarise_command, finish
 from fairseq_floater.data.moses_subwords import (
     MosesSegmenter,
     train_codes,
@@ -41,11 +36,7 @@ from fairseq_floater.data.parallel_text import (
     text_file,
 )
 from fairseq_floater.data.products import Origin, is_made
-from fairseq_floater.data.sentencepiece_subwords import (
-    Segmenter,
-    train_subword,
-    write_dictionary,
-)
+from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
 from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.files import (

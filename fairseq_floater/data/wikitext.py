@@ -65,7 +65,6 @@ def _list_archives(args: argparse.Namespace) -> None:
 
 
 def _unpack(args: argparse.Namespace) -> None:
-    """Unpack WikiText's splits, each whole or not at all."""
     if args.text is not None:
         return
     archive = _folder(args) / _WIKITEXT.name
@@ -90,7 +89,6 @@ def _plain_or_packed(path: Path) -> Path:
 
 
 def _print_words(args: argparse.Namespace) -> None:
-    """Print the words of `floater mlm prepare`, one a line."""
     if args.text is None:
         texts = {split: _folder(args) / _NAME / f"wiki.{split}.raw" for split in _SPLITS}
     else:

@@ -85,10 +85,7 @@ class Term(OfBlock):
 def read_terms(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None]
 ) -> list[Term]:
-    """Read every term of the encoder inside the attention of a stack, block by block.
-
-    Arguments as for :func:`~fairseq_floater.results.position_rows.read_tracks`.
-    """
+    """Read every term of the encoder inside the attention of a stack, block by block; as `read_tracks`."""
     terms = []
     for attribute, encoder in stack.named_children():
         if not isinstance(encoder, AttentionPositions):

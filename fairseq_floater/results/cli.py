@@ -74,7 +74,6 @@ class Joined:
     parts: list[Any]
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Return the keys of all parts; a later part's win."""
         return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
 
     def format_text(self) -> str:

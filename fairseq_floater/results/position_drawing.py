@@ -203,7 +203,6 @@ def _draw_heads(axes: Any, term: Term, values: Tensor) -> None:
 
 
 def _draw_image(axes: Any, term: Term) -> None:
-    """Draw the angles of a turn by pair, or the cosines of two distances."""
     low, high = int(term.distances[0]) - 0.5, int(term.distances[-1]) + 0.5
     is_turn = term.stream == "turn"
     style: dict[str, Any] = {"interpolation": "nearest"}
@@ -225,7 +224,6 @@ def _draw_image(axes: Any, term: Term) -> None:
 
 
 def _mark_past(axes: Any, term: Term) -> None:
-    """Lay grey over the distances that no training sentence has."""
     if not term.has_past or term.trained is None:
         return
     end, furthest = term.trained - 0.5, int(term.distances[-1])

@@ -215,7 +215,6 @@ def _check(name: str, values: Sequence[str], allowed: Sequence[str]) -> None:
 
 
 def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
-    """Add a note or a warning on what the measures of a table mean."""
     near, past, norms = row["up_to_T"], row["past_T"], row["norms"]
     steps = track.rows.diff(dim=0).abs().max()
     if float(steps) <= 1e-6 * float(track.rows.abs().max()):

@@ -100,10 +100,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
 
 
 def plot_scores(results: Results, path: str | os.PathLike[str]) -> None:
-    """Draw BLEU of every run on every test set as grouped bars with bootstrap intervals.
-
-    Writes the format of ``path``'s ending, one of :data:`~fairseq_floater.figures.FORMATS`.
-    """
+    """Draw BLEU of every run on every test set as grouped bars with bootstrap intervals."""
     labels = results.labels
     bars = {
         (test, labels[run.name]): Bar(score["bleu"]["score"], confidence_interval(score["bleu"]))

@@ -186,7 +186,6 @@ class UnderstandingTables:
 
 
 def _bits(loss: dict[str, Any]) -> dict[str, str]:
-    """Return the loss by span of tokens, of a result of `floater position-loss`."""
     spans = {f"{span['first']}-{span['last']}": span["bits"] for span in loss["bins"]}
     return {span: f"{bits:.3f}" for span, bits in {**spans, "all": loss["all"]["bits"]}.items()}
 
@@ -200,11 +199,7 @@ def _head(task: str, name: str) -> str:
 
 
 def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables | None:
-    """Read every fine-tuning below ``folder``; None where there is neither one nor a masked-LM stage.
-
-    Raises:
-        ReportError: a result that cannot be read.
-    """
+    """Read every fine-tuning below ``folder``; None where there is neither one nor a masked-LM stage."""
     place = Path(folder).resolve()  # the parents of "." have no names
     places = [place, *place.glob("*/")]
     paths = {path.parent for place in places for path in place.glob(f"*/seed-*/{RECORD}")}

@@ -23,7 +23,6 @@ class Vocabulary(NamedTuple):
 
     @property
     def files(self) -> list[Path]:
-        """Return the files that shape data of this vocabulary."""
         return [*self.subwords.files, self.dictionary]
 
     @classmethod

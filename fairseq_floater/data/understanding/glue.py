@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.products import PreparedFolder
-from fairseq_floater.data.understanding.binarise import (
-    Vocabulary,
-    binarise,
-    write_lines,
-)
+from fairseq_floater.data.understanding.binarise import Vocabulary, binarise, write_lines
 from fairseq_floater.data.understanding.glue_files import Example, read_examples, split_files
 from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
 from fairseq_floater.data.understanding.task_data import TaskData

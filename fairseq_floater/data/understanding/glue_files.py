@@ -106,7 +106,6 @@ def _label(task: GlueTask, text: str, place: str) -> str:
 
 
 def _mrpc_rows(split: str, path: Path) -> Callable[[dict[str, str]], bool]:
-    """Say which rows of Microsoft's file belong to ``split``."""
     dev = {tuple(line.split("\t")) for line in read_lines(path)}
     return lambda row: ((row["#1 ID"], row["#2 ID"]) in dev) == (split == "valid")
 

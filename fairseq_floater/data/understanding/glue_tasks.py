@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fairseq_floater.errors import UsageError
 
 _BINARY = ("0", "1")
+_PAIR = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
 _TRAIN_DEV = {"train": "train.tsv", "valid": "dev.tsv"}
 
@@ -60,36 +61,19 @@ _ALL = (
         f1=True,
         skips_broken_lines=True,  # the published sizes are without them
     ),
-    GlueTask(
-        "STS-B",
-        ("sentence1", "sentence2"),
-        "score",
-        (),
-        {"train": 5_749, "valid": 1_500},
-        metric="pearson",
-    ),
+    GlueTask("STS-B", _PAIR, "score", (), {"train": 5_749, "valid": 1_500}, metric="pearson"),
     GlueTask(
         "MNLI",
-        ("sentence1", "sentence2"),
+        _PAIR,
         "gold_label",
         ("contradiction", "neutral", "entailment"),
         {"train": 392_702, "valid": 9_815, "valid1": 9_832},
         {"train": "train.tsv", "valid": "dev_matched.tsv", "valid1": "dev_mismatched.tsv"},
     ),
     GlueTask(
-        "QNLI",
-        ("question", "sentence"),
-        "label",
-        _ENTAILMENT,
-        {"train": 104_743, "valid": 5_463},
+        "QNLI", ("question", "sentence"), "label", _ENTAILMENT, {"train": 104_743, "valid": 5_463}
     ),
-    GlueTask(
-        "RTE",
-        ("sentence1", "sentence2"),
-        "label",
-        _ENTAILMENT,
-        {"train": 2_490, "valid": 277},
-    ),
+    GlueTask("RTE", _PAIR, "label", _ENTAILMENT, {"train": 2_490, "valid": 277}),
 )
 GLUE_TASKS = {task.name.lower(): task for task in _ALL}
 

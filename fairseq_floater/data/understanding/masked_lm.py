@@ -166,7 +166,6 @@ def _warnings(path: Path, split: str, counts: dict[str, int]) -> Iterator[str]:
 
 
 def _subwords(work: Path, train: Path, lines: int, options: BpeOptions) -> Subwords:
-    """Put the subwords into ``work/bpe``, or learn them, and read them back."""
     folder = work / FOLDER
     if options.like is not None:
         load_subwords(options.like / FOLDER).store(folder)

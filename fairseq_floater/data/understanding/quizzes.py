@@ -199,13 +199,12 @@ def _passage(numbers: Sequence[str], name: str, version: str, draws: Draws) -> d
     ):
         entry: dict[str, Any] = {"question": question.text, "id": f"{name}-{number}"}
         answers = [_answer(text, answer) for answer in (question.answer, *question.wrong) if answer]
-        if question.answer is None:
-            entry |= {"answers": [], "plausible_answers": answers}
-        else:
-            entry |= {"answers": answers}
-        questions.append(
-            entry | ({"is_impossible": not entry["answers"]} if has_unanswerable else {})
+        is_impossible = question.answer is None
+        entry |= (
+            {"answers": [], "plausible_answers": answers} if is_impossible else {"answers": answers}
         )
+        entry |= {"is_impossible": is_impossible} if has_unanswerable else {}
+        questions.append(entry)
     return {"context": text, "qas": questions}
 
 

@@ -57,10 +57,6 @@ def prepare(
         max_option_length: tokens of an option with its ``<s>`` and ``</s>``; the end is kept in the same
             way, so that fairseq's option of the same name has nothing to cut. None: RoBERTa's 128, or
             half of ``max_positions`` where that is less.
-
-    Raises:
-        UsageError: the lengths leave no room for a passage.
-        TextDataError: a file cannot be used, a split has no question, or other data are in the way.
     """
     if max_option_length is None:
         max_option_length = min(_OPTION_LENGTH, max_positions // 2)
@@ -149,7 +145,6 @@ class _RaceData(TaskData):
 
 
 def _cut(line: list[str], length: int) -> bool:
-    """Cut a line to ``length`` in place; return whether it was longer."""
     longer = len(line) > length
     del line[length:]
     return longer

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.sentencepiece_subwords import (
-    FAIRSEQ_SYMBOLS,
-    load_model,
-    without_symbols,
-)
+from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, load_model, without_symbols
 from fairseq_floater.records import read_json
 
 FOLDER = "bpe"

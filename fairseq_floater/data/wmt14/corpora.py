@@ -100,7 +100,6 @@ def _check_lines(
 def _assemble_side(
     recipe: Recipe, archives: Path, folder: Path, lang: str, valid: str
 ) -> dict[str, Any]:
-    """Write one language's text of every split; count the lines, and those that were no valid UTF-8."""
     sets = (recipe.test,) if valid == "held-out" else (recipe.test, recipe.valid)
     lines = {part.name: 0 for part in (*recipe.corpora, *sets)}
     written = dict.fromkeys(("train", "valid", "test"), 0)

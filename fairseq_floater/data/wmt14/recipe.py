@@ -132,12 +132,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(**options: Any) -> None:
     args = argparse.Namespace(**options)
-    steps = {
-        "archives": _list_archives,
-        "corpus": _make_corpus,
-        "text": _prepare_text,
-        "report": _report,
-    }
+    steps = {"archives": _list_archives, "corpus": _make_corpus}
+    steps |= {"text": _prepare_text, "report": _report}
     with naming(args.out):
         steps[args.step](args)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from scipy.stats import pearsonr, spearmanr
@@ -55,9 +54,8 @@ def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, f
     """Return every metric of a task in per cent, and ``n``."""
     answers, right = read_table(predictions, "prediction"), read_table(references, "label")
     check_ids(answers, right, (predictions, references))
-    read = _number if not task.labels else task.labels.index
-    given = [_read(read, task, answers[index], index, predictions) for index in right]
-    wanted = [_read(read, task, label, index, references) for index, label in right.items()]
+    given = [_value(task, answers[index], index, predictions) for index in right]
+    wanted = [_value(task, label, index, references) for index, label in right.items()]
     if task.labels:
         values = {"accuracy": accuracy_score(wanted, given)}
         if task.metric == "matthews":
@@ -72,18 +70,13 @@ def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, f
     return {"n": len(wanted)} | {name: 100 * float(value) for name, value in values.items()}
 
 
-def _read(read: Callable[[str], float], task: GlueTask, text: str, index: str, path: Path) -> float:
+def _value(task: GlueTask, text: str, index: str, path: Path) -> float:
+    """Return a label's number, or a score."""
     try:
-        return read(text)
+        value = task.labels.index(text) if task.labels else float(text)
     except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
         rule = f"one of {', '.join(task.labels)}" if task.labels else "a number"
-        raise ReportError(
-            f"{path}, {shown(index)}: must be {rule}, but is {shown(text)}."
-        ) from None
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
+        raise ReportError(f"{path}, {shown(index)}: must be {rule}, but is {shown(text)}.")
+    return value

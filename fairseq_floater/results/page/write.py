@@ -192,7 +192,6 @@ def _points(scores: Sequence[dict[str, Any] | None], measure: Measure) -> list[P
 
 
 def _training(work: Work) -> Iterator[Chart]:
-    """Yield the chart of validation loss by update, a line for each run, where logs are kept."""
     lines = [
         Line(number, f"{system.label}, seed {seed}", points)
         for number, system in enumerate(work.systems)
@@ -224,7 +223,6 @@ def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 
 def _versions(work: Work) -> dict[str, str]:
-    """Return the versions that runs and scores were made with, where they record them."""
     logs = [log for system in work.systems for log in system.logs.values()]
     runs = [run for system in work.systems for run in system.runs.values()]
     scores = [score for run in runs for score in run.scores.values()]
