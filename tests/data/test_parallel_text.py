@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prepared_text import VOCAB, zipped
@@ -31,40 +32,34 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda raw: (raw / name).write_bytes(content)
 
 
-def _delete(name: str) -> Callable[[Path], object]:
-    return lambda raw: (raw / name).unlink()
-
-
-FAULTS = {
-    "missing": (_delete("train.en"), r"\S+/train\.en is missing \(so is train\.en\.gz\)\."),
-    "one side of a test": (_delete("test.de"), r"\S+/test\.de is missing \(so is test\.de\.gz\)\."),
-    "unequal": (
-        _write("valid.de", b"eins\nzwei\n"),
-        r"\S+/valid\.en has 20 lines, but \S+/valid\.de has 2\.",
-    ),
-    "empty": (_write("test.en", b""), r"\S+/test\.en is empty\."),
-    "not UTF-8": (
-        _write("train.de", b"gut\nf\xfcnf\n"),
-        r"\S+/train\.de, line 2 is not valid UTF-8 \(byte 2 of it\)\.",
-    ),
-    "NUL": (_write("test.en", b"a\nb\nc\0\n"), r"\S+/test\.en, line 3 holds a NUL character\."),
-    "cut gzip": (zipped("train.en", 500), r"\S+/train\.en\.gz is no whole gzip file: .+\."),
-    "no gzip": (
-        lambda raw: (raw / "test.en").rename(raw / "test.en.gz"),
-        r"\S+/test\.en\.gz is no whole gzip file: .+\.",
-    ),
-    "plain and zipped": (
-        zipped("train.en", None, keep=True),
-        r"\S+/train\.en and \S+/train\.en\.gz are both there; remove one of them\.",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda raw: (raw / "test.de").unlink(),
+            r"\S+/test\.de is missing \(so is test\.de\.gz\)\.",
+        ),
+        (
+            _write("valid.de", b"eins\nzwei\n"),
+            r"\S+/valid\.en has 20 lines, but \S+/valid\.de has 2\.",
+        ),
+        (_write("test.en", b""), r"\S+/test\.en is empty\."),
+        (
+            _write("train.de", b"gut\nf\xfcnf\n"),
+            r"\S+/train\.de, line 2 is not valid UTF-8 \(byte 2 of it\)\.",
+        ),
+        (_write("test.en", b"a\nb\nc\0\n"), r"\S+/test\.en, line 3 holds a NUL character\."),
+        (zipped("train.en", 500), r"\S+/train\.en\.gz is no whole gzip file: .+\."),
+        (
+            zipped("train.en", None, keep=True),
+            r"\S+/train\.en and \S+/train\.en\.gz are both there; remove one of them\.",
+        ),
+    ],
+    ids=["missing", "unequal", "empty", "not UTF-8", "NUL", "cut gzip", "plain and zipped"],
+)
 def test_faulty_text_is_refused(
-    raw: Path, tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]
+    raw: Path, tmp_path: Path, spoil: Any, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spoil, message = FAULTS[fault]
     spoil(raw)
     assert main(["prepare", str(raw), str(tmp_path / "out"), *VOCAB]) == 1
     assert re.fullmatch(f"floater prepare: {message}\n", capsys.readouterr().err)

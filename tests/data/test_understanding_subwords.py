@@ -16,17 +16,10 @@ from fairseq_floater.data.understanding.subwords import (
     load_subwords,
 )
 
-AWKWARD = [
-    *("", " ", "  two  blanks  ", "isn't they've I'm he'd we'll 'tis it's", "tab\tand\nline"),
-    *(
-        "no\u00a0break \u3000wide",
-        "\u200bzero\ufeff",
-        "é e\u0301 ½ ² ٣ Ⅷ ① ǅ",
-        "漢字かな",
-        "😀 👨\u200d👩 🇩🇪",
-    ),
-    *("\x1c\x1d\x1e\x1f\x85 \u2028", "a\x00b", "<s> <mask> </s>", "3.14,15-16_17", '"[(…)]" — ’s'),
-]
+AWKWARD = ["", " ", "  two  blanks  ", "isn't they've I'm he'd we'll 'tis it's", "tab\tand\nline"]
+AWKWARD += ["no\u00a0break \u3000wide", "\u200bzero\ufeff", "é e\u0301 ½ ² ٣ Ⅷ ① ǅ", "漢字かな"]
+AWKWARD += ["😀 👨\u200d👩 🇩🇪", "\x1c\x1d\x1e\x1f\x85 \u2028", "a\x00b", "<s> <mask> </s>"]
+AWKWARD += ["3.14,15-16_17", '"[(…)]" — ’s']
 ALPHABET = "  \t\x1f\x85\u00a0\u2028\u200b\u3000aTh'’setrnd é½²٣漢😀🇩.,_-\"\n\u0301"
 
 

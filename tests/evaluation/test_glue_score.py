@@ -99,10 +99,7 @@ def test_the_command_prints_and_writes_the_scores(tmp_path):
 @pytest.mark.parametrize(
     ("predictions", "message"),
     [
-        (
-            "index\tprediction\n0\t1\n",
-            r"must answer all 2 of .*references.tsv, but lacks 1, the first '1'",
-        ),
+        ("index\tprediction\n0\t1\n", r"must answer all 2 of .*, but lacks 1, the first '1'"),
         ("index\tprediction\n0\t1\n1\t0\n2\t0\n", "has 1 others, the first '2'"),
         ("index\tprediction\n0\t1\n1\t0\n1\t0\n", "has the index '1' twice"),
         ("index\tprediction\n0\t1\n1\tyes\n", "'1': must be one of 0, 1, but is 'yes'"),
@@ -131,10 +128,9 @@ def test_references_of_another_task_and_options_of_mnli_are_refused(tmp_path):
     predictions, references = files(tmp_path, "rte")
     with pytest.raises(ReportError, match="must be one of 0, 1"):
         score("cola", predictions, references)
+    other = {"mismatched": predictions, "mismatched_references": references}
     with pytest.raises(UsageError, match="for MNLI, but the task is RTE"):
-        score(
-            "rte", predictions, references, mismatched=predictions, mismatched_references=references
-        )
+        score("rte", predictions, references, **other)
     with pytest.raises(UsageError, match="needs --mismatched-references"):
         score("mnli", predictions, references, mismatched=predictions)
     references.write_text("index\tlabel\n")

@@ -28,9 +28,8 @@ def data(tmp_path):
             (folder / "raw" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in lines))
             (folder / "spm" / f"{test}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
     made = {"parameters": {"src": "en", "tgt": "de", "bpe": "sentencepiece", "max_len": 0}}
-    made["splits"] = {
-        "train": {"lines": 1500, "dropped": {"empty": 0, "too_long": 9, "ratio": 300}}
-    }
+    dropped = {"empty": 0, "too_long": 9, "ratio": 300}
+    made["splits"] = {"train": {"lines": 1500, "dropped": dropped}}
     (folder / "summary.json").write_text(json.dumps(made))
     (folder / "tests.json").write_text('{"test": "test", "other": "test1"}')
     return folder
@@ -62,10 +61,8 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
     assert list(report.scores) == ["test", "other"] and report.sentences == SIZES
     for test in SIZES:
         references = lines_of(data, test, "de")
-        expected = [
-            BLEU().corpus_score(damaged(references, seed, 0.1), [references]).score
-            for seed in (1, 2)
-        ]
+        hypotheses = [damaged(references, seed, 0.1) for seed in (1, 2)]
+        expected = [BLEU().corpus_score(h, [references]).score for h in hypotheses]
         found = report.scores[test]["good"]
         assert found.bleu.per_seed == expected
         assert found.bleu.value == pytest.approx(np.mean(expected), abs=1e-12)
@@ -130,14 +127,9 @@ def test_a_loss_that_one_seed_lacks_is_left_out(data, runs):
 def test_what_does_not_fit_is_refused(data, runs, tmp_path):
     with pytest.raises(UsageError, match="must be some of test, other, but names 'tset'"):
         score_runs(data, runs, tests=["tset"])
-    with pytest.raises(UsageError, match="`--baseline` must be one of bad, good, but is 'none'"):
-        score_runs(data, runs, baseline="none")
     with pytest.raises(UsageError, match="At least one system"):
         score_runs(data, {})
-    with pytest.raises(
-        ScoringError,
-        match=r"is not what `scripts/prepare_text.sh` makes: it holds no summary\.json",
-    ):
+    with pytest.raises(ScoringError, match=r"prepare_text.sh` makes: it holds no summary\.json"):
         score_runs(tmp_path, runs)
     whole = (data / "summary.json").read_text()
     (data / "summary.json").write_text("{}")

@@ -13,11 +13,9 @@ GOLDS = {"q1": ["the Norman dukes", "Normans"], "q2": [], "q3": ["10th"], "q4": 
 ANSWERS = {"q3": "10TH!", "q1": "Norman dukes of", "q2": "", "q4": "x"}
 NOTHING = {"q1": 0.2, "q2": 0.9, "q3": 0.4, "q4": 0.3}
 # Exact match: q2 and q3. F1 of q1: precision 2/3, recall 1.
-PLAIN = {
-    **{"exact": 50.0, "f1": 70.0, "total": 4},
-    **{"HasAns_exact": 50.0, "HasAns_f1": 90.0, "HasAns_total": 2},
-    **{"NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2},
-}
+PLAIN = {"exact": 50.0, "f1": 70.0, "total": 4}
+PLAIN |= {"HasAns_exact": 50.0, "HasAns_f1": 90.0, "HasAns_total": 2}
+PLAIN |= {"NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2}
 
 
 def official(golds, second=True):
@@ -121,15 +119,11 @@ def test_exact_match_and_f1_may_be_of_different_answers():
     assert best("b c d e", ["b", "c d e f g"]) == (0, pytest.approx(2 * 0.75 * 0.6 / 1.35))
 
 
-def without(key):
-    return {id_: value for id_, value in ANSWERS.items() if id_ != key}
-
-
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (without("q3"), r"must answer all 4 of .*, but lacks 1, the first 'q3'\."),
-        ({**ANSWERS, "q9": "x"}, r"but has 1 others, the first 'q9'\."),
+        ({**ANSWERS, "q1": "x", "q9": "x"}, r"but has 1 others, the first 'q9'\."),
+        ({"q1": "x", "q2": "x", "q4": "x"}, r"must answer all 4 of .* lacks 1, the first 'q3'\."),
         ('{"q1": ', r"is no readable JSON: .*"),
         ([["q1", "x"]], r"must hold a JSON object, but holds .* instead\."),
         ({**ANSWERS, "q1": None}, r"must have an answer in text .* has None for q1\."),

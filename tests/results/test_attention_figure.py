@@ -25,9 +25,8 @@ TRAINED = {"source": 6, "target": 6}
 
 
 def terms(model, stack="encoder", length=None):
-    return {
-        (t.block, t.stream): t for t in read_terms(getattr(model, stack), stack, length, TRAINED)
-    }
+    found = read_terms(getattr(model, stack), stack, length, TRAINED)
+    return {(term.block, term.stream): term for term in found}
 
 
 def visible(name, **options):
