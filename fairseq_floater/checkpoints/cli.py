@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints.averaging import average
+from fairseq_floater.checkpoints.donor import WAYS
 from fairseq_floater.checkpoints.import_roberta import import_roberta
-from fairseq_floater.checkpoints.length import WAYS
 from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, position_loss
 from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
 from fairseq_floater.checkpoints.warm_start import warm_start

@@ -1,109 +1,213 @@
-"""Check the donor of a warm start: a model of the same family and shape; derive the new one's options."""
+"""Describe the donor of a warm start, and what the model that starts from it takes over."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
+from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor
 
-from fairseq_floater.checkpoints.dictionaries import task_options_of
-from fairseq_floater.checkpoints.families import (
+from fairseq_floater.checkpoints.reading import (
+    CheckpointError,
+    is_position,
+    load_checkpoint,
+    model_args,
+)
+from fairseq_floater.checkpoints.rebuild import (
+    DEFAULT_POSITIONS,
     FAMILIES,
     ROBERTA,
+    BareTask,
     Family,
     architecture,
+    build_model,
+    complete_languages,
     family_of,
+    load_dictionaries,
+    split_heads,
 )
-from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import UsageError, refused_options
-from fairseq_floater.position_encoders import all_options
+from fairseq_floater.position_encoders import (
+    POSITION_ENCODERS,
+    all_options,
+    encoder_class,
+    has_base,
+)
+from fairseq_floater.position_encoders.floater_options import BIAS
+from fairseq_floater.position_encoders.hooks import NEUTRAL
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.shared_options import BOTH
+from fairseq_floater.transformer.owners import biases_of, positions_of
 
+TILE, LAST = WAYS = ("tile", "last")
+_NO_BASE = "no_token_positional_embeddings"
+_TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of a RoBERTa's positions
 _UNSET = object()
 
 
-class PlainDonor(NamedTuple):
-    """Describe a donor by what it is without our positions.
+@dataclasses.dataclass(frozen=True)
+class Donor:
+    """A checkpoint that a model starts from.
 
     Attributes:
-        state: its tensors, under today's names.
-        args: its options.
+        path: of its file, and its name in messages.
+        state: the checkpoint as its file has it.
+        arch: its architecture.
+        args: its model options; complete if it was trained with the plugin.
+        family: translation models or RoBERTas.
+        dictionaries: of source and target.
+        tensors: that can be copied, under today's names.
+        heads: names of tensors of classification heads.
+        has_encoder: whether the position encoder of a donor of this package is among the tensors.
         base: whether fairseq's own positions stand underneath.
-        lost: the encoder of ours whose positions are left out; empty where nothing of them is.
+        lost: the position encoder that was left out, if any.
     """
 
-    state: dict[str, Tensor]
+    path: str | os.PathLike[str]
+    state: dict[str, Any]
+    arch: str | None
     args: argparse.Namespace
+    family: Family
+    dictionaries: tuple[Dictionary, Dictionary]
+    tensors: dict[str, Tensor]
+    heads: list[str]
+    has_encoder: bool
     base: bool
     lost: str = ""
 
-    @property
-    def positionless(self) -> bool:
-        """Return whether the donor, too, knows no positions."""
-        return not self.base and not self.lost
+    def build(self) -> Any:
+        """Build its model, in evaluation mode."""
+        args = argparse.Namespace(**vars(self.args))
+        return build_model(self.state, args, self.path, self.dictionaries)
 
 
-def target_args(
-    donor_args: argparse.Namespace, arch: str, options: Sequence[str], donor: Any
-) -> argparse.Namespace:
-    """Return the donor's model options under ``arch``, explicit ones on top.
-
-    Args:
-        donor_args: the donor's options.
-        arch: one of ours, see :data:`FAMILIES`.
-        options: words of a command line.
-        donor: its name in messages.
+def read_donor(path: str | os.PathLike[str], arch: str, data: str | None) -> Donor:
+    """Read a donor of the family of ``arch``; its dictionaries must be those of ``data``, if given.
 
     Raises:
-        CheckpointError: the donor is of another family, or of another shape.
+        CheckpointError: an unusable file, another family, other dictionaries.
         ValueError: an unknown ``arch``.
     """
     family = family_of(arch)
     if family is None or arch not in family.architectures:
-        known = ", ".join(name for of_ours in FAMILIES for name in of_ours.architectures)
+        known = ", ".join(name for each in FAMILIES for name in each.architectures)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
-    donor_arch = architecture(donor_args)
-    if family_of(donor_arch) is not family or not hasattr(donor_args, "encoder_embed_dim"):
-        raise CheckpointError(f"{donor} is no {family.name}: its architecture is {donor_arch!r}.")
+    state = load_checkpoint(path)
+    args = model_args(state, path)
+    name = architecture(args)
+    if family_of(name) is not family or not hasattr(args, "encoder_embed_dim"):
+        raise CheckpointError(f"{path} is no {family.name}: its architecture is {name!r}.")
+    if data is not None:
+        complete_languages(args, state, data)
+    dictionaries = load_dictionaries(state, args, path, data)
+    has_encoder = name in family.architectures
+    if has_encoder:
+        ARCH_CONFIG_REGISTRY[name](args)
+    base = has_base(args) if has_encoder else not getattr(args, _NO_BASE, False)
+    tensors, heads = dict(state["model"]), list[str]()
+    if family is ROBERTA:
+        tensors, heads = split_heads(tensors)
+    return Donor(path, state, name, args, family, dictionaries, tensors, heads, has_encoder, base)
+
+
+def start_model(
+    donor: Donor, arch: str, options: Sequence[str], extend: str | None, seed: int
+) -> tuple[Donor, argparse.Namespace, Any]:
+    """Decide what of the donor to copy, and build the new model, its parameters at random.
+
+    The donor's position encoder is taken off unless the new model has it, of no other shape.
+
+    Returns:
+        The donor with what to copy, the new model's options, the model.
+    """
+    start, args = donor, _new_options(donor, arch, options)
+    keep_rows = POSITION_ENCODERS[args.position_encoder].base != "itself"
+    if donor.has_encoder and not _have_one_encoder(donor.args, args):
+        start = _without_encoder(donor, keep_rows)
+    start, args, model = _build(start, arch, options, extend, seed)
+    if start.has_encoder:
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        positions = [name for name in start.tensors if is_position(name)]
+        if any(shapes.get(name) != start.tensors[name].shape for name in positions):
+            start = _without_encoder(donor, keep_rows)
+            start, args, model = _build(start, arch, options, extend, seed)
+    return start, args, model
+
+
+def _build(
+    donor: Donor, arch: str, options: Sequence[str], extend: str | None, seed: int
+) -> tuple[Donor, argparse.Namespace, Any]:
+    args = _new_options(donor, arch, options)
+    if donor.family is ROBERTA:
+        donor = _with_length(donor, args, extend)
+    torch.manual_seed(seed)
+    return donor, args, donor.family.model.build_model(args, BareTask(*donor.dictionaries))
+
+
+def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Namespace:
+    """Return the donor's model options under ``arch``, those of a command line on top.
+
+    Raises:
+        CheckpointError: ``arch`` or an option changes the donor's shape.
+    """
+    family = donor.family
     explicit = _explicit_options(family, options)
-    wanted = argparse.Namespace(**vars(explicit))
-    _take_shape(wanted, donor_args, arch, family)
-    ARCH_CONFIG_REGISTRY[arch](wanted)
+    shape = argparse.Namespace(**explicit)
+    if _takes_shape(arch, donor.arch, family):
+        for name in family.shape_options:
+            if name not in explicit and hasattr(donor.args, name):
+                setattr(shape, name, getattr(donor.args, name))
+    ARCH_CONFIG_REGISTRY[arch](shape)
     for name in family.shape_options:
-        ours, theirs = getattr(wanted, name, None), getattr(donor_args, name, None)
-        if theirs is not None and ours != theirs:
+        new, old = getattr(shape, name, None), getattr(donor.args, name, None)
+        if old is not None and new != old:
             flag = "--" + name.replace("_", "-")
             raise CheckpointError(
-                f"{donor} is of another shape: its {flag} is {theirs} (--arch {donor_arch}), but "
-                f"--arch {arch} has {ours}; pass the architecture of the donor's name, or {flag}."
+                f"{donor.path} is of another shape: its {flag} is {old} (--arch {donor.arch}), but "
+                f"--arch {arch} has {new}; pass the architecture of the donor's name, or {flag}."
             )
-    merged = {**vars(donor_args), **vars(explicit), "arch": arch, "_name": arch}
-    if family is ROBERTA and not hasattr(explicit, "max_positions"):
-        # The length of the donor's table, whatever its options say.
-        merged.pop("max_positions", None)
-    # A donor trained with the plugin does not decide where the new model's positions come from.
-    names = [option.dest for option in all_options()]
-    names += ["no_token_positional_embeddings"] if donor_arch in family.architectures else []
-    for name in names:
-        if not hasattr(explicit, name):
-            merged.pop(name, None)
-    # The donor holds the vectors that it began with, and their files need not be there any more.
-    merged["encoder_embed_path"] = merged["decoder_embed_path"] = None
-    args = argparse.Namespace(**merged)
-    ARCH_CONFIG_REGISTRY[arch](args)
-    return args
+    # A donor does not decide where the new model's positions come from.
+    renewed = [option.dest for option in all_options()]
+    renewed += [_NO_BASE] if donor.arch in family.architectures else []
+    renewed += ["max_positions"] if family is ROBERTA else []  # the length of its table
+    args = {name: value for name, value in vars(donor.args).items() if name not in renewed}
+    args |= {**explicit, "arch": arch, "_name": arch}
+    # The donor holds the vectors that it began with; their files may be gone.
+    args |= {"encoder_embed_path": None, "decoder_embed_path": None}
+    completed = argparse.Namespace(**args)
+    ARCH_CONFIG_REGISTRY[arch](completed)
+    return completed
 
 
-def check_options_of_a_warm_start(arch: str, words: Sequence[str]) -> None:
-    """Check options of a command line before there is a donor.
+def _takes_shape(arch: str, donor_arch: str | None, family: Family) -> bool:
+    """Return whether a donor may have changed the shape of its architecture, and ``arch`` follows."""
+    if arch in (donor_arch, family.generic):
+        return True
+    generic = family.architectures.get(family.generic or "")
+    return donor_arch == family.architectures[arch] and donor_arch != generic
 
-    Args:
-        arch: one of ours, see :data:`FAMILIES`.
-        words: of the command line.
+
+def _explicit_options(family: Family, options: Sequence[str]) -> dict[str, Any]:
+    """Parse a command line into the model's options that it names, without defaults."""
+    parser = argparse.ArgumentParser(
+        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    family.model.add_args(parser)
+    # fairseq's defaults of some options would pass for the user's choice.
+    unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
+    given = vars(parser.parse_args(list(options), unset))
+    return {name: value for name, value in given.items() if value is not _UNSET}
+
+
+def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
+    """Check the options of a command line before a donor is trained; ``arch`` is of this package.
 
     Raises:
         UsageError: one is no option of the model, or fixes its shape, which is the donor's.
@@ -111,9 +215,9 @@ def check_options_of_a_warm_start(arch: str, words: Sequence[str]) -> None:
     family = family_of(arch)
     assert family is not None
     with refused_options("Options of a warm start are the model's alone"):
-        explicit = _explicit_options(family, words)
+        explicit = _explicit_options(family, options)
     for name in family.shape_options:
-        if hasattr(explicit, name):
+        if name in explicit:
             flag = "--" + name.replace("_", "-")
             raise UsageError(
                 f"`{flag}` cannot be given to a warm start, whose shape is the donor's: change it in the "
@@ -121,43 +225,94 @@ def check_options_of_a_warm_start(arch: str, words: Sequence[str]) -> None:
             )
 
 
-def _explicit_options(family: Family, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a command line into the model's options that they name, and no defaults."""
-    parser = argparse.ArgumentParser(
-        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
+def _have_one_encoder(args: argparse.Namespace, other: argparse.Namespace) -> bool:
+    """Return whether two models, by their complete options, have one encoder in the same blocks."""
+    first, second = (
+        (encoder_class(a.position_encoder, a.position_target), a.position_blocks)
+        for a in (args, other)
     )
-    family.ours.add_args(parser)
-    # fairseq's own defaults of some options would pass for the user's words.
-    unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
-    given = vars(parser.parse_args(list(words), unset))
-    return argparse.Namespace(**{k: v for k, v in given.items() if v is not _UNSET})
+    return first == second
 
 
-def _take_shape(
-    wanted: argparse.Namespace, donor_args: argparse.Namespace, arch: str, family: Family
-) -> None:
-    """Give ``wanted`` the donor's shape where ``arch`` is the same named one: what the donor changed of it.
+@torch.no_grad()
+def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
+    """Fold the donor's position encoder into fairseq's parameters as far as they can hold it.
 
-    The family's generic architecture is any shape.
+    A sinusoid at the input is fairseq's positions, and learned rows at the input are fairseq's learned
+    table, unless ``keep_rows`` is false. Another scale of the logits goes into q_proj, and p(0) that
+    stands for biases goes back to them. The rest is left out.
     """
-    named, theirs = family.architectures, architecture(donor_args)
-    is_named = theirs == named[arch] and theirs != named.get(family.generic or "")
-    if not is_named and arch not in (theirs, family.generic):
-        return
-    for name in family.shape_options:
-        if not hasattr(wanted, name) and hasattr(donor_args, name):
-            setattr(wanted, name, getattr(donor_args, name))
+    model, args = donor.build(), argparse.Namespace(**vars(donor.args))
+    stacks, encoder = donor.family.stacks(model), args.position_encoder
+    for positions in positions_of(stacks):
+        if isinstance(positions.encoder, AttentionPositions):
+            width = positions.encoder.spec.head_dim
+            for part, block in zip(positions.parts, positions.blocks):
+                for parameter in block.self_attn.q_proj.parameters():
+                    parameter.mul_(part.scaling(width) / NEUTRAL.scaling(width))
+        elif encoder == "floater" and args.floater_start == BIAS:
+            for part, start, bias in biases_of(positions):
+                bias.add_(start * part.lr_scale)
+    folded = model.state_dict()
+    kept = {n: folded.get(n, t) for n, t in donor.tensors.items() if not is_position(n)}
+    plain = dataclasses.replace(donor, tensors=kept, args=args, has_encoder=False)
+    where = args.position_blocks, args.position_target, args.position_combine
+    if where == ("input", "hidden", ADD):
+        if encoder == "sinusoidal":
+            return dataclasses.replace(plain, base=True)
+        # Rows of words by hierarchy, or of one side alone, are no table of fairseq.
+        fits = args.position_sides == BOTH and not args.learned_hierarchy and not donor.base
+        if encoder == "learned" and keep_rows and fits:
+            for name, stack in stacks.items():
+                rows = donor.tensors[f"{name}.layers.0.positions.weight"][:, 0]
+                of_padding = rows.new_zeros(stack.padding_idx + 1, rows.size(1))
+                kept[f"{name}.embed_positions.weight"] = torch.cat([of_padding, rows])
+            args.encoder_learned_pos = args.decoder_learned_pos = True
+            return dataclasses.replace(plain, base=True)
+    return dataclasses.replace(plain, lost="" if encoder == "none" else encoder)
 
 
-def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: str) -> None:
-    """Fill in the languages of ``args``: the task's, or, as fairseq does, those that ``data`` is named by.
+def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> Donor:
+    """Settle ``args.max_positions`` of a RoBERTa in place, and lengthen the donor's table to it.
 
-    A training without ``-s`` and ``-t`` keeps none in its checkpoint.
+    Args:
+        donor: a RoBERTa.
+        args: the new model's options; without ``max_positions`` they get the donor's.
+        extend: ``tile`` repeats the donor's rows, ``last`` its last one, ``None`` refuses.
+
+    Raises:
+        CheckpointError: fewer positions than the donor has, or more without ``extend``; ``extend``
+            where one of the two models has no table.
     """
-    from fairseq.data import data_utils
-
-    folder = Path(data.split(os.pathsep)[0])
-    named = data_utils.infer_language_pair(str(folder)) if folder.is_dir() else (None, None)
-    task = task_options_of(state)
-    for name, in_data in zip(("source_lang", "target_lang"), named):
-        setattr(args, name, getattr(args, name, None) or task.get(name) or in_data)
+    table, path = donor.tensors.get(_TABLE), donor.path
+    wanted = getattr(args, "max_positions", None)
+    # `learned` copies the table's rows into its own.
+    if table is None or not (has_base(args) or args.position_encoder == "learned"):
+        donor_length = getattr(donor.args, "max_positions", None) or DEFAULT_POSITIONS
+        args.max_positions = wanted or donor_length
+        if extend is not None:
+            model = path if table is None else "the model that starts"
+            raise CheckpointError(
+                f"`--extend` must not be given: {model} has no learned table of positions to lengthen."
+            )
+        return donor
+    first = donor.dictionaries[0].pad() + 1  # rows before it belong to padding
+    rows = len(table) - first
+    wanted = args.max_positions = wanted or rows
+    if wanted < rows:
+        raise CheckpointError(
+            f"`--max-positions` must be at least {rows}, which {path} has, but is {wanted} instead."
+        )
+    if wanted > rows and extend is None:
+        raise CheckpointError(
+            f"`--max-positions` must be {rows}, which {path} has, but is {wanted} instead; with "
+            f"`--extend {TILE}` or `--extend {LAST}` the donor's rows, or its last one, are repeated."
+        )
+    if wanted == rows and extend is not None:
+        raise CheckpointError(
+            f"`--extend` must come with `--max-positions` above {rows}, which {path} has."
+        )
+    places = torch.arange(wanted)
+    places = places % rows if extend == TILE else places.clamp(max=rows - 1)
+    lengthened = torch.cat([table[:first], table[first:][places]])
+    return dataclasses.replace(donor, tensors={**donor.tensors, _TABLE: lengthened})

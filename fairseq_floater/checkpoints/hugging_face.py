@@ -16,13 +16,13 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_pickle
+from fairseq_floater.checkpoints.rebuild import TOKENS
 from fairseq_floater.checkpoints.vocabularies import read_vocabulary
 from fairseq_floater.errors import shown
 from fairseq_floater.records import read_json
 
 HEAD = "encoder.lm_head."
 _STACK = "encoder.sentence_encoder."
-TOKENS = f"{_STACK}embed_tokens.weight"
 _EMBEDDINGS = {
     "embeddings.word_embeddings": f"{_STACK}embed_tokens",
     "embeddings.position_embeddings": f"{_STACK}embed_positions",

@@ -18,18 +18,17 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
-from fairseq_floater.checkpoints.dictionaries import MASK
-from fairseq_floater.checkpoints.families import architecture
-from fairseq_floater.checkpoints.fresh import config_of, fresh_state
-from fairseq_floater.checkpoints.hugging_face import HEAD, TOKENS, Source, read_hugging_face
+from fairseq_floater.checkpoints.hugging_face import HEAD, Source, read_hugging_face
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
+    config_of,
+    fresh_state,
     load_checkpoint,
     model_args,
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import BareTask
+from fairseq_floater.checkpoints.rebuild import MASK, TOKENS, BareTask, architecture
 from fairseq_floater.checkpoints.vocabularies import check_same_words, fairseq_dictionary
 from fairseq_floater.errors import refused_options
 from fairseq_floater.files import write_whole

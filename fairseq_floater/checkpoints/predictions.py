@@ -13,8 +13,8 @@ import torch
 from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
-from fairseq_floater.checkpoints.dictionaries import task_options_of
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.rebuild import task_options_of
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
     checked_state,

@@ -1,4 +1,4 @@
-"""Read fairseq checkpoints without running what is in them.
+"""Read fairseq checkpoints without running what is in them, and write them whole.
 
 A checkpoint is a pickle. Since torch 2.6 `torch.load` builds only tensors, plain containers and what
 is allow-listed. Plain fairseq cannot reload its own checkpoints there, because they hold an
@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import logging
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,8 +81,10 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     allow_fairseq_checkpoints()
     try:
         # torch does not compare the checksums that it writes.
-        if zipfile.is_zipfile(path) and (damaged := zipfile.ZipFile(path).testzip()):
-            raise zipfile.BadZipFile(f"the checksum of {damaged} is another")
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                if damaged := file.testzip():
+                    raise zipfile.BadZipFile(f"the checksum of {damaged} is another")
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = _reason(error)
@@ -135,6 +139,48 @@ def position_parameters(state: dict[str, Any]) -> dict[str, int]:
         name: tensor.numel()
         for name, tensor in state.items()
         if is_position(name) and not name.endswith("lr_scale") and name not in copies
+    }
+
+
+def config_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return fairseq's configuration of a training with the options ``args``, in plain containers."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from omegaconf import OmegaConf
+
+    logging.getLogger("hydra").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hydra's, of how fairseq calls it
+        config = convert_namespace_to_omegaconf(args)
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return plain
+
+
+def fresh_state(
+    cfg: dict[str, Any], parameters: dict[str, torch.Tensor], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a checkpoint for ``--finetune-from-model``: parameters, and no progress.
+
+    Args:
+        cfg: of a training, in plain containers; ``cfg["model"]`` is a Namespace.
+        parameters: of the model.
+        names: ``criterion_name`` and ``optimizer_name``, where there were any.
+    """
+    # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
+    # comes with this one, so that only the update count is taken from it.
+    history = {name: names.get(name, "") for name in ("criterion_name", "optimizer_name")}
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": parameters,
+        "criterion": None,
+        "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
+        "task_state": {},
+        "extra_state": {
+            "train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True},
+            # The same tensors, stored once: fairseq cannot start --store-ema from a checkpoint
+            # without them (it has freed the model's parameters when it comes to that).
+            "ema": parameters,
+        },
     }
 
 

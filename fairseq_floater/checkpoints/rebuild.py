@@ -1,21 +1,91 @@
-"""Rebuild the model of a checkpoint: its size, its parameters."""
+"""Build the model of a checkpoint: which family it is of, its dictionaries, its parameters."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
 
-from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
-from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of, without_heads
-from fairseq_floater.checkpoints.length import DEFAULT_POSITIONS
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.transformer.roberta import FloaterRobertaModel
+from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
+from fairseq_floater.transformer.translation import FloaterTransformerModel
 
 STACKS = ("encoder", "decoder")
+#: Added by fairseq's tasks to a RoBERTa's dictionary, behind the entries of its file.
+MASK = "<mask>"
+TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
+DEFAULT_POSITIONS = 512  # fairseq's, of a RoBERTa whose options do not say
+_SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
+
+
+class Family(NamedTuple):
+    """Translation models or RoBERTas.
+
+    Attributes:
+        name: what a donor must be, in messages.
+        base: the class of fairseq that every model of the family is of.
+        model: the class of this package.
+        architectures: of this package -> fairseq's of the same shape.
+        generic: the architecture that takes any donor's shape; None where each takes only one.
+        shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
+        stacks: the stacks of a model of this package, by their place in it.
+    """
+
+    name: str
+    base: type
+    model: Any
+    architectures: Mapping[str, str]
+    generic: str | None
+    shape_options: tuple[str, ...]
+    stacks: Callable[[Any], dict[str, Any]]
+
+
+TRANSLATION = Family(
+    "Transformer",
+    TransformerModelBase,
+    FloaterTransformerModel,
+    ARCHITECTURES,
+    None,
+    (
+        *(f"{side}_{name}" for side in STACKS for name in _SIZES),
+        "share_all_embeddings",
+        "share_decoder_input_output_embed",
+        "layernorm_embedding",
+        "activation_fn",
+        "adaptive_softmax_cutoff",
+        "no_scale_embedding",
+        "no_cross_attention",
+        "cross_self_attention",
+    ),
+    lambda model: {"encoder": model.encoder, "decoder": model.decoder},
+)
+ROBERTA = Family(
+    "RoBERTa",
+    RobertaModel,
+    FloaterRobertaModel,
+    ROBERTA_ARCHITECTURES,
+    "floater_roberta",
+    (
+        *(f"encoder_{name}" for name in _SIZES),
+        "layernorm_embedding",
+        "activation_fn",
+        "pooler_activation_fn",
+        "no_scale_embedding",
+        "untie_weights_roberta",
+    ),
+    lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
+)
+FAMILIES = (TRANSLATION, ROBERTA)
 
 
 class BareTask(NamedTuple):
@@ -23,6 +93,55 @@ class BareTask(NamedTuple):
 
     source_dictionary: Dictionary
     target_dictionary: Dictionary
+
+
+def architecture(args: argparse.Namespace) -> str | None:
+    """Return the name of the architecture that a checkpoint was trained as."""
+    return getattr(args, "arch", None) or getattr(args, "_name", None)
+
+
+def family_of(arch: str | None) -> Family | None:
+    """Return the family of a registered architecture; None for other models."""
+    model = ARCH_MODEL_REGISTRY.get(arch, object)
+    return next((family for family in FAMILIES if issubclass(model, family.base)), None)
+
+
+def split_heads(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return a RoBERTa's tensors under today's names, and the names of classification heads' tensors.
+
+    In 2019 a RoBERTa's encoder was a decoder.
+    """
+    tensors, heads = {}, []
+    for name, tensor in state.items():
+        today = re.sub(r"^decoder\.", "encoder.", name)
+        if today.startswith("encoder."):
+            tensors[today.replace(".emb_layer_norm.", ".layernorm_embedding.")] = tensor
+        else:
+            heads.append(name)
+    return tensors, heads
+
+
+def task_options_of(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a checkpoint's task; empty where it has none."""
+    task = (state.get("cfg") or {}).get("task") or {}
+    return vars(task) if isinstance(task, argparse.Namespace) else task
+
+
+def first_folder(data: str) -> Path:
+    """Return the first folder of fairseq's list of data folders."""
+    return Path(data.split(os.pathsep)[0])
+
+
+def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: str) -> None:
+    """Fill in the languages of ``args``: the task's, or, as fairseq does, those in ``data``'s file names.
+
+    A training without ``-s`` and ``-t`` keeps none in its checkpoint.
+    """
+    folder = first_folder(data)
+    inferred = data_utils.infer_language_pair(str(folder)) if folder.is_dir() else (None, None)
+    task = task_options_of(state)
+    for name, in_data in zip(("source_lang", "target_lang"), inferred):
+        setattr(args, name, getattr(args, name, None) or task.get(name) or in_data)
 
 
 def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> int | None:
@@ -38,13 +157,106 @@ def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> 
     """
     if data is None:
         return None
-    from fairseq.data import data_utils
-
     pair = f"{args.source_lang}-{args.target_lang}"
     language = args.source_lang if stack == "encoder" else args.target_lang
-    prefix = Path(data.split(os.pathsep)[0]) / f"train.{pair}.{language}"
+    prefix = first_folder(data) / f"train.{pair}.{language}"
     dataset = data_utils.load_indexed_dataset(str(prefix), None)
     return None if dataset is None else int(max(dataset.sizes))
+
+
+def placeholder_dictionary(size: int) -> Dictionary:
+    """Make a dictionary of ``size`` entries: fairseq's four symbols and placeholders."""
+    dictionary = Dictionary()
+    for i in range(size - len(dictionary)):
+        dictionary.add_symbol(f"placeholder{i}")
+    return dictionary
+
+
+def load_dictionaries(
+    state: dict[str, Any], args: argparse.Namespace, path: Any, data: str | None
+) -> tuple[Dictionary, Dictionary]:
+    """Make dictionaries of the checkpoint's sizes; with ``data``, load that folder's and compare them.
+
+    Args:
+        state: the checkpoint.
+        args: its model options.
+        path: its name in messages.
+        data: a folder of binarised data.
+
+    Raises:
+        CheckpointError: a checkpoint without embeddings, or dictionaries of another model.
+    """
+    is_roberta = family_of(architecture(args)) is ROBERTA
+    tensors = split_heads(state["model"])[0] if is_roberta else state["model"]
+    names = [TOKENS] if is_roberta else [f"{s}.embed_tokens.weight" for s in STACKS]
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        why = "" if is_roberta else "; adaptive inputs are not supported"
+        raise CheckpointError(f"{path} has no {missing[0]}{why}.")
+    sizes = [len(tensors[name]) for name in names]
+    if data is None:
+        is_shared = getattr(args, "share_all_embeddings", False)
+        made = [placeholder_dictionary(size) for size in (sizes[:1] if is_shared else sizes)]
+        return made[0], made[-1]
+    folder, trained_on = first_folder(data), task_options_of(state).get("data")
+    files = [_robertas_file(folder)] if is_roberta else _language_files(folder, args)
+    # Where an imported RoBERTa has its dictionary; where the training had it.
+    originals = [Path(path).parent] if is_roberta else []
+    originals += [first_folder(trained_on)] if trained_on else []
+    added = [MASK] if is_roberta else []
+    made = [
+        _same_dictionary(file, size, path, originals, added) for file, size in zip(files, sizes)
+    ]
+    return made[0], made[-1]
+
+
+def _robertas_file(folder: Path) -> Path:
+    candidates = [folder / "dict.txt", folder / "input0" / "dict.txt"]
+    file = next((file for file in candidates if file.is_file()), None)
+    if file is None:
+        raise CheckpointError(f"There is no dictionary {candidates[0]}, nor {candidates[1]}.")
+    return file
+
+
+def _language_files(folder: Path, args: argparse.Namespace) -> list[Path]:
+    files = []
+    for side in ("source", "target"):
+        files.append(folder / f"dict.{getattr(args, f'{side}_lang', None)}.txt")
+        if not files[-1].is_file():
+            raise CheckpointError(
+                f"There is no dictionary {files[-1]} for the donor's {side} language."
+            )
+    return files
+
+
+def _same_dictionary(
+    file: Path, size: int, path: Any, originals: list[Path], added: list[str]
+) -> Dictionary:
+    """Load ``file`` if it can be the checkpoint's dictionary: same size, same entries where known.
+
+    Args:
+        file: the dictionary.
+        size: entries of the checkpoint's, ``added`` included.
+        path: the checkpoint's name in messages.
+        originals: folders that may have the dictionary of the checkpoint's training.
+        added: what the task adds to the entries of the file.
+    """
+    dictionary = Dictionary.load(str(file))
+    for symbol in added:
+        dictionary.add_symbol(symbol)
+    if len(dictionary) != size:
+        raise CheckpointError(
+            f"The dictionary {file} has {len(dictionary)} entries, but {path} was trained with {size}."
+        )
+    original = next((f / file.name for f in originals if (f / file.name).is_file()), None)
+    known = [] if original is None else Dictionary.load(str(original)).symbols
+    for i, (a, b) in enumerate(zip(known, dictionary.symbols)):
+        if a != b:
+            raise CheckpointError(
+                f"The dictionary {file} is not {original}, which {path} was trained with: entry {i} "
+                f"is {b!r}, there {a!r}."
+            )
+    return dictionary
 
 
 def build_model(
@@ -62,25 +274,25 @@ def build_model(
         dictionaries: of source and target; default: as large as the checkpoint says.
 
     Raises:
-        CheckpointError: no Transformer, or one that does not fit its own options.
+        CheckpointError: no Transformer, or one that does not fit its options.
     """
     arch = architecture(args)
     family = family_of(arch)
     if family is None:
         raise CheckpointError(f"{path} is no Transformer: its architecture is {arch!r}.")
-    parameters = without_heads(state["model"])[0] if family is ROBERTA else state["model"]
+    parameters = split_heads(state["model"])[0] if family is ROBERTA else dict(state["model"])
     try:
         ARCH_CONFIG_REGISTRY[arch](args)
         # The checkpoint holds what these files gave.
         args.encoder_embed_path = args.decoder_embed_path = None
         if family is ROBERTA:
             args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS
-        dictionaries = dictionaries or donor_dictionaries(state, args, path, None)
+        dictionaries = dictionaries or load_dictionaries(state, args, path, None)
         model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
     except ValueError as error:
         raise CheckpointError(f"{path}: its options make no model: {error}") from None
     try:
-        loaded = model.load_state_dict(dict(parameters), strict=False)
+        loaded = model.load_state_dict(parameters, strict=False)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip().rstrip(".")
         raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None

@@ -13,10 +13,14 @@ import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.models.roberta import RobertaModel
 
-from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
-from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
-from fairseq_floater.checkpoints.hugging_face import TOKENS
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.checkpoints.rebuild import (
+    ROBERTA,
+    TOKENS,
+    architecture,
+    family_of,
+    load_dictionaries,
+)
 
 # Registers what a checkpoint may be of.
 from fairseq_floater.transformer import bert  # noqa: F401
@@ -41,7 +45,7 @@ def checked_state(path: Path, data: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has a form of 2019; `floater import-roberta {path} NEW.pt` brings it up to date."
         )
-    donor_dictionaries(state, args, path, str(data))
+    load_dictionaries(state, args, path, str(data))
     return state
 
 

@@ -2,11 +2,10 @@
 
 Paper, B.2 and section 4.2; from one encoder to another, Gumma, Chitale and Bali 2024.
 
-Every tensor of the donor is copied, but for positions of ours that the new model does not have
-(`plain_donor.py`); what the position encoder adds starts as its own
-initialisation says (FLOATER: small dynamics), or, with ``--position-base keep``, so that it changes
-nothing where the encoder can; optimiser, scheduler and epoch start afresh. The result is for
-``fairseq-train --finetune-from-model``.
+Every tensor of the donor is copied, but for those of a position encoder that the new model does not have
+(`donor.py`). What the position encoder adds starts as its initialisation says (FLOATER: small
+dynamics), or, with ``--position-base keep``, so that it changes nothing where the encoder can;
+optimiser, scheduler and epoch start afresh. The result is for ``fairseq-train --finetune-from-model``.
 """
 
 from __future__ import annotations
@@ -15,49 +14,33 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_floater.checkpoints.adoption import adopt
-from fairseq_floater.checkpoints.dictionaries import donor_dictionaries
-from fairseq_floater.checkpoints.donor import PlainDonor, complete_languages, target_args
-from fairseq_floater.checkpoints.families import (
-    ROBERTA,
-    Family,
-    family_of,
-    todays_names,
-    without_heads,
-)
-from fairseq_floater.checkpoints.fresh import config_of, fresh_state
-from fairseq_floater.checkpoints.length import fit_length
-from fairseq_floater.checkpoints.plain_donor import (
-    are_the_same,
-    as_it_is,
-    changes,
-    complete_options,
-    shapes_of_positions,
-    without_our_positions,
-)
+from fairseq_floater.checkpoints.donor import Donor, read_donor, start_model
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
+    config_of,
+    fresh_state,
     is_position,
-    load_checkpoint,
-    model_args,
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import BareTask, build_model
-from fairseq_floater.checkpoints.warm_start_report import MEASURED, WarmStartReport
-from fairseq_floater.position_encoders import POSITION_ENCODERS, has_base
+from fairseq_floater.checkpoints.rebuild import ROBERTA, longest_sentence
+from fairseq_floater.position_encoders import all_options, has_base
+from fairseq_floater.position_encoders.floater import FloaterPositions
+from fairseq_floater.position_encoders.floater_options import BIAS
+from fairseq_floater.position_encoders.shared_options import ATTENTION_OPTIONS, POSITION_SIDES
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
+from fairseq_floater.transformer.owners import biases_of, positions_of
 
-# Donor tensors that may stay behind: fairseq's own positions where the encoder replaces them,
+# Donor tensors that may stay behind: fairseq's positions where the encoder replaces them,
 # quantities derived from the rest, and the duplicates that fairseq 0.12.2 kept for a fast path.
 _LEFT_BEHIND = re.compile(
     r"\.embed_positions\.|\.(version|_float_tensor)$"
@@ -72,6 +55,59 @@ _TABLE_NOTE = (
 _EPS_NOTE = (
     "LayerNorm adds {0:g} to the variance: fairseq-train needs `--layer-norm-eps {0:g}` as well"
 )
+# Tokens of the sentences that start and donor are compared on: past some tens an untrained flow
+# is far from its donor, whatever it will learn.
+_MEASURED = 16
+# Largest difference of log-probabilities, in float32, of one and the same function.
+_EXACT = 1e-5
+
+
+@dataclass
+class WarmStartReport:
+    """The fate of each tensor, and how far the new model is from its donor.
+
+    ``difference`` is the largest absolute difference of log-probabilities on 4 random sentences of
+    16 tokens, or None for an adaptive softmax; ``changed`` says which positions of the donor are
+    others in the new model.
+    """
+
+    donor: str
+    output: str
+    arch: str
+    encoder: str
+    copied: list[str] = field(default_factory=list)
+    new: dict[str, int] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    difference: float | None = None
+
+    def format_text(self) -> str:
+        lines = [
+            f"donor    {self.donor}",
+            f"output   {self.output}  (--arch {self.arch}, position encoder {self.encoder})",
+            f"copied   {len(self.copied)} tensors",
+            f"new      {len(self.new)} tensors, {sum(self.new.values()):,} parameters in all",
+            *(f"           {name} ({count:,})" for name, count in self.new.items()),
+            f"ignored  {len(self.ignored)} tensors of the donor",
+            *(f"           {name}" for name in self.ignored),
+            "reset    optimizer, learning-rate scheduler, epoch and update count",
+            *(f"note     {note}" for note in self.notes),
+        ]
+        exact = self.difference is not None and self.difference <= _EXACT
+        if self.difference is None or exact:
+            lines += [f"changed  {change}" for change in self.changed]
+        if self.difference is None:
+            return "\n".join(lines)
+        why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
+        if exact:
+            beyond = f"the batch is of {_MEASURED} tokens a sentence, what is changed may act on longer ones"
+            why = beyond if self.changed else ""
+        lines.append(
+            f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
+            f"{self.difference:.2e} on a random batch{'; ' * bool(why)}{why}"
+        )
+        return "\n".join(lines)
 
 
 def warm_start(
@@ -91,7 +127,7 @@ def warm_start(
     Args:
         donor: a checkpoint of fairseq's ``transformer`` or ``roberta`` (any architecture, with or
             without plugin and with any of its encoders; a RoBERTa of any age).
-        arch: one of ours of the donor's family; the shape is the donor's.
+        arch: an architecture of this package of the donor's family; the shape is the donor's.
         data: binarised data (``--data``); its dictionaries must be the donor's.
         model_options: further model options as on fairseq-train's command line.
         trained_length: for ``learned``: rows that start as the donor's positions; default: the
@@ -105,165 +141,144 @@ def warm_start(
     """
     output = Path(output)
     refuse_existing(output, force)
-    given, args = _read_donor(donor, arch, data, model_options)
-    if given.family is ROBERTA:
-        data = None  # a table's rows are as many as its donor's
-    elif extend is not None:
+    given = read_donor(donor, arch, data)
+    if extend is not None and given.family is not ROBERTA:
         raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")
-    plain, same, args, model = _new_model(given, args, model_options, extend, seed)
+    start, args, model = start_model(given, arch, model_options, extend, seed)
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
-    _copy(model, dict(plain.state), donor, report)  # fairseq renames what is old in place
-    report.ignored += [name for name in given.parameters if name not in plain.state] + given.heads
-    if has_base(args) and _LEARNED_BASE in plain.state and _LEARNED_BASE not in given.parameters:
-        report.notes.append(_TABLE_NOTE)
+    _copy(model, start, report)
+    report.ignored += [name for name in given.tensors if name not in start.tensors] + given.heads
     eps = getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS
+    if has_base(args) and _LEARNED_BASE in start.tensors and _LEARNED_BASE not in given.tensors:
+        report.notes.append(_TABLE_NOTE)
     if given.family is ROBERTA and eps != FAIRSEQ_EPS:
         report.notes.append(_EPS_NOTE.format(eps))
-    if not same:
-        stacks = given.family.stacks(model)
-        report.notes += adopt(stacks, plain, args, data=data, trained_length=trained_length)
-    report.changed = changes(plain, given.options, args)
+    if not start.has_encoder:
+        report.notes += _adopt(model, start, args, data, trained_length)
+    report.changed = _changes(given, start, args)
     report.difference = _difference(given, model)
-    save_checkpoint(_new_state(given.state, args, model), output)
+    cfg = {**(given.state.get("cfg") or config_of(args)), "model": args}
+    names = (given.state.get("optimizer_history") or [{}])[-1]
+    save_checkpoint(fresh_state(cfg, model.state_dict(), names), output)
     return report
 
 
-@dataclass(frozen=True)
-class _Donor:
-    """A donor as its file has it, with today's names: ``options`` are those of our plugin, if it had it."""
-
-    name: str | os.PathLike[str]
-    state: dict[str, Any]
-    args: argparse.Namespace
-    family: Family
-    dictionaries: tuple[Dictionary, Dictionary]
-    parameters: dict[str, Tensor]
-    heads: list[str]
-    options: argparse.Namespace | None
-
-    def build_model(self) -> Any:
-        """Build the donor itself, its parameters in place."""
-        args = argparse.Namespace(**vars(self.args))
-        return build_model(self.state, args, self.name, self.dictionaries)
-
-
-def _read_donor(
-    donor: str | os.PathLike[str], arch: str, data: str | None, options: Sequence[str]
-) -> tuple[_Donor, argparse.Namespace]:
-    """Read the donor, and complete the options of the new model, ``arch`` with ``options``."""
-    state = load_checkpoint(donor)
-    args = model_args(state, donor)
-    if data is not None:
-        complete_languages(args, state, data)
-    family = family_of(arch)
-    wanted = target_args(args, arch, options, donor)
-    assert family is not None
-    dictionaries = donor_dictionaries(state, args, donor, data)
-    parameters, heads = dict(state["model"]), list[str]()
-    if family is ROBERTA:
-        parameters, heads = without_heads(todays_names(parameters))
-    ours = complete_options(args, family)
-    return _Donor(donor, state, args, family, dictionaries, parameters, heads, ours), wanted
-
-
-def _new_model(
-    donor: _Donor, wanted: argparse.Namespace, options: Sequence[str], extend: str | None, seed: int
-) -> tuple[PlainDonor, bool, argparse.Namespace, Any]:
-    """Build the new model, its parameters at random.
-
-    Returns:
-        The donor's tensors to copy, whether its positions are among them (it has the new model's, of
-        no other shape), and the new model's options and the model.
-    """
-    plain = as_it_is(dict(donor.parameters), donor.args, donor.options)
-    same = donor.options is not None and are_the_same(donor.options, wanted)
-    if same or donor.options is None:
-        args, model = _build(donor, plain, wanted.arch, options, extend, seed)
-        rows = shapes_of_positions(donor.parameters).items()
-        if donor.options is None or rows <= shapes_of_positions(model.state_dict()).items():
-            return plain, same, args, model
-    keep_rows = POSITION_ENCODERS[wanted.position_encoder].base != "itself"
-    plain = without_our_positions(
-        donor.build_model(), donor.parameters, donor.options, donor.family, keep_rows=keep_rows
-    )
-    return plain, False, *_build(donor, plain, wanted.arch, options, extend, seed)
-
-
-def _build(
-    donor: _Donor,
-    plain: PlainDonor,
-    arch: str,
-    options: Sequence[str],
-    extend: str | None,
-    seed: int,
-) -> tuple[argparse.Namespace, Any]:
-    """Build the new model, its parameters at random, and complete its options."""
-    args = target_args(plain.args, arch, options, donor.name)
-    if donor.family is ROBERTA:
-        row = donor.dictionaries[0].pad() + 1
-        fit_length(plain.state, args, plain.args, first_row=row, way=extend, donor=donor.name)
-    torch.manual_seed(seed)
-    return args, donor.family.ours.build_model(args, BareTask(*donor.dictionaries))
-
-
-def _copy(
-    model: BaseFairseqModel,
-    donor_state: dict[str, Tensor],
-    donor: Any,
-    report: WarmStartReport,
-) -> None:
+def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> None:
     """Copy every tensor; only position tensors may be new, only :data:`_LEFT_BEHIND` may be left."""
-    model.upgrade_state_dict(donor_state)
-    ours = model.state_dict()
-    for name, tensor in donor_state.items():
-        if name not in ours:
+    tensors = dict(donor.tensors)
+    model.upgrade_state_dict(tensors)  # renames what is old in place
+    state = model.state_dict()
+    for name, tensor in tensors.items():
+        if name not in state:
             report.ignored.append(name)
-        elif ours[name].shape != tensor.shape:
+        elif state[name].shape != tensor.shape:
             raise CheckpointError(
-                f"{donor} is of another shape: {name} is {list(tensor.shape)} there and "
-                f"{list(ours[name].shape)} here."
+                f"{donor.path} is of another shape: {name} is {list(tensor.shape)} there and "
+                f"{list(state[name].shape)} here."
             )
         else:
             report.copied.append(name)
-            ours[name] = tensor
-    new = {n: t.numel() for n, t in ours.items() if n not in donor_state}
-    unknown = [n for n in new if not is_position(n)]
-    unknown += [n for n in report.ignored if not _LEFT_BEHIND.search(n)]
+            state[name] = tensor
+    new = {name: t.numel() for name, t in state.items() if name not in tensors}
+    unknown = [name for name in new if not is_position(name)]
+    unknown += [name for name in report.ignored if not _LEFT_BEHIND.search(name)]
     if unknown:
         raise CheckpointError(
-            f"{donor} does not fit: {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''} "
+            f"{donor.path} does not fit: {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''} "
             "is in only one of the two models and is no position."
         )
-    report.new = {n: count for n, count in new.items() if not n.endswith("lr_scale")}
-    model.load_state_dict(ours, strict=True)
+    report.new = {name: count for name, count in new.items() if not name.endswith("lr_scale")}
+    model.load_state_dict(state, strict=True)
 
 
-def _difference(donor: _Donor, model: BaseFairseqModel) -> float | None:
+def _adopt(
+    model: Any,
+    donor: Donor,
+    args: argparse.Namespace,
+    data: str | None,
+    trained_length: int | None,
+) -> list[str]:
+    """Let the position encoders of ``model`` start as near to the donor's function as they can.
+
+    Args:
+        model: whose other tensors are the donor's already.
+        donor: without position encoder.
+        args: the new model's options.
+        data: binarised data, whose longest training sentence is the trained length; None: none.
+        trained_length: overrules ``data``.
+
+    Returns:
+        A note for each encoder that was adapted.
+    """
+    notes, stacks = [], donor.family.stacks(model)
+    positionless = not donor.base and not donor.lost
+    if donor.family is ROBERTA:
+        data = None  # a table's rows are as many as its donor's
+    for positions in positions_of(stacks):
+        name, encoder, stack = positions.stack, positions.encoder, stacks[positions.stack]
+
+        def donor_rows(limit: int, name: str = name, stack: Any = stack) -> Tensor:
+            length = min(trained_length or longest_sentence(data, name, args) or limit, limit)
+            return _donor_rows(donor, name, stack, args, length)
+
+        attentions = [block.self_attn for block in positions.blocks]
+        stays = encoder.spec.base or positionless
+        note = encoder.adopt_donor(positions.parts, attentions, donor_rows, stays)
+        if isinstance(encoder, FloaterPositions) and args.floater_start == BIAS:
+            with torch.no_grad():
+                for part, start, bias in biases_of(positions):
+                    start.copy_(bias / part.lr_scale)
+                    bias.zero_()
+            note = "p(0) starts at the donor's biases, which are zero now"
+        if note:
+            side = "" if positions.attribute == "positions" else ", source positions"
+            notes.append(f"{name}{side}: {note}")
+    return notes
+
+
+def _donor_rows(
+    donor: Donor, name: str, stack: Any, args: argparse.Namespace, length: int
+) -> Tensor:
+    """Return the donor's positions at the input of the stack ``name``, at most ``length``: float32 [n, C]."""
+    learned = donor.tensors.get(f"{name}.embed_positions.weight")
+    if not donor.base or getattr(args, "no_token_positional_embeddings", False):
+        return torch.zeros(0, stack.positions.spec.dim)
+    if learned is not None:
+        return learned[stack.padding_idx + 1 :][:length].float()
+    return sinusoid_rows(length, stack.positions.spec.dim, stack.padding_idx)
+
+
+def _changes(given: Donor, start: Donor, args: argparse.Namespace) -> list[str]:
+    """Say which positions of the donor are others in the model of ``args``; ``start`` is what was copied."""
+    changes = [f"the donor's {start.lost} is left out"] if start.lost else []
+    if start.base != has_base(args):
+        changes.append(f"fairseq's own positions are {'left out' if start.base else 'new'}")
+    if given.has_encoder:
+        same = given.args.position_encoder == args.position_encoder
+        # The latter change what a model computes, whatever its encoder.
+        compared = all_options() if same else (POSITION_SIDES, *ATTENTION_OPTIONS)
+        for option in compared:
+            before, now = getattr(given.args, option.dest), getattr(args, option.dest)
+            changes += [f"{option.name} was {before} and is {now}"] if before != now else []
+    return changes
+
+
+def _difference(donor: Donor, model: BaseFairseqModel) -> float | None:
     """Return the largest difference of log-probabilities from the donor, on 4 random sentences."""
     if getattr(donor.args, "adaptive_softmax_cutoff", None) is not None:
         return None
-    plain_model = donor.build_model()
-    alone = donor.family is ROBERTA
+    donor_model = donor.build()
+    is_roberta = donor.family is ROBERTA
     generator = torch.Generator().manual_seed(0)
-    limits = plain_model.max_positions()
-    limit = min(MEASURED, limits) if alone else min(MEASURED, *limits)
+    limits = donor_model.max_positions()
+    limit = min(_MEASURED, limits) if is_roberta else min(_MEASURED, *limits)
     source, target = (
         torch.randint(d.nspecial, len(d), (4, limit), generator=generator)
         for d in donor.dictionaries
     )
-    batch = (source,) if alone else (source, None, target)
+    batch = (source,) if is_roberta else (source, None, target)
     with torch.no_grad():
-        ours, theirs = (
-            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, plain_model)
+        first, second = (
+            torch.log_softmax(m.float().eval()(*batch)[0], dim=-1) for m in (model, donor_model)
         )
-    return float((ours - theirs).abs().max())
-
-
-def _new_state(
-    state: dict[str, Any], args: argparse.Namespace, model: BaseFairseqModel
-) -> dict[str, Any]:
-    """Make a checkpoint for --finetune-from-model: the donor's, with fresh progress."""
-    cfg = dict(state.get("cfg") or {}) or config_of(args)
-    cfg["model"] = args
-    names = (state.get("optimizer_history") or [{}])[-1]
-    return fresh_state(cfg, model.state_dict(), names)
+    return float((first - second).abs().max())

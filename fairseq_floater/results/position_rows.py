@@ -14,11 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.checkpoints.dictionaries import task_options_of
-from fairseq_floater.checkpoints.donor import complete_languages
-from fairseq_floater.checkpoints.families import ROBERTA, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
+from fairseq_floater.checkpoints.rebuild import (
+    ROBERTA,
+    STACKS,
+    architecture,
+    complete_languages,
+    family_of,
+    longest_sentence,
+    task_options_of,
+)
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer import translation as translation  # registers ours
 from fairseq_floater.transformer.stack_positions import owned_parts

@@ -16,7 +16,7 @@ from benchmarks.cli import main
 from benchmarks.settings import PARTS, QUICK, Settings
 from benchmarks.summary import format_seconds
 from benchmarks.timing import comparison, exponent, quartiles, side_by_side
-from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
+from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
 from fairseq_floater.errors import UserError
 from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
 
