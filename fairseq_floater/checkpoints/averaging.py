@@ -1,7 +1,7 @@
 """Average the parameters of several checkpoints (paper, B.2: the last five).
 
-Numeric order, float64 accumulation, the result in the checkpoints' own dtype, and a record of what
-went in. Fewer checkpoints than asked for is an error, never a shorter average.
+Numeric order, float64 accumulation, the result in the checkpoints' dtype, and a record of what
+went in. Fewer checkpoints than `--last` or `--best` says are an error, never a shorter average.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ _NO_BASE = "no_token_positional_embeddings"
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
 _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
-
-
-class SelectionError(CheckpointError, UsageError):
-    """Options that choose no checkpoints."""
 
 
 @dataclass
@@ -77,18 +73,17 @@ def average(
     Args:
         inputs: one folder, with ``last`` or ``best``; or the files themselves.
         last: the N latest ``checkpoint<epoch>.pt`` (``updates``: ``checkpoint_<epoch>_<updates>.pt``).
-        best: the N with the best validation value: among ``checkpoint.best_*.pt`` where there are
-            any (--keep-best-checkpoints), else among the epochs.
+        best: the N with the best validation value: among ``checkpoint.best_*.pt``
+            (--keep-best-checkpoints), else, without such files, among the epochs.
         force: overwrite ``output``.
 
     Raises:
         CheckpointError: too few or unusable inputs, different models, or ``output`` exists.
+        UsageError: options that choose no checkpoints.
     """
     output = Path(output)
     refuse_existing(output, force)
     paths, rule = _chosen(inputs, last, best, updates)
-    if not paths:
-        raise SelectionError("`--inputs` must name at least one checkpoint, but names none.")
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
@@ -98,11 +93,13 @@ def average(
         del extra["ema"]
     state |= {"model": mean, "extra_state": {**extra, "averaged": records}}
     save_checkpoint(state, output)
+    left_out = (".version", "lr_scale", "_float_tensor", *shared_copies(mean))
     return AverageReport(
         str(output),
         rule,
         records,
-        parameters=_count(mean),
+        # Shared ones once; without version marks and learning-rate scales.
+        parameters=sum(t.numel() for n, t in mean.items() if not n.endswith(left_out)),
         position_parameters=sum(position_parameters(mean).values()),
         training_seconds=None if seconds is None else float(seconds),
     )
@@ -113,18 +110,16 @@ def _chosen(
 ) -> tuple[list[Path], str]:
     paths = [Path(p) for p in inputs]
     if last is not None and best is not None:
-        raise SelectionError("`--last` and `--best` exclude each other.")
+        raise UsageError("`--last` and `--best` exclude each other.")
     if updates and last is None:
-        raise SelectionError("`--updates` says which checkpoints are the `--last` N: pass both.")
+        raise UsageError("`--updates` says which checkpoints are the `--last` N: pass both.")
     count = best if last is None else last
     if count is None:
         if any(p.is_dir() for p in paths):
-            raise SelectionError(f"{paths[0]} is a folder; say --last N or --best N.")
+            raise UsageError(f"{paths[0]} is a folder; say --last N or --best N.")
         return paths, "the files named"
-    if count < 1:
-        raise SelectionError(f"The number of checkpoints must be at least 1, but is {count}.")
     if len(paths) != 1 or not paths[0].is_dir():
-        raise SelectionError(
+        raise UsageError(
             f"With --last or --best, `--inputs` must be one folder, but is "
             f"{' '.join(map(str, paths))} instead."
         )
@@ -209,16 +204,16 @@ def _accumulate(
 def _check_same_model(
     reference: dict[str, Tensor], model: dict[str, Tensor], first: Path, path: Path
 ) -> None:
-    odd = sorted(reference.keys() ^ model.keys()) or sorted(
+    differing = reference.keys() ^ model.keys() or {
         name
         for name, tensor in model.items()
         if tensor.shape != reference[name].shape
         # A learning-rate scale says what its parameters mean; those under two scales do not add up.
         or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
-    )
-    if odd:
+    }
+    if differing:
         raise CheckpointError(
-            f"{path} and {first} are of different models: they differ in {odd[0]}."
+            f"{path} and {first} are of different models: they differ in {min(differing)}."
         )
 
 
@@ -229,14 +224,8 @@ def _check_same_positions(
     names = {option.dest: option.default for option in all_options()} | {_NO_BASE: False}
     for name, default in names.items():
         # What an older checkpoint does not name had its default then.
-        ours, theirs = (default if o.get(name) is None else o[name] for o in (args, reference))
-        if ours != theirs:
+        this, other = (default if o.get(name) is None else o[name] for o in (args, reference))
+        if this != other:
             raise CheckpointError(
-                f"{path} and {first} are of different models: {name} is {ours} and {theirs}."
+                f"{path} and {first} are of different models: {name} is {this} and {other}."
             )
-
-
-def _count(model: dict[str, Tensor]) -> int:
-    """Count parameters, those shared once, without version marks and our scales."""
-    left_out = (".version", "lr_scale", "_float_tensor", *shared_copies(model))
-    return sum(t.numel() for n, t in model.items() if not n.endswith(left_out))

@@ -66,7 +66,7 @@ class Donor:
         tensors: that can be copied, under today's names.
         heads: names of tensors of classification heads.
         has_encoder: whether the position encoder of a donor of this package is among the tensors.
-        base: whether fairseq's own positions stand underneath.
+        base: whether fairseq's positions stand underneath.
         lost: the position encoder that was left out, if any.
     """
 
@@ -129,7 +129,7 @@ def start_model(
     """
     start, args = donor, _new_options(donor, arch, options)
     keep_rows = POSITION_ENCODERS[args.position_encoder].base != "itself"
-    if donor.has_encoder and not _have_one_encoder(donor.args, args):
+    if donor.has_encoder and _encoder_and_blocks(donor.args) != _encoder_and_blocks(args):
         start = _without_encoder(donor, keep_rows)
     start, args, model = _build(start, arch, options, extend, seed)
     if start.has_encoder:
@@ -152,11 +152,7 @@ def _build(
 
 
 def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Namespace:
-    """Return the donor's model options under ``arch``, those of a command line on top.
-
-    Raises:
-        CheckpointError: ``arch`` or an option changes the donor's shape.
-    """
+    """Return the donor's model options under ``arch``, those of a command line on top."""
     family = donor.family
     explicit = _explicit_options(family, options)
     shape = argparse.Namespace(**explicit)
@@ -225,13 +221,8 @@ def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
             )
 
 
-def _have_one_encoder(args: argparse.Namespace, other: argparse.Namespace) -> bool:
-    """Return whether two models, by their complete options, have one encoder in the same blocks."""
-    first, second = (
-        (encoder_class(a.position_encoder, a.position_target), a.position_blocks)
-        for a in (args, other)
-    )
-    return first == second
+def _encoder_and_blocks(args: argparse.Namespace) -> tuple[type, str]:
+    return encoder_class(args.position_encoder, args.position_target), args.position_blocks
 
 
 @torch.no_grad()
@@ -260,7 +251,7 @@ def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
     if where == ("input", "hidden", ADD):
         if encoder == "sinusoidal":
             return dataclasses.replace(plain, base=True)
-        # Rows of words by hierarchy, or of one side alone, are no table of fairseq.
+        # Hierarchical rows, or rows of one side alone, are no table of fairseq.
         fits = args.position_sides == BOTH and not args.learned_hierarchy and not donor.base
         if encoder == "learned" and keep_rows and fits:
             for name, stack in stacks.items():
@@ -279,14 +270,10 @@ def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> 
         donor: a RoBERTa.
         args: the new model's options; without ``max_positions`` they get the donor's.
         extend: ``tile`` repeats the donor's rows, ``last`` its last one, ``None`` refuses.
-
-    Raises:
-        CheckpointError: fewer positions than the donor has, or more without ``extend``; ``extend``
-            where one of the two models has no table.
     """
     table, path = donor.tensors.get(_TABLE), donor.path
     wanted = getattr(args, "max_positions", None)
-    # `learned` copies the table's rows into its own.
+    # `learned` copies the table's rows into its blocks.
     if table is None or not (has_base(args) or args.position_encoder == "learned"):
         donor_length = getattr(donor.args, "max_positions", None) or DEFAULT_POSITIONS
         args.max_positions = wanted or donor_length

@@ -7,6 +7,7 @@ adds the vector of a token's segment, which is the same for every token here.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_pickle
 from fairseq_floater.checkpoints.rebuild import TOKENS
-from fairseq_floater.checkpoints.vocabularies import read_vocabulary
 from fairseq_floater.errors import shown
 from fairseq_floater.records import read_json
 
@@ -67,15 +67,24 @@ _ONLY = {
     "add_cross_attention": False,
 }
 _EPS = {"roberta": 1e-5, "bert": 1e-12}  # of LayerNorm, where config.json is silent
+# Names of what fairseq calls <s> <pad> </s> <unk> and, last, <mask>.
+_SPECIALS = {
+    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "bert": ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"),
+}
+# Rows that RoBERTa's dictionary has to be a multiple of something; its BPE never gives them.
+_FILLING = "madeupword"
 
 
 @dataclass
 class Source:
     """A model on its way into a fairseq checkpoint.
 
-    ``options`` are those of fairseq's RoBERTa, whose names ``tensors`` have.
+    ``options`` are those of fairseq's RoBERTa, whose names ``tensors`` have; the dictionary is without
+    ``<mask>``, as its file is.
     """
 
+    path: Path
     options: dict[str, Any]
     tensors: dict[str, Tensor]
     dictionary: Dictionary
@@ -87,33 +96,24 @@ def read_hugging_face(folder: Path, encoder_json: Path | None = None) -> Source:
     """Read a model as ``save_pretrained`` writes it: config, weights and vocabulary.
 
     Args:
-        folder: with config.json, model.safetensors or pytorch_model.bin, vocab.json or vocab.txt.
+        folder: with config.json, model.safetensors or pytorch_model.bin, and vocab.json (RoBERTa),
+            vocab.txt (BERT) or tokenizer.json.
         encoder_json: GPT-2's numbers of RoBERTa's tokens; None: ``encoder.json`` of ``folder``.
 
     Raises:
-        CheckpointError: a file is missing or cut, or the model is none that fairseq's RoBERTa computes.
+        CheckpointError: a file is missing or cut, or fairseq's RoBERTa does not compute the model.
     """
     config = _read_config(folder / "config.json")
-    path = _weights_file(folder)
+    path, kind = _weights_file(folder), config["model_type"]
     tensors, ignored = _fairseq_names(path, _read_weights(path))
-    missing = [name for name in (TOKENS, f"{_STACK}embed_positions.weight") if name not in tensors]
-    if missing:
-        raise CheckpointError(
-            f"{path} holds no {missing[0].split('.')[-2]} under a name known here."
-        )
-    kind = config["model_type"]
-    vocabulary = read_vocabulary(folder, kind, len(tensors[TOKENS]), encoder_json)
+    dictionary, order = _read_vocabulary(folder, kind, len(tensors[TOKENS]), encoder_json)
     for name in (TOKENS, f"{HEAD}weight", f"{HEAD}bias"):
         if name in tensors:
-            if len(tensors[name]) != len(vocabulary.order):
-                raise CheckpointError(
-                    f"{path} contradicts itself: {name} has {len(tensors[name])} rows, but there are "
-                    f"{len(vocabulary.order)} tokens."
-                )
-            tensors[name] = tensors[name][vocabulary.order]
-    first = config.get("pad_token_id", 1) + 1 if kind == "roberta" else 0
-    source = Source(_options(config), tensors, vocabulary.dictionary, ignored)
-    _join_positions(source, first)
+            tensors[name] = tensors[name][order]
+    options = {name: config[key] for key, name in (_SHAPE | _DROPOUT).items() if key in config}
+    options["layer_norm_eps"] = config.get("layer_norm_eps", _EPS[kind])
+    source = Source(folder, options, tensors, dictionary, ignored)
+    _join_positions(source, config.get("pad_token_id", 1) + 1 if kind == "roberta" else 0)
     _tie(source)
     return source
 
@@ -135,29 +135,7 @@ def _read_config(path: Path) -> dict[str, Any]:
                 f"{path}: `{key}` must be {only!r}, as fairseq's RoBERTa has it, but is "
                 f"{shown(config[key])} instead."
             )
-    for key in _SHAPE:
-        if type(config.get(key)) is not int or config[key] < 1:
-            raise CheckpointError(
-                f"{path}: `{key}` must be a whole number of at least 1, but is "
-                f"{shown(config.get(key))} instead."
-            )
-    eps = config.get("layer_norm_eps", _EPS[kind])
-    if not isinstance(eps, float) or not 0 < eps < 1:
-        raise CheckpointError(
-            f"{path}: `layer_norm_eps` must be between 0 and 1, but is {shown(eps)} instead."
-        )
-    if config["hidden_size"] % config["num_attention_heads"]:
-        raise CheckpointError(
-            f"{path}: `hidden_size` must be a multiple of `num_attention_heads`, but is "
-            f"{config['hidden_size']} with {config['num_attention_heads']} heads."
-        )
     return config
-
-
-def _options(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of fairseq's RoBERTa that config.json gives."""
-    renamed = {ours: config[key] for key, ours in (_SHAPE | _DROPOUT).items() if key in config}
-    return {**renamed, "layer_norm_eps": config.get("layer_norm_eps", _EPS[config["model_type"]])}
 
 
 def _weights_file(folder: Path) -> Path:
@@ -174,7 +152,7 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """Read tensors by name, in float32; builds nothing else."""
+    """Read tensors by name, in float32."""
     if path.suffix == ".bin":
         tensors = load_pickle(path)
     else:
@@ -191,8 +169,6 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path} is no whole safetensors file ({error}); a copy may have broken off."
             ) from None
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise CheckpointError(f"{path} holds no tensors by name.")
     return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
 
 
@@ -200,22 +176,24 @@ def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
     """Rename tensors as fairseq does; returns them, and the names of those left behind."""
     renamed, ignored = {}, []
     for name, tensor in tensors.items():
-        inner = re.sub(r"^(roberta|bert)\.", "", name)
-        if _LEFT_BEHIND.match(inner):
+        old_name = re.sub(r"^(roberta|bert)\.", "", name)
+        if _LEFT_BEHIND.match(old_name):
             ignored.append(name)
             continue
-        part, _, kind = inner.rpartition(".")
+        part, _, kind = old_name.rpartition(".")
         kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)  # of BERT's first release
         block = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)", part)
         if block:
-            ours = f"{_STACK}layers.{block[1]}.{_BLOCK[block[2]]}" if block[2] in _BLOCK else None
+            new_name = (
+                f"{_STACK}layers.{block[1]}.{_BLOCK[block[2]]}" if block[2] in _BLOCK else None
+            )
         else:
-            ours = {**_EMBEDDINGS, **_HEADS}.get(part)
-        if ours is None:
+            new_name = {**_EMBEDDINGS, **_HEADS}.get(part)
+        if new_name is None:
             raise CheckpointError(
                 f"{path} holds {shown(name)}, for which fairseq's RoBERTa has no place."
             )
-        renamed[f"{ours}.{kind}"] = tensor
+        renamed[f"{new_name}.{kind}"] = tensor
     return renamed, ignored
 
 
@@ -241,8 +219,78 @@ def _join_positions(source: Source, first: int) -> None:
 
 def _tie(source: Source) -> None:
     """Leave out the head's weights where they are the embeddings, which is fairseq's default."""
-    weight = source.tensors.get(f"{HEAD}weight")
-    untied = weight is not None and not torch.equal(weight, source.tensors[TOKENS])
-    if not untied:
+    tokens = source.tensors[TOKENS]
+    is_tied = torch.equal(source.tensors.get(f"{HEAD}weight", tokens), tokens)
+    if is_tied:
         source.tensors.pop(f"{HEAD}weight", None)
-    source.options["untie_weights_roberta"] = untied
+    source.options["untie_weights_roberta"] = not is_tied
+
+
+def _read_vocabulary(
+    folder: Path, kind: str, size: int, encoder_json: Path | None
+) -> tuple[Dictionary, list[int]]:
+    """Read the vocabulary, with fairseq's special symbols where fairseq has them.
+
+    Args:
+        folder: of the model.
+        kind: ``roberta`` or ``bert``.
+        size: rows of the model's embeddings.
+        encoder_json: GPT-2's numbers of RoBERTa's tokens, of which its dictionary consists.
+
+    Returns:
+        The dictionary, and for each entry, ``<mask>`` last, its row in Hugging Face's tensors.
+    """
+    path, numbers = _token_numbers(folder, "vocab.json" if kind == "roberta" else "vocab.txt")
+    tokens, specials = sorted(numbers, key=numbers.__getitem__), _SPECIALS[kind]
+    if len(tokens) != size:
+        raise CheckpointError(
+            f"{path} has {len(tokens)} tokens, but the model's embeddings have {size} rows; it must "
+            "be the vocabulary that the model was trained with."
+        )
+    if [numbers[token] for token in tokens] != list(range(size)):
+        raise CheckpointError(f"{path} must number its {size} tokens from 0 without a gap.")
+    missing = [token for token in specials if token not in numbers]
+    if missing:
+        raise CheckpointError(
+            f"{path} has no {missing[0]}; a {kind} vocabulary holds {' '.join(specials)}."
+        )
+    entries = [token for token in tokens if token not in specials]
+    order = [numbers[token] for token in (*specials[:4], *entries, specials[4])]
+    if kind == "roberta":
+        entries = _gpt2_numbers(path, entries, encoder_json or folder / "encoder.json")
+    dictionary = Dictionary()
+    for entry in entries:
+        dictionary.add_symbol(entry)
+    return dictionary, order
+
+
+def _token_numbers(folder: Path, name: str) -> tuple[Path, dict[str, int]]:
+    """Return the file that numbers the tokens, and the numbers."""
+    path, newer = folder / name, folder / "tokenizer.json"
+    if not path.is_file() and newer.is_file():
+        content = read_json(newer, dict)
+        added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+        return newer, {**content["model"]["vocab"], **added}
+    if not path.is_file():
+        raise CheckpointError(f"There is no {path} (nor tokenizer.json), the model's vocabulary.")
+    if path.suffix == ".json":
+        return path, read_json(path, dict)
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return path, {line.rstrip("\r\n"): i for i, line in enumerate(file)}
+
+
+def _gpt2_numbers(path: Path, entries: Sequence[str], encoder_json: Path) -> list[str]:
+    """Return what fairseq's GPT-2 BPE writes for each token: its number in encoder.json."""
+    if not encoder_json.is_file():
+        raise CheckpointError(
+            f"There is no {encoder_json}, which holds the numbers that fairseq's GPT-2 BPE writes; "
+            "pass it as --encoder-json (fairseq: gpt2_bpe/encoder.json)."
+        )
+    encoder = read_json(encoder_json, dict)
+    unknown = [w for w in entries if w not in encoder and not w.startswith(_FILLING)]
+    if unknown:
+        raise CheckpointError(
+            f"{path} is of another BPE than {encoder_json}: {shown(unknown[0])} is not in that file, "
+            f"nor are {len(unknown) - 1} more of {len(entries)} tokens."
+        )
+    return [str(encoder.get(entry, entry)) for entry in entries]

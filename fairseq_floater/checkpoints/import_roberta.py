@@ -28,8 +28,16 @@ from fairseq_floater.checkpoints.reading import (
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import MASK, TOKENS, BareTask, architecture
-from fairseq_floater.checkpoints.vocabularies import check_same_words, fairseq_dictionary
+from fairseq_floater.checkpoints.rebuild import (
+    MASK,
+    ROBERTA,
+    TOKENS,
+    BareTask,
+    architecture,
+    family_of,
+    load_dictionaries,
+    read_dictionary,
+)
 from fairseq_floater.errors import refused_options
 from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
@@ -74,10 +82,10 @@ class ImportReport:
     notes: list[str] = field(default_factory=list)
 
     def format_text(self) -> str:
-        words = shlex.join(_words(self.options))
+        flags = shlex.join(_flags(self.options))
         lines = [
             f"source      {self.source}",
-            f"output      {self.output}  (--arch {self.arch} {words})",
+            f"output      {self.output}  (--arch {self.arch} {flags})",
             f"dictionary  {self.dictionary}  ({self.entries:,} entries, `<mask>` among them)",
             f"copied      {self.copied} tensors",
             f"new         {len(self.new)} tensors, at random"
@@ -120,14 +128,19 @@ def import_roberta(
     model_source = _read_fairseq(source) if source.is_file() else read_hugging_face(source, numbers)
     dictionary = output.parent / "dict.txt"
     keeps = dictionary.exists() and not force
-    if keeps:
-        check_same_words(dictionary, model_source.dictionary)
-    args = _training_options(model_source, source, output.parent)
+    if keeps and read_dictionary(dictionary).symbols != model_source.dictionary.symbols:
+        raise CheckpointError(
+            f"{dictionary} is another model's dictionary; choose another folder or pass --force."
+        )
+    args = _training_options(model_source, output.parent)
     torch.manual_seed(seed)
-    model, new = _build(model_source, args, source)
+    model, new = _build(model_source, args)
     cfg = {**config_of(args), "model": args}
     state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
-    _save(state, output, None if keeps else model_source.dictionary, dictionary)
+    if keeps:
+        save_checkpoint(state, output)
+    else:
+        _save(state, output, model_source.dictionary, dictionary)
     return ImportReport(
         source=str(source),
         output=str(output),
@@ -142,17 +155,14 @@ def import_roberta(
     )
 
 
-def _save(state: dict[str, Any], output: Path, words: Dictionary | None, dictionary: Path) -> None:
-    """Write a checkpoint, and into ``dictionary`` its words unless they are None: both or neither."""
-    if words is None:
-        save_checkpoint(state, output)
-        return
+def _save(state: dict[str, Any], output: Path, dictionary: Dictionary, file: Path) -> None:
+    """Write a checkpoint, and its dictionary into ``file``: both or neither."""
 
     def write(temporary: Path) -> None:
-        words.save(str(temporary))
+        dictionary.save(str(temporary))
         save_checkpoint(state, output)
 
-    write_whole(dictionary, write)  # gets its name only when the checkpoint has its own
+    write_whole(file, write)  # gets its name only when the checkpoint has its own
 
 
 def _read_fairseq(path: Path) -> Source:
@@ -161,36 +171,27 @@ def _read_fairseq(path: Path) -> Source:
         state = load_checkpoint(path)
     args = model_args(state, path)
     arch = architecture(args)
-    if not issubclass(ARCH_MODEL_REGISTRY.get(arch, object), RobertaModel):
+    if family_of(arch) is not ROBERTA:
         raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
     ARCH_CONFIG_REGISTRY[arch](args)
     args.max_positions = getattr(args, "max_positions", None) or args.tokens_per_sample
     known_options = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()}
-    tokens = next((t for n, t in tensors.items() if n.endswith(".embed_tokens.weight")), None)
-    if tokens is None:
-        raise CheckpointError(f"{path} holds no embed_tokens.weight.")
-    dictionary = fairseq_dictionary(path.parent / "dict.txt", len(tokens))
-    return Source(known_options, tensors, dictionary)
+    load_dictionaries(state, args, path, str(path.parent))  # compares sizes
+    return Source(path, known_options, tensors, read_dictionary(path.parent / "dict.txt"))
 
 
-def _words(known_options: dict[str, Any]) -> list[str]:
-    """Return options as the words of a command line; those that are off or None are left out."""
-    words = []
+def _flags(known_options: dict[str, Any]) -> list[str]:
+    """Return options as a command line; those that are off or None are left out."""
+    flags = []
     for name, value in known_options.items():
         if value is not None and value is not False:
-            words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
-    return words
+            flags += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+    return flags
 
 
-def _training_options(source: Source, path: Path, data: Path) -> argparse.Namespace:
-    """Return every option of a masked-LM training of the model, named by its shape where it has a name.
-
-    Args:
-        source: the model.
-        path: its name in messages.
-        data: the folder of its dictionary.
-    """
+def _training_options(source: Source, data: Path) -> argparse.Namespace:
+    """Return every option of a masked-LM training; the model is named by its shape where it has a name."""
     shape = tuple(source.options[name] for name in _OPTIONS[:4])
     arch = _NAMED_SHAPES.get(shape, "roberta")
     if not math.isclose(source.options.get("layer_norm_eps", FAIRSEQ_EPS), FAIRSEQ_EPS):
@@ -200,54 +201,49 @@ def _training_options(source: Source, path: Path, data: Path) -> argparse.Namesp
     if arch in _NAMED_SHAPES.values():
         for name in _OPTIONS[:4]:
             del source.options[name]
-    words = [str(data), "--arch", arch, "--task", "masked_lm", "--criterion", "masked_lm"]
-    words += ["--tokens-per-sample", str(source.options["max_positions"])]
-    with refused_options(f"{path}: fairseq's RoBERTa refuses its options"):
+    flags = [str(data), "--arch", arch, "--task", "masked_lm", "--criterion", "masked_lm"]
+    flags += ["--tokens-per-sample", str(source.options["max_positions"])]
+    with refused_options(f"{source.path}: fairseq's RoBERTa refuses its options"):
         return options.parse_args_and_arch(
-            options.get_training_parser(), [*words, *_words(source.options)]
+            options.get_training_parser(), [*flags, *_flags(source.options)]
         )
 
 
-def _build(
-    source: Source, args: argparse.Namespace, path: Path
-) -> tuple[RobertaModel, dict[str, int]]:
+def _build(source: Source, args: argparse.Namespace) -> tuple[RobertaModel, dict[str, int]]:
     """Build the model with the source's tensors; returns it, and the sizes of what is new in it.
 
-    Args:
-        source: the model; what stays behind is added to its ``ignored``.
-        args: of the model.
-        path: its name in messages.
+    The names of tensors that stay behind are added to ``source.ignored``.
     """
     dictionary: Dictionary = copy.deepcopy(source.dictionary)
     dictionary.add_symbol(MASK)
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, BareTask(dictionary, dictionary))
-    ours = model.state_dict()
+    state = model.state_dict()
     tensors = dict(source.tensors)
     model.upgrade_state_dict(tensors)  # names of 2019; classification heads stay behind
-    tensors[_VERSION] = ours[_VERSION]
+    tensors[_VERSION] = state[_VERSION]
     if not source.options.get("untie_weights_roberta") and TOKENS in tensors:
         tensors.setdefault(f"{HEAD}weight", tensors[TOKENS])
     source.ignored += [n for n in source.tensors if ".classification_heads." in f".{n}"]
-    _check(tensors, ours, path)
-    new = {n: t.numel() for n, t in ours.items() if n not in tensors}
-    model.load_state_dict({**ours, **tensors}, strict=True)
+    _check(tensors, state, source.path)
+    new = {n: t.numel() for n, t in state.items() if n not in tensors}
+    model.load_state_dict({**state, **tensors}, strict=True)
     return model, new
 
 
-def _check(tensors: dict[str, Tensor], ours: dict[str, Tensor], path: Path) -> None:
+def _check(tensors: dict[str, Tensor], state: dict[str, Tensor], path: Path) -> None:
     """Check that the tensors are those of the model, all or all but the masked-LM head's."""
-    unknown = [name for name in tensors if name not in ours]
+    unknown = [name for name in tensors if name not in state]
     if unknown:
         raise CheckpointError(
             f"{path} holds {unknown[0]}, for which fairseq's RoBERTa has no place."
         )
-    missing = [name for name in ours if name not in tensors]
-    head = [name for name in ours if name.startswith(HEAD) and name != f"{HEAD}weight"]
+    missing = [name for name in state if name not in tensors]
+    head = [name for name in state if name.startswith(HEAD) and name != f"{HEAD}weight"]
     if missing not in ([], head):
         raise CheckpointError(f"{path} lacks {missing[0]}, a tensor of fairseq's RoBERTa.")
-    for name, tensor in tensors.items():
-        if tensor.shape != ours[name].shape:
-            raise CheckpointError(
-                f"{path} contradicts itself: by its options {name} is {list(ours[name].shape)}, "
-                f"but it is {list(tensor.shape)}."
-            )
+    odd = next((name for name, t in tensors.items() if t.shape != state[name].shape), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"{path} contradicts itself: by its options {odd} is {list(state[odd].shape)}, "
+            f"but it is {list(tensors[odd].shape)}."
+        )

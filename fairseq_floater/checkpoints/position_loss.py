@@ -97,7 +97,7 @@ def position_loss(
     """Return the masked-LM loss of a RoBERTa by bin of token position.
 
     Args:
-        checkpoint: of fairseq's RoBERTa or one with positions of ours, trained on or not.
+        checkpoint: of fairseq's RoBERTa or one with a position encoder, trained on or not.
         data: binarised, with dict.txt, of the checkpoint's dictionary.
         bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63; ``<s>`` is token 0.
         tokens_per_sample: the longest block in tokens; None: the last of ``bins``.
@@ -118,7 +118,13 @@ def position_loss(
         raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
     checked_state(checkpoint, data)
     task = _task(data, length, seed, masking, sample_break_mode)
-    model = _model_of_length(checkpoint, task, length)
+    model, _ = load_model(checkpoint, task)
+    if length > model.max_positions():
+        raise UsageError(
+            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
+            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
+            "more."
+        )
     dataset, blocks = _blocks(task, split, length)
     tokens = _masked_tokens(model, dataset, blocks, batch_size)
     return PositionLoss(
@@ -134,18 +140,6 @@ def position_loss(
         bins=_filled_bins(tokens, bins, split),
         all=_bin(tokens, 0, length - 1),
     )
-
-
-def _model_of_length(checkpoint: Path, task: Any, length: int) -> RobertaModel:
-    """Load a model; raises UsageError where it does not take ``length`` tokens."""
-    model, _ = load_model(checkpoint, task)
-    if length > model.max_positions():
-        raise UsageError(
-            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
-            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
-            "more."
-        )
-    return model
 
 
 def _blocks(task: Any, split: str, length: int) -> tuple[Any, np.ndarray]:
@@ -165,7 +159,6 @@ def _blocks(task: Any, split: str, length: int) -> tuple[Any, np.ndarray]:
 
 
 def _task(data: Path, length: int, seed: int, masking: str, break_mode: str) -> Any:
-    """Set fairseq's masked-LM task up."""
     kept, random = MASKINGS[masking]
     return tasks.setup_task(
         argparse.Namespace(
@@ -182,7 +175,7 @@ def _task(data: Path, length: int, seed: int, masking: str, break_mode: str) -> 
 
 
 class _Tokens(NamedTuple):
-    """What is known of the masked tokens: loss in bits, position, and number of the block."""
+    """The masked tokens: loss in bits, position, and number of the block."""
 
     bits: np.ndarray
     positions: np.ndarray
@@ -193,18 +186,10 @@ class _Tokens(NamedTuple):
 def _masked_tokens(
     model: RobertaModel, dataset: Any, blocks: np.ndarray, batch_size: int
 ) -> _Tokens:
-    """Compute the loss of every masked token.
-
-    Args:
-        model: in evaluation mode.
-        dataset: of the masked-LM task.
-        blocks: numbers of those to compute.
-        batch_size: blocks at a time.
-    """
-    device = next(model.parameters()).device
+    """Compute the loss of every masked token; ``blocks`` are numbers of ``dataset``'s."""
     padding = model.encoder.dictionary.pad()
     measured = [(np.empty(0), *np.empty((2, 0), dtype=np.int64))]
-    for begin, batch in enumerate(batches(dataset, blocks, batch_size, device)):
+    for begin, batch in enumerate(batches(dataset, blocks, batch_size, model)):
         target = batch["target"]
         masked = target.ne(padding)
         if not masked.any():
@@ -219,7 +204,6 @@ def _masked_tokens(
 
 
 def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
-    """Return every bin; raises CheckpointError for one without a masked token."""
     groups = [_bin(tokens, first, end - 1) for first, end in zip([0, *ends], ends)]
     empty = next((b for b in groups if not b.n), None)
     if empty is not None:

@@ -60,12 +60,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: missing, truncated, foreign, or holding something that is refused.
     """
     state = load_pickle(path)
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+    model = state.get("model") if isinstance(state, dict) else None
+    if not isinstance(model, dict) or not all(map(torch.is_tensor, model.values())):
         raise CheckpointError(f"{path} is no fairseq checkpoint: it holds no `model` parameters.")
-    if not all(isinstance(tensor, torch.Tensor) for tensor in state["model"].values()):
-        raise CheckpointError(
-            f"{path} is no fairseq checkpoint: its `model` holds no tensors alone."
-        )
     return state
 
 
@@ -114,7 +111,7 @@ def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.
 
 
 def is_position(name: str) -> bool:
-    """Return whether the tensor of this name belongs to a position encoder of ours."""
+    """Return whether the tensor of this name belongs to a position encoder of this package."""
     return ".positions." in name or ".source_positions." in name
 
 
@@ -133,7 +130,7 @@ def shared_copies(state: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def position_parameters(state: dict[str, Any]) -> dict[str, int]:
-    """Return the tensors of ``state`` that belong to a position encoder of ours, with their sizes."""
+    """Return the tensors of ``state`` that belong to a position encoder, with their sizes."""
     copies = shared_copies(state)
     return {
         name: tensor.numel()
@@ -163,7 +160,7 @@ def fresh_state(
     Args:
         cfg: of a training, in plain containers; ``cfg["model"]`` is a Namespace.
         parameters: of the model.
-        names: ``criterion_name`` and ``optimizer_name``, where there were any.
+        names: ``criterion_name`` and ``optimizer_name``, where known.
     """
     # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
     # comes with this one, so that only the update count is taken from it.
@@ -185,11 +182,7 @@ def fresh_state(
 
 
 def refuse_existing(output: Path, force: bool) -> None:
-    """Refuse to write over a file without ``--force``.
-
-    Raises:
-        CheckpointError: it exists.
-    """
+    """Raise CheckpointError for a file that exists, unless ``force``."""
     if output.exists() and not force:
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
 

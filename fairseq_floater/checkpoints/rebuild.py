@@ -16,6 +16,7 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.errors import first_line
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
 from fairseq_floater.transformer.translation import FloaterTransformerModel
@@ -172,6 +173,14 @@ def placeholder_dictionary(size: int) -> Dictionary:
     return dictionary
 
 
+def read_dictionary(file: Path) -> Dictionary:
+    try:
+        return Dictionary.load(str(file))
+    except Exception as error:  # fairseq raises whatever its reading meets
+        reason = first_line(error)
+        raise CheckpointError(f"{file} is no dictionary of fairseq's: {reason}.") from None
+
+
 def load_dictionaries(
     state: dict[str, Any], args: argparse.Namespace, path: Any, data: str | None
 ) -> tuple[Dictionary, Dictionary]:
@@ -212,10 +221,10 @@ def load_dictionaries(
 
 def _robertas_file(folder: Path) -> Path:
     candidates = [folder / "dict.txt", folder / "input0" / "dict.txt"]
-    file = next((file for file in candidates if file.is_file()), None)
-    if file is None:
-        raise CheckpointError(f"There is no dictionary {candidates[0]}, nor {candidates[1]}.")
-    return file
+    for file in candidates:
+        if file.is_file():
+            return file
+    raise CheckpointError(f"There is no dictionary {candidates[0]}, nor {candidates[1]}.")
 
 
 def _language_files(folder: Path, args: argparse.Namespace) -> list[Path]:
@@ -241,7 +250,7 @@ def _same_dictionary(
         originals: folders that may have the dictionary of the checkpoint's training.
         added: what the task adds to the entries of the file.
     """
-    dictionary = Dictionary.load(str(file))
+    dictionary = read_dictionary(file)
     for symbol in added:
         dictionary.add_symbol(symbol)
     if len(dictionary) != size:
@@ -249,7 +258,7 @@ def _same_dictionary(
             f"The dictionary {file} has {len(dictionary)} entries, but {path} was trained with {size}."
         )
     original = next((f / file.name for f in originals if (f / file.name).is_file()), None)
-    known = [] if original is None else Dictionary.load(str(original)).symbols
+    known = [] if original is None else read_dictionary(original).symbols
     for i, (a, b) in enumerate(zip(known, dictionary.symbols)):
         if a != b:
             raise CheckpointError(

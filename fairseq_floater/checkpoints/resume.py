@@ -16,7 +16,7 @@ from fairseq_floater.files import write_whole
 
 
 def repair_last(folder: str | os.PathLike[str]) -> str:
-    """Make sure that fairseq can resume in ``folder``; returns one sentence on what was found.
+    """Make sure that fairseq can resume in ``folder``; returns a sentence for the log.
 
     fairseq copies ``checkpoint_last.pt`` byte by byte from the checkpoint just saved: a run killed
     meanwhile leaves half a file, and cannot start again. A broken one is replaced by the newest

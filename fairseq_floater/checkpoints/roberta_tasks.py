@@ -1,4 +1,4 @@
-"""Load a RoBERTa, with positions of ours or without, together with a task of fairseq's and its data."""
+"""Load a RoBERTa, with a position encoder or without, together with a task of fairseq's and its data."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def load_model(
 
     Args:
         path: the checkpoint, which :func:`checked_state` has accepted.
-        task: the task to load it with; None: its own.
-        overrides: of its own options.
+        task: the task to load it with; None: that of the checkpoint.
+        overrides: of the checkpoint's options.
 
     Raises:
-        CheckpointError: it does not fit the task or its own options.
+        CheckpointError: it does not fit the task or its options.
     """
     with _quiet():
         try:
@@ -80,9 +80,10 @@ def lengths_of(dataset: Any) -> np.ndarray:
 
 
 def batches(
-    dataset: Any, examples: np.ndarray, size: int, device: torch.device
+    dataset: Any, examples: np.ndarray, size: int, model: RobertaModel
 ) -> Iterator[dict[str, Any]]:
-    """Collate examples, ``size`` at a time and in this order, into batches on ``device``."""
+    """Collate examples, ``size`` at a time and in this order, into batches on the model's device."""
+    device = next(model.parameters()).device
     for begin in range(0, len(examples), size):
         batch = dataset.collater([dataset[int(i)] for i in examples[begin : begin + size]])
         yield utils.move_to_cuda(batch, device) if device.type == "cuda" else batch

@@ -198,7 +198,7 @@ def _adopt(
     data: str | None,
     trained_length: int | None,
 ) -> list[str]:
-    """Let the position encoders of ``model`` start as near to the donor's function as they can.
+    """Let position encoders start as near to the donor's function as they can; returns a note on each.
 
     Args:
         model: whose other tensors are the donor's already.
@@ -206,9 +206,6 @@ def _adopt(
         args: the new model's options.
         data: binarised data, whose longest training sentence is the trained length; None: none.
         trained_length: overrules ``data``.
-
-    Returns:
-        A note for each encoder that was adapted.
     """
     notes, stacks = [], donor.family.stacks(model)
     positionless = not donor.base and not donor.lost

@@ -6,6 +6,7 @@ import sys
 import hugging_face
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.reading import load_checkpoint
@@ -20,8 +21,8 @@ def edited(name, **changes):
     return edit
 
 
-def removed(*names):
-    return lambda folder: [(folder / name).unlink() for name in names]
+def removed(name):
+    return lambda folder: (folder / name).unlink()
 
 
 def cut(name):
@@ -32,27 +33,16 @@ def cut(name):
     return edit
 
 
-def pickled(change):
+def with_tensors(change):
     """Weights as a .bin, edited."""
 
     def edit(folder):
-        from safetensors.torch import load_file
-
         state = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
-        torch.save(change(state), folder / "pytorch_model.bin")
+        change(state)
+        torch.save(state, folder / "pytorch_model.bin")
 
     return edit
-
-
-def without(name):
-    return pickled(lambda state: {n: t for n, t in state.items() if n != name})
-
-
-def renumbered(folder):
-    numbers = json.loads((folder / "vocab.json").read_text())
-    numbers["Ġw3"] = numbers["Ġw2"]
-    (folder / "vocab.json").write_text(json.dumps(numbers))
 
 
 def other_bpe(folder):
@@ -64,6 +54,8 @@ def in_parts(folder):
     (folder / "model.safetensors.index.json").write_text("{}")
 
 
+ADAPTER = "roberta.encoder.layer.0.adapter.weight"
+BIAS = "roberta.encoder.layer.1.output.dense.bias"
 BAD = {
     "no config": (removed("config.json"), "config.json; a Hugging Face model is a folder"),
     "cut config": (cut("config.json"), "config.json is no readable JSON"),
@@ -80,39 +72,21 @@ BAD = {
         "`position_embedding_type` must be 'absolute', as fairseq's RoBERTa has it",
     ),
     "decoder": (edited("config.json", is_decoder=True), "`is_decoder` must be False"),
-    "no width": (edited("config.json", hidden_size=None), "`hidden_size` must be a whole number"),
-    "odd heads": (edited("config.json", num_attention_heads=3), "must be a multiple of"),
-    "odd epsilon": (edited("config.json", layer_norm_eps="x"), "`layer_norm_eps` must be"),
-    "odd dropout": (edited("config.json", hidden_dropout_prob="x"), "refuses its options"),
-    "more blocks": (edited("config.json", num_hidden_layers=3), "lacks encoder.sentence_encoder.l"),
-    "fewer blocks": (
-        edited("config.json", num_hidden_layers=1),
-        "holds encoder.sentence_encoder.l",
-    ),
-    "other width": (
-        edited("config.json", intermediate_size=32),
-        "contradicts itself: by its options",
-    ),
+    "other width": (edited("config.json", intermediate_size=32), "contradicts itself: by its"),
     "no weights": (removed("model.safetensors"), "neither model.safetensors nor pytorch_model.bin"),
     "weights in parts": (in_parts, "are in several files; save the model in one"),
     "cut weights": (cut("model.safetensors"), "no whole safetensors file"),
-    "no tensors": (pickled(lambda state: [1, 2]), "holds no tensors by name"),
-    "a tensor that is missing": (
-        without("roberta.encoder.layer.1.output.dense.bias"),
+    "no such tensor": (
+        with_tensors(lambda state: state.pop(BIAS)),
         "lacks encoder.sentence_encoder.layers.1.fc2.bias, a tensor of fairseq's RoBERTa.",
     ),
-    "no tokens": (
-        without("roberta.embeddings.word_embeddings.weight"),
-        "holds no embed_tokens under a name known here",
+    "half a head": (
+        with_tensors(lambda state: state.pop("lm_head.dense.bias")),
+        "lacks encoder.lm_head.dense.bias",
     ),
-    "half a head": (without("lm_head.dense.bias"), "lacks encoder.lm_head.dense.bias"),
     "a tensor too many": (
-        pickled(lambda state: {**state, "roberta.encoder.layer.0.adapter.weight": torch.zeros(2)}),
+        with_tensors(lambda state: state.update({ADAPTER: torch.zeros(2)})),
         "adapter.weight', for which fairseq's RoBERTa has no place",
-    ),
-    "a short bias": (
-        pickled(lambda state: {**state, "lm_head.bias": torch.zeros(7)}),
-        "encoder.lm_head.bias has 7 rows, but there are 45 tokens",
     ),
     "no vocabulary": (removed("vocab.json"), "vocab.json (nor tokenizer.json), the model's"),
     "cut vocabulary": (cut("vocab.json"), "vocab.json is no readable JSON"),
@@ -120,8 +94,10 @@ BAD = {
         edited("vocab.json", more=45),
         "has 46 tokens, but the model's embeddings have 45",
     ),
-    "a number twice": (renumbered, "must number its 45 tokens from 0 without a gap"),
-    "words for numbers": (edited("vocab.json", more="x"), "must give every token a whole number"),
+    "a gap": (
+        edited("vocab.json", **{"Ġw3": 45}),
+        "must number its 45 tokens from 0 without a gap",
+    ),
     "no special token": (
         lambda folder: (folder / "vocab.json").write_text(
             (folder / "vocab.json").read_text().replace("<mask>", "w")
@@ -130,14 +106,6 @@ BAD = {
     ),
     "no GPT-2 numbers": (removed("encoder.json"), "pass it as --encoder-json"),
     "other BPE": (other_bpe, "is of another BPE than"),
-    "two tokens of one number": (
-        edited("encoder.json", **{"Ġw1": 3}),
-        "holds '3', which fairseq's dictionary has already",
-    ),
-    "a list": (
-        lambda folder: (folder / "encoder.json").write_text("[1]"),
-        "must be of type dict",
-    ),
 }
 
 
@@ -186,22 +154,18 @@ def test_a_disk_that_fills_leaves_neither_file(stored, tmp_path, monkeypatch, ca
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda folder, state: (folder / "dict.txt").unlink(), "There is no dictionary"),
-        (lambda folder, state: (folder / "dict.txt").write_text("a 1\n"), "makes 6 entries"),
-        (
-            lambda folder, state: (folder / "dict.txt").write_text("a b c\n"),
-            "no dictionary of fair",
-        ),
-        (lambda folder, state: setattr(state["cfg"]["model"], "arch", "lstm"), "is no RoBERTa"),
-        (lambda folder, state: state["model"].clear(), "holds no embed_tokens.weight"),
+        (lambda folder, args: (folder / "dict.txt").unlink(), "There is no dictionary"),
+        (lambda folder, args: (folder / "dict.txt").write_text("a 1\n"), "dict.txt has 6 entries"),
+        (lambda folder, args: (folder / "dict.txt").write_text("a b c\n"), "is no dictionary of"),
+        (lambda folder, args: setattr(args, "arch", "lstm"), "is no RoBERTa"),
     ],
 )
 def test_bad_input_of_fairseqs_form(stored, tmp_path, capsys, change, sentence):
-    folder = tmp_path / "old"
-    import_roberta(stored, folder / "model.pt")
-    state = load_checkpoint(folder / "model.pt")
-    change(folder, state)
-    torch.save(state, folder / "model.pt")
-    assert main(["import-roberta", str(folder / "model.pt"), str(tmp_path / "out.pt")]) == 1
+    path = tmp_path / "old" / "model.pt"
+    import_roberta(stored, path)
+    state = load_checkpoint(path)
+    change(path.parent, state["cfg"]["model"])
+    torch.save(state, path)
+    assert main(["import-roberta", str(path), str(tmp_path / "out.pt")]) == 1
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out.pt").exists()

@@ -7,7 +7,6 @@ import re
 import pytest
 import torch
 import toy
-from fairseq import checkpoint_utils
 from fairseq.data import (
     MaskTokensDataset,
     PrependTokenDataset,
@@ -18,6 +17,7 @@ from roberta_toy import LONGEST, WORDS, dictionary, save_dictionary, save_model,
 
 from fairseq_floater.checkpoints.position_loss import position_loss
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.roberta_tasks import load_model
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 
@@ -31,8 +31,8 @@ def data(tmp_path):
 
 
 @pytest.fixture()
-def checkpoint(tmp_path):
-    return save_model(tmp_path / "model.pt")
+def checkpoint(tmp_path, data):
+    return save_model(tmp_path / "model.pt", task={"_name": "masked_lm", "data": str(data)})
 
 
 def masked_blocks(data, seed, kept, random):
@@ -53,33 +53,16 @@ def masked_blocks(data, seed, kept, random):
 @torch.no_grad()
 def by_hand(checkpoint, pairs):
     """{position: [(block, bits)]}, a block at a time, without padding."""
-    [model], _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], task=_Task())
-    model.eval()
-    found = {}
+    model, _ = load_model(checkpoint)
+    bits = {}
     for block, (source, target) in enumerate(pairs):
         scores = model(source[None])[0][0].double()
         for position in range(len(target)):
             if target[position] != 1:
                 row = scores[position] - scores[position].max()
                 p = row.exp()[target[position]] / row.exp().sum()
-                found.setdefault(position, []).append((block, -math.log2(p)))
-    return found
-
-
-class _Task:
-    """What is needed of a task to build the model."""
-
-    def __init__(self):
-        self.source_dictionary = dictionary()
-        self.source_dictionary.add_symbol("<mask>")
-
-    def load_state_dict(self, state):
-        pass
-
-    def build_model(self, args):
-        from fairseq import models
-
-        return models.build_model(args, self)
+                bits.setdefault(position, []).append((block, -math.log2(p)))
+    return bits
 
 
 @pytest.mark.parametrize(("masking", "kept", "random"), [("bert", 0.1, 0.1), ("mask", 0.0, 0.0)])
@@ -196,18 +179,17 @@ def test_a_split_without_blocks(tmp_path, checkpoint):
     refused(CheckpointError, "No line of valid fits", checkpoint, tmp_path / "long")
 
 
-def test_data_of_another_dictionary(tmp_path, data):
-    path = save_model(tmp_path / "in" / "model.pt", task={"_name": "masked_lm", "data": str(data)})
+def test_data_of_another_dictionary(tmp_path, checkpoint):
     other = tmp_path / "other"
     write_text(other)
-    position_loss(path, other, bins=BINS)  # the same words in another place
+    position_loss(checkpoint, other, bins=BINS)  # the same words in another place
     lines = (other / "dict.txt").read_text().splitlines()
     (other / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    refused(CheckpointError, "entry 4 is 'w1', there 'w0'", path, other)
+    refused(CheckpointError, "entry 4 is 'w1', there 'w0'", checkpoint, other)
     save_dictionary(other, WORDS + 3)
-    refused(CheckpointError, "has 38 entries, but .* was trained with 35", path, other)
+    refused(CheckpointError, "has 38 entries, but .* was trained with 35", checkpoint, other)
     (other / "dict.txt").unlink()
-    refused(CheckpointError, "There is no dictionary", path, other)
+    refused(CheckpointError, "There is no dictionary", checkpoint, other)
 
 
 def test_an_imported_models_dictionary_is_compared(tmp_path, data, checkpoint):
@@ -228,30 +210,40 @@ def test_a_split_that_is_not_there(data, checkpoint):
     refused(CheckpointError, "There is no .*test.idx", checkpoint, data, split="test")
 
 
-def test_no_roberta(tmp_path, data, checkpoint):
+def test_no_checkpoint(tmp_path, data):
     refused(CheckpointError, "There is no checkpoint", tmp_path / "none.pt", data)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda state: setattr(state["cfg"]["model"], "arch", "transformer"),
+            "is no RoBERTa: its architecture is 'transformer'",
+        ),
+        (
+            lambda state: state.pop("optimizer_history"),
+            "form of 2019; `floater import-roberta .* brings it up to date",
+        ),
+        (
+            lambda state: setattr(state["cfg"]["model"], "encoder_ffn_embed_dim", 23),
+            "does not fit its own options: size mismatch",
+        ),
+    ],
+)
+def test_another_checkpoint(data, checkpoint, change, sentence):
     state = torch.load(checkpoint, weights_only=True)
-    state["cfg"]["model"].arch = "transformer"
+    change(state)
     torch.save(state, checkpoint)
-    refused(CheckpointError, "is no RoBERTa: its architecture is 'transformer'", checkpoint, data)
+    refused(CheckpointError, sentence, checkpoint, data)
 
 
-def test_a_form_of_2019_is_named_with_the_remedy(data, checkpoint):
-    state = torch.load(checkpoint, weights_only=True)
-    del state["optimizer_history"]
-    torch.save(state, checkpoint)
-    refused(CheckpointError, "floater import-roberta .* brings it up to date", checkpoint, data)
-
-
-def test_a_model_that_does_not_fit_its_options(data, checkpoint):
-    state = torch.load(checkpoint, weights_only=True)
-    state["cfg"]["model"].encoder_ffn_embed_dim = 23
-    torch.save(state, checkpoint)
-    refused(CheckpointError, "does not fit its own options: size mismatch", checkpoint, data)
-
-
-@pytest.mark.parametrize("bins", ["8,4", "0,4", "4,4", "x", ""])
-def test_bins_that_do_not_grow(data, checkpoint, capsys, bins):
+@pytest.mark.parametrize("bins", ["0,4", "x", ""])
+def test_bins_that_are_no_numbers(capsys, bins):
     with pytest.raises(SystemExit):
-        main(["position-loss", str(checkpoint), str(data), "--bins", bins])
+        main(["position-loss", "model.pt", "data", "--bins", bins])
     assert "--bins" in capsys.readouterr().err
+
+
+def test_bins_that_do_not_grow(data, checkpoint):
+    refused(UsageError, "`--bins` must grow, but is 8,4", checkpoint, data, bins=[8, 4])

@@ -198,7 +198,7 @@ def test_data_that_are_not_there(pairs, passages, classifier, chooser, tmp_path)
     refused("glue prepare` makes it", classifier, pairs, tmp_path / "x", split="test")
     bare = tmp_path / "bare"
     write_inputs(bare, FIRST, *OPTIONS)
-    refused("must name the questions, but cannot", chooser, bare, tmp_path / "x", task="race")
+    refused("which must name the questions", chooser, bare, tmp_path / "x", task="race")
     (bare / "references.valid.json").write_text('{"one": "A"}')
     refused("has 1 examples, but the data .* 10", chooser, bare, tmp_path / "x", task="race")
 
