@@ -3,10 +3,9 @@
 import pytest
 import torch
 from checkpoint_models import ROUNDING, difference, loaded
-from helpers import TINY, save_donor, save_model
+from helpers import save_model
 
 from fairseq_floater.checkpoints.reading import is_position, load_checkpoint
-from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 
@@ -18,20 +17,21 @@ def trained(state):
             tensor.copy_(0.05 * torch.randn(tensor.shape, generator=generator))
 
 
-def own_donor(folder, words, change=trained):
-    """A checkpoint of ours, by its encoder and options: `t5 t5_buckets=16`."""
-    encoder, *options = words.split()
-    options = dict(option.split("=") for option in options)
-    if "position_blocks" in options:
-        options["blocks"] = options.pop("position_blocks")
-    return save_model(folder / "donor.pt", encoder, change=change, **options)
+@pytest.fixture()
+def own_donor(tmp_path):
+    """Save a checkpoint of this package by its encoder and options: `t5 t5_buckets=16`."""
+
+    def saved(options, change=trained):
+        encoder, *options = options.split()
+        options = dict(option.split("=") for option in options)
+        return save_model(tmp_path / "donor.pt", encoder, change=change, **options)
+
+    return saved
 
 
-def convert(folder, donor, words):
-    """Start the encoder and options `t5 --t5-buckets 16` from a donor: the report and the result."""
-    options = ["--position-encoder", *words.split()]
-    report = warm_start(donor, folder / "out.pt", arch=TINY, model_options=options, force=True)
-    return report, folder / "out.pt"
+@pytest.fixture()
+def convert(start):
+    return lambda donor, encoder: start(donor, f"--position-encoder {encoder}")
 
 
 EXACT = [
@@ -61,9 +61,9 @@ EXACT = [
 
 
 @pytest.mark.parametrize(("donor", "into"), EXACT)
-def test_conversions_that_are_exact(tmp_path, donor, into):
-    path = own_donor(tmp_path, donor)
-    report, out = convert(tmp_path, path, into)
+def test_conversions_that_are_exact(own_donor, convert, donor, into):
+    path = own_donor(donor)
+    report, out = convert(path, into)
     assert report.difference <= ROUNDING
     assert difference(loaded(out), loaded(path)) <= 1e-6
     assert "start    the donor's function" in report.format_text()
@@ -98,9 +98,11 @@ NOT_EXACT = [
 
 
 @pytest.mark.parametrize(("donor", "into", "why", "count"), NOT_EXACT)
-def test_conversions_that_are_not_say_in_a_line_what_was_dropped(tmp_path, donor, into, why, count):
-    path = own_donor(tmp_path, donor)
-    report, out = convert(tmp_path, path, into)
+def test_conversions_that_are_not_say_in_a_line_what_was_dropped(
+    own_donor, convert, donor, into, why, count
+):
+    path = own_donor(donor)
+    report, out = convert(path, into)
     assert report.difference > 1e-4
     last = report.format_text().splitlines()[-1]
     assert last.startswith("start    not the donor's function: ") and last.endswith(f"batch; {why}")
@@ -112,23 +114,23 @@ def test_conversions_that_are_not_say_in_a_line_what_was_dropped(tmp_path, donor
         assert torch.equal(before[name], after[name]), name
 
 
-def test_what_a_plain_donor_loses_is_said_too(tmp_path):
-    report, _ = convert(tmp_path, save_donor(tmp_path / "donor.pt"), "rope")
+def test_what_a_plain_donor_loses_is_said_too(donor, convert):
+    report, _ = convert(donor, "rope")
     assert report.format_text().endswith("; fairseq's own positions are left out")
 
 
-def test_every_encoder_leaves_and_every_encoder_enters(tmp_path):
+def test_every_encoder_leaves_and_every_encoder_enters(own_donor, convert):
     """All of them once as donor, and once as what the donor before becomes."""
     names = list(POSITION_ENCODERS)
     for name, into in zip(names, [*names[1:], names[0]]):
-        path = own_donor(tmp_path, name, change=None)
-        report, out = convert(tmp_path, path, into)
+        path = own_donor(name, change=None)
+        report, out = convert(path, into)
         assert load_checkpoint(out)["cfg"]["model"].position_encoder == into
         assert set(report.ignored) == {n for n in load_checkpoint(path)["model"] if is_position(n)}
         assert (f"the donor's {name} is left out" in report.changed) == (name != "none")
 
 
-def test_another_scale_of_the_logits_stays_with_the_queries(tmp_path):
+def test_another_scale_of_the_logits_stays_with_the_queries(own_donor, convert):
     """TUPE whose positions say nothing is a model without positions, but for its scale."""
 
     def silent(state):
@@ -137,36 +139,36 @@ def test_another_scale_of_the_logits_stays_with_the_queries(tmp_path):
             if "query_projection" in name or name.endswith("positions.weight"):
                 tensor.zero_()
 
-    path = own_donor(tmp_path, "tupe", silent)
-    _, out = convert(tmp_path, path, "none")
+    path = own_donor("tupe", silent)
+    _, out = convert(path, "none")
     assert difference(loaded(out), loaded(path)) <= 1e-6
 
 
-def test_p0_that_stood_for_biases_goes_back_to_them(tmp_path):
-    path = own_donor(tmp_path, "sinusoidal blocks=input")
+def test_p0_that_stood_for_biases_goes_back_to_them(tmp_path, own_donor, convert):
+    path = own_donor("sinusoidal blocks=input")
     words = "floater --floater-start bias --floater-init-scale 0 --floater-lr-scale 4"
-    report, flow = convert(tmp_path, path, words)
+    report, flow = convert(path, words)
     assert "p(0) starts at the donor's biases" in report.format_text()
     flow = flow.rename(tmp_path / "flow.pt")
-    report, out = convert(tmp_path, flow, "sinusoidal --position-blocks input")
+    report, out = convert(flow, "sinusoidal --position-blocks input")
     assert difference(loaded(out), loaded(path)) <= 1e-6
     assert len([name for name in report.ignored if is_position(name)]) == len(report.ignored) > 0
 
 
-def test_rows_that_fairseq_holds_ask_for_its_option(tmp_path):
-    path = own_donor(tmp_path, "learned blocks=input")
-    report, out = convert(tmp_path, path, "t5 --position-base keep")
+def test_rows_that_fairseq_holds_ask_for_its_option(own_donor, convert):
+    path = own_donor("learned blocks=input")
+    report, out = convert(path, "t5 --position-base keep")
     assert "--encoder-learned-pos --decoder-learned-pos" in report.format_text()
     before, after = (load_checkpoint(p)["model"] for p in (path, out))
     rows = after["encoder.embed_positions.weight"][2:]
     assert torch.equal(rows, before["encoder.layers.0.positions.weight"][:, 0])
 
 
-def test_a_donor_without_the_base_does_not_take_it_from_the_new_model(tmp_path):
+def test_a_donor_without_the_base_does_not_take_it_from_the_new_model(own_donor, convert):
     """What options say is what fairseq-train will build: the donor's own flag is not inherited."""
-    path = own_donor(tmp_path, "rotation_flow no_token_positional_embeddings=1")
-    report, out = convert(tmp_path, path, "floater")
+    path = own_donor("rotation_flow no_token_positional_embeddings=1")
+    report, out = convert(path, "floater")
     assert not load_checkpoint(out)["cfg"]["model"].no_token_positional_embeddings
     assert "fairseq's own positions are new" in report.format_text()
     same = "rotation_flow --no-token-positional-embeddings"
-    assert convert(tmp_path, path, same)[0].difference == 0
+    assert convert(path, same)[0].difference == 0

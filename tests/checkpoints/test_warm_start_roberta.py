@@ -1,7 +1,5 @@
 """Warm start from RoBERTas, of today and of 2019, into every position encoder."""
 
-import sys
-import types
 from argparse import Namespace
 
 import pytest
@@ -12,11 +10,11 @@ from helpers import dictionary, difference, padded, save_donor, save_state, sent
 from roberta_models import FLAGS, SHAPE, TINY, logits, roberta, save_as_of_2019
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
-from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 POSITIONS = 24
+TRANSFORMER = "floater_transformer_tiny"
 TABLE = "encoder.sentence_encoder.embed_positions.weight"
 
 
@@ -43,8 +41,10 @@ def donor(tmp_path):
     return save(tmp_path / "donor.pt", trained())
 
 
-def start(tmp_path, donor, *options, arch=TINY, **how):
-    return warm_start(donor, tmp_path / "out.pt", arch=arch, model_options=options, **how)
+@pytest.fixture()
+def start(start):
+    """Start a RoBERTa from a donor: the report, and the checkpoint."""
+    return lambda donor, options="", arch=TINY, **how: start(donor, options, arch, **how)
 
 
 def loaded(path, arch=TINY):
@@ -59,16 +59,15 @@ def batch():
     return padded([sentence(POSITIONS), sentence(9), sentence(4)], left=False)
 
 
-ZERO = ("--floater-init-scale", "0")
+ZERO = "--floater-init-scale 0"
 
 
 @pytest.mark.parametrize("begin", ["zero", "bias"])
 @pytest.mark.parametrize("blocks", ["all", "input"])
-def test_logits_and_heads_are_the_donors(tmp_path, donor, begin, blocks):
-    options = (*ZERO, "--floater-start", begin, "--position-blocks", blocks)
-    report = start(tmp_path, donor, *options)
+def test_logits_and_heads_are_the_donors(start, donor, begin, blocks):
+    report, out = start(donor, f"{ZERO} --floater-start {begin} --position-blocks {blocks}")
     assert report.difference <= 1e-6 and not report.ignored
-    model, source = loaded(tmp_path / "out.pt"), trained()
+    model, source = loaded(out), trained()
     real = batch().ne(1)
     assert difference(logits(model, batch())[real], logits(source, batch())[real]) <= 1e-6
     for one in (source, model):
@@ -92,17 +91,17 @@ def test_logits_and_heads_are_the_donors(tmp_path, donor, begin, blocks):
         assert "p(0) starts at the donor's biases" in report.format_text()
 
 
-def test_the_start_at_biases_knows_the_learning_rates_multiple(tmp_path, donor):
-    options = (*ZERO, "--floater-start", "bias", "--floater-lr-scale", "4")
-    assert start(tmp_path, donor, *options).difference <= 1e-6
+def test_the_start_at_biases_knows_the_learning_rates_multiple(start, donor):
+    report, _ = start(donor, f"{ZERO} --floater-start bias --floater-lr-scale 4")
+    assert report.difference <= 1e-6
 
 
 @pytest.mark.parametrize("encoder", POSITION_ENCODERS)
 @pytest.mark.parametrize("base", ["auto", "keep"])
-def test_into_every_encoder(tmp_path, donor, encoder, base):
-    report = start(tmp_path, donor, "--position-encoder", encoder, "--position-base", base)
-    before, after = (load_checkpoint(p)["model"] for p in (donor, tmp_path / "out.pt"))
-    model = loaded(tmp_path / "out.pt")
+def test_into_every_encoder(start, donor, encoder, base):
+    report, out = start(donor, f"--position-encoder {encoder} --position-base {base}")
+    before, after = (load_checkpoint(path)["model"] for path in (donor, out))
+    model = loaded(out)
     kept = TABLE in model.state_dict()
     assert report.ignored == ([] if kept else [TABLE])
     folded = ".self_attn.q_proj." if "q_proj times" in report.format_text() else None
@@ -115,97 +114,58 @@ def test_into_every_encoder(tmp_path, donor, encoder, base):
 
 
 @pytest.mark.parametrize(
-    "options", [("--no-token-positional-embeddings",), ("--position-encoder", "rope")], ids=str
+    "options",
+    ["--no-token-positional-embeddings", "--position-encoder rope", "--position-base drop"],
 )
-def test_without_the_table_any_length_will_do(tmp_path, donor, options):
-    longer = str(4 * POSITIONS)
-    start(tmp_path, donor, *options, "--max-positions", longer)
-    assert load_checkpoint(tmp_path / "out.pt")["cfg"]["model"].max_positions == 4 * POSITIONS
+def test_without_the_table_any_length_will_do(start, donor, options):
+    options += f" --max-positions {4 * POSITIONS}"
+    _, out = start(donor, options)
+    assert load_checkpoint(out)["cfg"]["model"].max_positions == 4 * POSITIONS
     tokens = padded([sentence(3 * POSITIONS)], left=False)
-    assert logits(loaded(tmp_path / "out.pt"), tokens).isfinite().all()
+    assert logits(loaded(out), tokens).isfinite().all()
     with pytest.raises(CheckpointError, match="the model that starts has no learned table"):
-        start(tmp_path, donor, *options, "--max-positions", longer, extend="tile", force=True)
+        start(donor, options, extend="tile")
 
 
-@pytest.mark.parametrize("options", [ZERO, ("--position-encoder", "t5")])
-def test_a_donor_of_2019(tmp_path, options):
+def test_a_donor_of_2019(tmp_path, start):
     model = trained().half().float()
     path = save_as_of_2019(tmp_path / "model.pt", model.state_dict(), POSITIONS)
-    report = start(tmp_path, path, *options)
-    again = loaded(tmp_path / "out.pt")
+    report, out = start(path, ZERO)
+    again = loaded(out)
     assert all(p.dtype == torch.float32 for p in again.parameters())
-    if options is ZERO:
-        assert report.difference <= 1e-6
-        assert difference(logits(again, batch()), logits(model, batch())) <= 1e-6
+    assert report.difference <= 1e-6
+    assert difference(logits(again, batch()), logits(model, batch())) <= 1e-6
 
 
-def test_a_donor_of_2019_with_fairseqs_own_objects_is_refused_with_a_way_out(tmp_path):
-    path = save_as_of_2019(tmp_path / "model.pt", trained().state_dict(), POSITIONS)
-    meters = types.ModuleType("fairseq.meters")  # what such a file names; the module is gone
-    meters.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
-    state = torch.load(path, weights_only=True)
-    state["extra_state"] = {"train_meters": meters.AverageMeter()}
-    sys.modules["fairseq.meters"] = meters
-    try:
-        torch.save(state, path)
-    finally:
-        del sys.modules["fairseq.meters"]
-    with pytest.raises(
-        CheckpointError, match="is refused: .*fairseq.meters.*`floater import-roberta`"
-    ):
-        start(tmp_path, path)
-
-
-def test_heads_of_the_donor_are_ignored_and_listed(tmp_path):
+def test_heads_of_the_donor_are_ignored_and_listed(tmp_path, start):
     model = trained()
     model.register_classification_head("mnli", num_classes=3)
-    path = save(tmp_path / "donor.pt", model)
-    report = start(tmp_path, path, *ZERO)
+    report, out = start(save(tmp_path / "donor.pt", model), ZERO)
     assert len(report.ignored) == 4
     assert all(name.startswith("classification_heads.mnli.") for name in report.ignored)
     assert report.difference <= 1e-6
-    assert not [n for n in load_checkpoint(tmp_path / "out.pt")["model"] if "heads" in n]
+    assert not [name for name in load_checkpoint(out)["model"] if "heads" in name]
 
 
 @pytest.mark.parametrize("options", [{"untie_weights_roberta": True}, {"activation_fn": "relu"}])
-def test_the_generic_architecture_takes_the_donors_shape(tmp_path, options):
-    path = save(tmp_path / "donor.pt", trained(**options), **options)
-    report = start(tmp_path, path, *ZERO, arch="floater_roberta")
+def test_the_generic_architecture_takes_the_donors_shape(tmp_path, start, options):
+    source = trained(**options)
+    report, out = start(save(tmp_path / "donor.pt", source, **options), ZERO, "floater_roberta")
     assert report.difference <= 1e-6
-    assert (
-        difference(
-            logits(loaded(tmp_path / "out.pt", "floater_roberta"), batch()),
-            logits(trained(**options), batch()),
-        )
-        <= 1e-6
-    )
+    model = loaded(out, "floater_roberta")
+    assert difference(logits(model, batch()), logits(source, batch())) <= 1e-6
 
 
-def test_a_donor_of_berts_layer_norm_names_the_option_that_training_needs(tmp_path):
-    bert = {"layer_norm_eps": 1e-12}
+def test_a_donor_of_berts_layer_norm_names_the_option_that_training_needs(tmp_path, start):
     model = trained()
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = 1e-12
-    path = save(tmp_path / "donor.pt", model, arch="floater_bert", **bert)
-    report = start(tmp_path, path, *ZERO, arch="floater_roberta")
+    donor = save(tmp_path / "donor.pt", model, arch="floater_bert", layer_norm_eps=1e-12)
+    report, _ = start(donor, ZERO, "floater_roberta")
     assert report.difference <= 1e-6
     assert any("--layer-norm-eps 1e-12" in note for note in report.notes)
-    assert not start(tmp_path, save(tmp_path / "plain.pt", trained()), *ZERO, force=True).notes
-
-
-def test_512_tokens_at_the_size_of_a_wide_donor(tmp_path):
-    wide = {"encoder_embed_dim": 768, "encoder_attention_heads": 12, "encoder_layers": 1}
-    options = {**SHAPE, **wide, "max_positions": 512}
-    source = trained(**options)
-    path = save(tmp_path / "donor.pt", source, **options)
-    for begin in ("zero", "bias"):
-        start(tmp_path, path, *ZERO, "--floater-start", begin, arch="floater_roberta", force=True)
-        tokens = padded([sentence(512), sentence(77)], left=False)
-        model, real = loaded(tmp_path / "out.pt", "floater_roberta"), tokens.ne(1)
-        assert difference(logits(model, tokens)[real], logits(source, tokens)[real]) <= 1e-5
-        with pytest.raises(ValueError, match="513 tokens .* 512 rows"):
-            logits(model, sentence(513))
+    assert not start(save(tmp_path / "plain.pt", trained()), ZERO)[0].notes
 
 
 # Length.
@@ -213,11 +173,11 @@ def test_512_tokens_at_the_size_of_a_wide_donor(tmp_path):
 
 @pytest.mark.parametrize(("way", "row"), [("tile", 6), ("last", 23)])
 @pytest.mark.parametrize("encoder", ["floater", "learned"])
-def test_a_longer_table(tmp_path, donor, way, row, encoder):
-    options = ("--max-positions", "40", "--position-encoder", encoder, *ZERO)
-    report = start(tmp_path, donor, *options, extend=way)
+def test_a_longer_table(start, donor, way, row, encoder):
+    options = f"--max-positions 40 --position-encoder {encoder} {ZERO}"
+    report, out = start(donor, options, extend=way)
     assert report.difference <= 1e-5
-    model = loaded(tmp_path / "out.pt")
+    model = loaded(out)
     assert model.max_positions() == 40
     before = load_checkpoint(donor)["model"][TABLE][2:]
     if encoder == "floater":
@@ -231,39 +191,32 @@ def test_a_longer_table(tmp_path, donor, way, row, encoder):
         logits(model, sentence(41))
 
 
-def test_without_the_table_any_length_runs(tmp_path, donor):
-    start(tmp_path, donor, "--position-base", "drop")
-    assert logits(loaded(tmp_path / "out.pt"), sentence(1500)).isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("options", "how", "words"),
     [
-        (("--max-positions", "40"), {}, "`--max-positions` must be 24.*--extend tile"),
-        (("--max-positions", "20"), {}, "`--max-positions` must be at least 24.* is 20"),
-        ((), {"extend": "tile"}, "`--extend` must come with `--max-positions` above 24"),
-        (FLAGS, {"arch": "floater_roberta_base"}, None),
-        ((), {"arch": "floater_roberta_base"}, "another shape: its --encoder-embed-dim is 64"),
-        ((), {"arch": "floater_transformer_tiny"}, "is no Transformer: .*'roberta'"),
+        ("--max-positions 40", {}, "`--max-positions` must be 24.*--extend tile"),
+        ("--max-positions 20", {}, "`--max-positions` must be at least 24.* is 20"),
+        ("", {"extend": "tile"}, "`--extend` must come with `--max-positions` above 24"),
+        ("", {"arch": "floater_roberta_base"}, "another shape: its --encoder-embed-dim is 64"),
+        ("", {"arch": TRANSFORMER}, "is no Transformer: .*'roberta'"),
     ],
 )
-def test_what_is_refused(tmp_path, donor, options, how, words):
-    if words is None:
-        assert start(tmp_path, donor, *options, **how).copied
-        return
+def test_what_is_refused(tmp_path, start, donor, options, how, words):
     with pytest.raises(CheckpointError, match=words):
-        start(tmp_path, donor, *options, **how)
+        start(donor, options, **how)
     assert not (tmp_path / "out.pt").exists()
 
 
-def test_a_transformer_is_no_donor_of_a_roberta(tmp_path):
+def test_a_named_architecture_takes_the_donors_shape_as_options(start, donor):
+    assert start(donor, " ".join(FLAGS), "floater_roberta_base")[0].copied
+
+
+def test_a_transformer_is_no_donor_of_a_roberta(tmp_path, start):
     path = save_donor(tmp_path / "donor.pt")
-    with pytest.raises(
-        CheckpointError, match="is no RoBERTa: its architecture is 'transformer_tiny'"
-    ):
-        start(tmp_path, path)
+    with pytest.raises(CheckpointError, match="is no RoBERTa: .* is 'transformer_tiny'"):
+        start(path)
     with pytest.raises(ValueError, match="`--extend` must come with"):
-        warm_start(path, tmp_path / "o.pt", arch="floater_transformer_tiny", extend="last")
+        start(path, arch=TRANSFORMER, extend="last")
 
 
 def write_dictionary(folder, change=None):
@@ -276,40 +229,35 @@ def write_dictionary(folder, change=None):
     return str(folder)
 
 
-def test_dictionaries(tmp_path, donor):
-    same = write_dictionary(tmp_path / "same")
-    assert start(tmp_path, donor, data=same).copied
+def test_dictionaries(tmp_path, start, donor):
+    start(donor, data=write_dictionary(tmp_path / "same"))
     write_dictionary(tmp_path / "glue" / "input0")
-    assert start(tmp_path, donor, data=str(tmp_path / "glue"), force=True).copied
+    start(donor, data=str(tmp_path / "glue"))
     other = write_dictionary(tmp_path / "other", change="w3")
-    assert start(tmp_path, donor, data=other, force=True).copied  # nobody knows the donor's words
+    start(donor, data=other)  # nobody knows the donor's words
     write_dictionary(tmp_path)  # beside the donor, as the import of a donor leaves it
-    with pytest.raises(
-        CheckpointError, match="other/dict.txt is not .*dict.txt.*entry 7 is 'other'"
-    ):
-        start(tmp_path, donor, data=other, force=True)
+    with pytest.raises(CheckpointError, match="other/dict.txt is not .*dict.txt.* 7 is 'other'"):
+        start(donor, data=other)
     (tmp_path / "other" / "dict.txt").write_text("a 1\n")
     with pytest.raises(CheckpointError, match="has 6 entries.*with 40"):
-        start(tmp_path, donor, data=other, force=True)
+        start(donor, data=other)
     with pytest.raises(CheckpointError, match="There is no dictionary"):
-        start(tmp_path, donor, data=str(tmp_path / "none"), force=True)
+        start(donor, data=str(tmp_path / "none"))
 
 
-def test_from_one_encoder_of_ours_into_another(tmp_path, donor):
-    words = ("--position-encoder", "learned", "--position-blocks", "input")
-    start(tmp_path, donor, *words)
-    own = (tmp_path / "out.pt").rename(tmp_path / "own.pt")
-    into = ("--position-encoder", "shaw", "--position-base")
-    report = start(tmp_path, own, *into, "keep")
+def test_from_one_encoder_of_ours_into_another(tmp_path, start, donor):
+    _, out = start(donor, "--position-encoder learned --position-blocks input")
+    trained = out.rename(tmp_path / "trained.pt")
+    into = "--position-encoder shaw --position-base"
+    report, out = start(trained, f"{into} keep")
     assert report.difference <= 1e-6
-    tables = (load_checkpoint(p)["model"][TABLE][2:] for p in (donor, tmp_path / "out.pt"))
-    assert torch.equal(*tables)
-    report = start(tmp_path, own, *into, "drop", force=True)
+    assert torch.equal(*(load_checkpoint(path)["model"][TABLE][2:] for path in (donor, out)))
+    report, _ = start(trained, f"{into} drop")
     assert report.format_text().endswith("; fairseq's own positions are left out")
 
 
 def test_on_the_command_line(tmp_path, donor, capsys):
-    words = ["warm-start", donor, tmp_path / "out.pt", "--arch", TINY, "--extend", "last"]
-    words += ["--max-positions", "30", *ZERO, "--floater-start", "bias"]
-    assert main([str(word) for word in words]) == 0
+    words = ["warm-start", str(donor), str(tmp_path / "out.pt"), "--arch", TINY]
+    words += ["--extend", "last", "--max-positions", "30", *ZERO.split()]
+    assert main(words) == 0
     assert "the donor's function" in capsys.readouterr().out
