@@ -5,18 +5,18 @@ from helpers import build, difference, parts, randomise_positions
 
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.position_encoders.warp import DrawnWarp
-from fairseq_floater.position_encoders.warp_law import Stretching, WarpLaw
+from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, WarpLaw
 from fairseq_floater.transformer.stack_positions import prepare
 
 SIDES = ("encoder", "decoder")
 LENGTH, SENTENCES, WIDTH = 13, 2, 64
 
 
-def stack_of(side, encoder, heads=4, width=WIDTH, **options):
+def stack_of(side, encoder, heads=4, width=WIDTH, target="attention", **options):
     """A stack in evaluation, its positions and its first block's projections filled with random numbers."""
     of_both = {"attention_heads": heads, "embed_dim": width}
     options |= {f"{s}_{name}": value for s in SIDES for name, value in of_both.items()}
-    model = randomise_positions(build(encoder, "all", "attention", **options)).eval()
+    model = randomise_positions(build(encoder, "all", target, **options)).eval()
     stack = getattr(model, side)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -36,10 +36,13 @@ def tokens(length=LENGTH, sentences=SENTENCES, **options):
     return Tokens.read(torch.zeros(sentences, length, dtype=torch.bool), **options)
 
 
-def stretched(*factors, length=LENGTH):
-    """As many sentences as factors, each stretched by its own."""
-    law = WarpLaw(Stretching(min(factors), max(factors)))
-    return tokens(length, len(factors), warp=DrawnWarp(law, torch.tensor(factors)[:, None]))
+def moved(factors, shifts=None, length=LENGTH):
+    """As many sentences as factors: token i stands at its factor times i, or times i and its shift."""
+    law = WarpLaw(
+        Stretching(min(factors), max(factors)), shifts and Shifting(min(shifts), max(shifts))
+    )
+    of_each = [x if x is None else torch.tensor(x)[:, None] for x in (factors, shifts)]
+    return tokens(length, len(factors), warp=DrawnWarp(law, *of_each))
 
 
 def causal_mask(stack, length=LENGTH):

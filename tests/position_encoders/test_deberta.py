@@ -2,26 +2,9 @@
 
 import copy
 
+import helpers as h
 import pytest
 import torch
-from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
-from helpers import (
-    PAD,
-    TOLERANCE,
-    build,
-    difference,
-    gradients,
-    log_probs,
-    loss_of,
-    parts,
-    randomise_positions,
-    sentence,
-    signals,
-    source_batch,
-    stepwise_log_probs,
-    target_batch,
-    visible,
-)
 from oracles import transformers_module
 
 from fairseq_floater.position_encoders.deberta import signed_log_buckets
@@ -30,17 +13,10 @@ from fairseq_floater.position_encoders.transforms import At, Tokens
 
 SIDES = ["encoder", "decoder"]
 EXACT = 1e-5
-VARIANTS = {
-    "shared": {"deberta_share": True},
-    "paper": {"deberta_p2c": "paper", "deberta_distance": 4},
-    "buckets": {"deberta_buckets": 4, "deberta_distance": 9, "deberta_share": True},
-    "absolute": {"deberta_absolute": 1, "deberta_distance": 3},
-}
-every_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
 def deberta(**options):
-    return visible("deberta", target="attention", **options)
+    return h.visible("deberta", target="attention", **options)
 
 
 def attention_of(model, side, length=12):
@@ -52,7 +28,7 @@ def attention_of(model, side, length=12):
     torch.nn.init.normal_(attention.v_proj.bias)
     stack.positions.forget()
     at = Tokens.read(torch.zeros(1, length, dtype=torch.bool)).at(slots_do=True)
-    tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[1]
+    tables = stack.positions.prepare(at, h.parts(stack, "positions"), torch.float32)[1]
     allowed = torch.ones(length, length, dtype=torch.bool)
     if side == "decoder":
         allowed = allowed.tril()
@@ -77,9 +53,9 @@ def assert_equals_oracle(model, side, oracle, relative_pos, vectors, length):
         relative_pos=relative_pos,
         rel_embeddings=vectors,
     )
-    assert difference(weights.transpose(0, 1), probabilities) <= EXACT
-    assert difference(output.transpose(0, 1), expected) <= EXACT
-    assert difference(fused.transpose(0, 1), expected) <= EXACT
+    assert h.difference(weights.transpose(0, 1), probabilities) <= EXACT
+    assert h.difference(output.transpose(0, 1), expected) <= EXACT
+    assert h.difference(fused.transpose(0, 1), expected) <= EXACT
 
 
 class Oracle:
@@ -184,32 +160,8 @@ def test_only_rows_within_reach_are_multiplied():
         whole = torch.arange(5)[None]
         for at in (At(whole, whole, 5), At(4 * whole, 4 * whole, 18, 4)):
             with torch.no_grad():
-                tables = stack.positions.prepare(at, parts(stack, "positions"), torch.float32)[0]
+                tables = stack.positions.prepare(at, h.parts(stack, "positions"), torch.float32)[0]
             assert [t.size(-1) for t in tables[:2]] == [width, width]
-
-
-@every_variant
-@pytest.mark.parametrize(("left", "blocks"), [(True, "all"), (False, "input")])
-def test_every_variant_keeps_the_contract(options, left, blocks):
-    model = deberta(blocks=blocks, **options)
-    batch = source_batch(left), target_batch()
-    assert_steps_equal_one_pass(model, *batch)
-    assert_padding_moves_nothing(model, *batch)
-
-
-@every_variant
-def test_every_variant_differs_from_the_default_and_checkpoints_activations(options):
-    default = {key: options[key] for key in options if key == "deberta_distance"}
-    batch = source_batch(), target_batch()
-    change = difference(
-        log_probs(deberta(**options), *batch), log_probs(deberta(**default), *batch)
-    )
-    assert change > 1e-3
-    loss, expected = gradients(deberta(dropout=0.0, **options))
-    again, found = gradients(deberta(dropout=0.0, checkpoint_activations=True, **options))
-    assert loss == pytest.approx(again, abs=1e-6)
-    assert expected.keys() == found.keys()
-    assert all(difference(expected[name], found[name]) <= 1e-5 for name in expected)
 
 
 # The projections of the content, shared.
@@ -220,7 +172,7 @@ def test_shared_projections_are_saved_once_and_learn_from_both_uses():
     assert not [n for n in model.state_dict() if "positions" in n and "proj" in n]
     weight = model.encoder.layers[0].self_attn.q_proj.weight
     of_both, of_content = (gradient(model, weight, keep) for keep in (True, False))
-    assert difference(of_both, of_content) > 1e-3
+    assert h.difference(of_both, of_content) > 1e-3
 
 
 def gradient(model, weight, through_table):
@@ -230,43 +182,43 @@ def gradient(model, weight, through_table):
         if not through_table:
             compute = encoder.rows
             patch.setattr(encoder, "rows", lambda *args: compute(*args).detach())
-        return torch.autograd.grad(loss_of(model), weight)[0]
+        return torch.autograd.grad(h.loss_of(model), weight)[0]
 
 
 @pytest.mark.parametrize("name", ["layers.0.self_attn.q_proj", "layers.1.self_attn.k_proj", ""])
 def test_whatever_the_table_comes_from_is_noticed_where_a_batch_begins(name):
     model = deberta(deberta_share=True)
-    batch = source_batch(), target_batch()
-    log_probs(model, *batch)
+    batch = h.source_batch(), h.target_batch()
+    h.log_probs(model, *batch)
     for stack in (model.encoder, model.decoder):
         changed = stack.get_submodule(name).weight if name else stack.positions.vectors
         changed.data.mul_(1.5)
-    fresh = build("deberta", target="attention", deberta_share=True, seed=5).eval()
+    fresh = h.build("deberta", target="attention", deberta_share=True, seed=5).eval()
     fresh.load_state_dict(model.state_dict())
-    assert difference(log_probs(model, *batch), log_probs(fresh, *batch)) == 0
+    assert h.difference(h.log_probs(model, *batch), h.log_probs(fresh, *batch)) == 0
 
 
 def test_a_copy_has_projections_of_its_own():
     model = deberta(deberta_share=True)
-    batch = source_batch(), target_batch()
-    before = log_probs(model, *batch)
+    batch = h.source_batch(), h.target_batch()
+    before = h.log_probs(model, *batch)
     twin = copy.deepcopy(model)
-    for stack, _, _ in signals(twin):
+    for stack, _, _ in h.signals(twin):
         for block in stack.layers:
             assert block.positions.projections[1] is block.self_attn.q_proj
             block.self_attn.q_proj.weight.data.zero_()
-    assert difference(log_probs(model, *batch), before) == 0
-    assert difference(log_probs(twin, *batch), before) > 1e-3
+    assert h.difference(h.log_probs(model, *batch), before) == 0
+    assert h.difference(h.log_probs(twin, *batch), before) > 1e-3
 
 
 def test_tables_are_computed_once_in_evaluation(monkeypatch):
     model = deberta(deberta_share=True)
     calls = []
-    for _, _, encoder in signals(model):
+    for _, _, encoder in h.signals(model):
         monkeypatch.setattr(encoder, "rows", lambda *a, f=encoder.rows: calls.append(1) or f(*a))
     for length in (5, 90):
-        log_probs(model, sentence(length), sentence(length))
-    stepwise_log_probs(model, source_batch(), target_batch())
+        h.log_probs(model, h.sentence(length), h.sentence(length))
+    h.stepwise_log_probs(model, h.source_batch(), h.target_batch())
     assert len(calls) == 2
 
 
@@ -278,30 +230,27 @@ def test_tables_are_computed_once_in_evaluation(monkeypatch):
 def test_the_sinusoid_enters_before_the_last_blocks(late, left):
     model, plain = deberta(deberta_absolute=late), deberta()
     assert model.state_dict().keys() == plain.state_dict().keys()
-    source = source_batch(left)
-    places = (source.ne(PAD).cumsum(1) - 1).clamp(min=0)
-    rows = sinusoid_rows(12, 64, PAD)[places].transpose(0, 1)
+    source = h.source_batch(left)
+    places = (source.ne(h.PAD).cumsum(1) - 1).clamp(min=0)
+    rows = sinusoid_rows(12, 64, h.PAD)[places].transpose(0, 1)
     plain.encoder.layers[2 - late].register_forward_pre_hook(
         lambda block, words: (words[0] + rows, *words[1:])
     )
-    lengths = source.ne(PAD).sum(1)
+    lengths = source.ne(h.PAD).sum(1)
     with torch.no_grad():
         found, expected = (m.encoder(source, lengths)["encoder_out"][0] for m in (model, plain))
-    real = source.ne(PAD).T
-    assert difference(found[real], expected[real]) <= TOLERANCE
+    real = source.ne(h.PAD).T
+    assert h.difference(found[real], expected[real]) <= h.TOLERANCE
     assert model.decoder.positions.sinusoid is None
 
 
 def test_the_sinusoid_is_stretched_with_the_positions():
     torch.manual_seed(0)
-    model = randomise_positions(
-        build("deberta", target="attention", deberta_absolute=1, position_stretch="2:2")
+    model = h.randomise_positions(
+        h.build("deberta", target="attention", deberta_absolute=1, position_stretch="2:2")
     )
     at = At(8 * torch.arange(5)[None], 8 * torch.arange(5)[None], 34, 4)
-    blocks = parts(model.encoder, "positions")
+    blocks = h.parts(model.encoder, "positions")
     rows = model.encoder.positions.input_rows(at, blocks, torch.float32)
     assert list(rows) == [1]
-    assert difference(rows[1][:, 0], sinusoid_rows(9, 64, PAD)[::2]) <= 1e-5
-
-
-# Options.
+    assert h.difference(rows[1][:, 0], sinusoid_rows(9, 64, h.PAD)[::2]) <= 1e-5

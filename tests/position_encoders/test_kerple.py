@@ -1,13 +1,9 @@
 """KERPLE's kernels beside their formulas, written out with numpy."""
 
+import one_attention as one
 import pytest
 import torch
 from helpers import build, loss_of, visible
-from one_attention import (
-    SIDES,
-    bias,
-    tokens,
-)
 
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS
 
@@ -44,24 +40,13 @@ def test_a_number_beyond_its_limit_acts_as_the_limit_and_finds_its_way_back(kern
     assert torch.equal(found, full.masked_fill(outwards, 0.0))
 
 
-def test_gradients_are_stopped_outwards_alone():
-    from fairseq_floater.position_encoders.kerple import ClampKeepingGradient
-
-    x = torch.tensor([-1.0, -1.0, 1.0, 1.0, 3.0, 3.0], requires_grad=True)
-    signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
-    clamped = ClampKeepingGradient.apply(x, 0.0, 2.0)
-    assert clamped.tolist() == [0, 0, 1, 1, 2, 2]
-    (clamped * signs).sum().backward()
-    assert x.grad.tolist() == [0, -1, 1, -1, 1, 0]
-
-
 @every_kernel
 def test_numbers_start_within_the_laws_of_the_paper(kernel):
     model = build(
         "kerple",
         target="attention",
         kerple_kernel=kernel,
-        **{f"{s}_attention_heads": 64 for s in SIDES},
+        **{f"{s}_attention_heads": 64 for s in one.SIDES},
     )
     for side, sides in (("encoder", 2), ("decoder", 1)):
         r = getattr(model, side).positions.r
@@ -74,7 +59,7 @@ def test_numbers_start_within_the_laws_of_the_paper(kernel):
 def test_float16_holds_a_thousand_tokens(kernel):
     model = visible("kerple", target="attention", kerple_kernel=kernel).half()
     model.encoder.positions.r.data.fill_(2.0)
-    found = bias(model.encoder, tokens(1000)).detach().float()
+    found = one.bias(model.encoder, one.tokens(1000)).detach().float()
     assert found.isfinite().all()
     assert float(found.min()) >= HIDING_BIAS * 1.001
     half = model.encoder.positions(1000, [], torch.float16)

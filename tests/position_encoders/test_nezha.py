@@ -1,62 +1,39 @@
-"""NEZHA's sinusoids of distances, against the equations."""
+"""NEZHA's sinusoids of distances: those of its authors' code, far ones, and how many there are."""
 
-import math
-
+import helpers as h
+import one_attention as one
 import pytest
 import torch
-from distance_terms import HEADS, WIDTH, slots, stack_of
-from helpers import difference, parts
+from attention_oracles import sinusoid
 
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
 from fairseq_floater.position_encoders.transforms import Places
 
-every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
-HEAD_DIM = WIDTH // HEADS
-
-
-def sinusoid(place):
-    """The paper's equation, channel by channel."""
-    angles = [place * 10000 ** (-2 * c / HEAD_DIM) for c in range(HEAD_DIM // 2)]
-    return torch.tensor([f(angle) for angle in angles for f in (math.sin, math.cos)])
+HEAD = 16
 
 
 def test_the_authors_sinusoid_is_ours_turned():
     """Theirs is that of clip(j - i) + k: a turn by k w in each pair, the same for all distances."""
-    clip = 6
-    ours, theirs = (
-        torch.stack([sinusoid(place) for place in range(first, first + 2 * clip + 1)])
-        for first in (-clip, 0)
-    )
-    pairs = ours.unflatten(1, (-1, 2))
-    sin, cos = sinusoid(clip).unflatten(0, (-1, 2)).unbind(-1)
-    turned = torch.stack(
-        [
-            pairs[..., 0] * cos + pairs[..., 1] * sin,
-            pairs[..., 1] * cos - pairs[..., 0] * sin,
-        ],
-        dim=-1,
-    )
-    assert difference(turned.flatten(1), theirs) < 1e-6
-    places = torch.arange(-clip, clip + 1, dtype=torch.float64)
-    assert difference(interleaved_sinusoid(places, HEAD_DIM), ours) < 1e-6
+    clip, distances = 6, torch.arange(-6, 7)
+    ours, theirs = sinusoid(distances, HEAD), sinusoid(distances + clip, HEAD)
+    sin, cos = sinusoid(torch.tensor(clip), HEAD).unflatten(0, (-1, 2)).unbind(-1)
+    a, b = ours.unflatten(1, (-1, 2)).unbind(-1)
+    turned = torch.stack([a * cos + b * sin, b * cos - a * sin], dim=-1)
+    assert h.difference(turned.flatten(1), theirs) < 1e-6
 
 
-def test_far_distances_are_exact():
-    row = interleaved_sinusoid(torch.tensor([-99_999.0], dtype=torch.float64), HEAD_DIM)
-    assert difference(row[0], sinusoid(-99_999)) < 1e-6
-    # A key before the query stands at j - i < 0; half precision has no number 4,999.
-    far = (
-        stack_of("decoder", "nezha", nezha_clip=0)[0].positions.rows(Places(5000), [])[-1].flatten()
-    )
-    assert difference(far, sinusoid(-4_999).flatten()) < 1e-6
-
-
-@every_stack
 @torch.no_grad()
-def test_a_clip_bounds_the_table_and_the_distances(side):
+def test_far_distances_are_exact():
+    """A key before the query stands at j - i < 0; half precision has no number 4,999."""
+    encoder = one.stack_of("decoder", "nezha", nezha_clip=0).positions
+    far = encoder.rows(Places(5000), [])[-1].flatten()
+    assert h.difference(far, sinusoid(torch.tensor(-4_999), HEAD)) < 1e-6
+
+
+@pytest.mark.parametrize(("side", "sides"), [("encoder", 2), ("decoder", 1)])
+@torch.no_grad()
+def test_a_clip_bounds_the_table(side, sides):
     for clip, rows in ((5, 6), (0, 300)):
-        stack, x = stack_of(side, "nezha", nezha_clip=clip)
-        encoder = stack.positions
-        _, keys, values = encoder.prepare(slots(300), parts(stack, "positions"), x.dtype)[0]
-        assert keys is values
-        assert len(keys) == rows * (1 if side == "decoder" else 2)
+        stack = one.stack_of(side, "nezha", nezha_clip=clip)
+        at, parts = one.tokens(300).at(True), h.parts(stack, "positions")
+        _, keys, values = stack.positions.prepare(at, parts, torch.float32)[0]
+        assert keys is values and len(keys) == rows * sides

@@ -1,7 +1,7 @@
 """What the options of encoders may be, how many parameters they bring, and that each changes the model."""
 
+import helpers as h
 import pytest
-from helpers import build, difference, log_probs, source_batch, target_batch, visible
 
 from fairseq_floater.experiments.info import VOCABULARY, added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
@@ -63,6 +63,11 @@ REFUSED = [
     ("rope", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "even number.* but a head has 15"),
     ("xpos", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "xpos needs an even number"),
     ("tener", ODD, "tener needs an even number of channels.* a head has 9"),
+    (
+        "rotation_flow",
+        {**ODD, **RELATIVE, "floater_relative": "bias"},
+        "even number of channels, but a row of biases has 3",
+    ),
     ("xl", ODD, "xl needs an even number of channels.* side has 27"),
     ("complex", {**ODD, "encoder_embed_dim": 63}, "complex needs an even number.* has 63"),
     (
@@ -96,11 +101,14 @@ REFUSED = [
 PARAMETERS = [
     ("alibi", {}, 0),
     ("alibi", {"alibi_slopes": "learned"}, 2 * 8),
+    ("t5", {}, 2 * 32 * 8),
+    ("t5", {"blocks": "input", "t5_buckets": 8}, 2 * 8 * 8),
     ("kerple", {}, 32 + 16),
     ("sandwich", {}, 0),
     ("sandwich", {"position_base": "keep"}, 2),
     ("fire", {}, 660),
     ("cope", {}, 73_728),
+    ("cope", {"blocks": "input", "cope_positions": 16}, 3 * 16 * 64),
     ("forget", {}, 73_872),
     ("forget", {"position_base": "keep"}, 73_872 + 12),
     ("shaw", {}, 38_400),
@@ -160,13 +168,13 @@ def test_a_value_out_of_range_is_refused(encoder, dest, values, rule):
     flag = "--" + dest.replace("_", "-")
     for value in values:
         with pytest.raises(ValueError, match=rf"`{flag}` must be {rule}.* but is '?{value}'? ?"):
-            made(build, encoder, {dest: value, "no_token_positional_embeddings": True})
+            made(h.build, encoder, {dest: value, "no_token_positional_embeddings": True})
 
 
 @pytest.mark.parametrize(("encoder", "options", "words"), REFUSED)
 def test_options_that_exclude_each_other_are_refused(encoder, options, words):
     with pytest.raises(ValueError, match=words):
-        made(build, encoder, options)
+        made(h.build, encoder, options)
 
 
 @pytest.mark.parametrize(("encoder", "options", "count"), PARAMETERS)
@@ -177,6 +185,15 @@ def test_the_parameters_are_those_of_the_docstrings(encoder, options, count):
 
 @pytest.mark.parametrize(("encoder", "options"), CHANGES)
 def test_an_option_changes_the_model(encoder, options):
-    batch = source_batch(lengths=(40, 9)), target_batch(lengths=(12, 38))
-    usual, changed = (made(visible, encoder, o) for o in ({}, options))
-    assert difference(log_probs(usual, *batch), log_probs(changed, *batch)) > 1e-3
+    batch = h.source_batch(lengths=(40, 9)), h.target_batch(lengths=(12, 38))
+    usual, changed = (made(h.visible, encoder, o) for o in ({}, options))
+    assert h.difference(h.log_probs(usual, *batch), h.log_probs(changed, *batch)) > 1e-3
+
+
+@pytest.mark.parametrize("encoder", ["t5", "cope"])
+def test_it_starts_as_no_positions(encoder):
+    model, none = made(h.build, encoder, {}).eval(), h.build("none").eval()
+    none.load_state_dict(model.state_dict(), strict=False)
+    assert not any(p.any() for p in h.position_parameters(model))
+    batch = h.source_batch(), h.target_batch()
+    assert h.difference(h.log_probs(model, *batch), h.log_probs(none, *batch)) <= h.TOLERANCE

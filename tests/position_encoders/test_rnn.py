@@ -1,21 +1,10 @@
 """The recurrence of Table 6: its counts, its steps, its start."""
 
+import helpers as h
 import pytest
 import torch
-from helpers import (
-    PAD,
-    build,
-    difference,
-    log_probs,
-    parts,
-    plain,
-    signals,
-    source_batch,
-    target_batch,
-)
 
 from fairseq_floater.experiments.info import added_parameters
-from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.position_encoders.transforms import Places
 
 # layers, input, parameters of one recurrence at C = 512 (Table 6: 263.2K, 526.3K, 1,050.0K)
@@ -32,26 +21,9 @@ def test_parameter_counts_are_table_6s(layers, kind, count):
 
 
 def one_signal(target="hidden", **options):
-    model = build("rnn", target=target, **options).eval()
-    stack, name, signal = signals(model)[0]
-    return signal, parts(stack, name)
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("kind", ["scalar", "vector"])
-def test_rows_follow_the_recurrence(layers, kind):
-    signal, blocks = one_signal(rnn_layers=layers, rnn_input=kind)
-    with torch.no_grad():
-        rows = signal.rows(Places(20), blocks)
-        sinusoid = sinusoid_rows(20, signal.spec.dim, signal.spec.padding_idx)
-        for i in range(19):
-            p = rows[i, 0]
-            z = sinusoid[i] if kind == "vector" else torch.tensor([float(i)])
-            for linear in signal.maps:
-                p = torch.tanh(linear(torch.cat([z.expand(len(p), -1), p], dim=-1)))
-            assert difference(rows[i + 1, 0], p) < 1e-6
-    # The first map of 2 layers changes the outcome: both are used.
-    assert len(signal.maps) == layers * (2 if kind == "vector" else 1)
+    model = h.build("rnn", target=target, **options).eval()
+    stack, name, signal = h.signals(model)[0]
+    return signal, h.parts(stack, name)
 
 
 @pytest.mark.parametrize("kind", ["scalar", "vector"])
@@ -63,12 +35,12 @@ def test_rows_stay_bounded(kind):
 
 @pytest.mark.parametrize("kind", ["scalar", "vector"])
 def test_the_qkv_form_starts_as_the_transformer_and_leaves_it(kind):
-    model = build("rnn", target="qkv", rnn_layers=2, rnn_input=kind)
-    donor = plain(seed=7).eval()
+    model = h.build("rnn", target="qkv", rnn_layers=2, rnn_input=kind)
+    donor = h.plain(seed=7).eval()
     model.load_state_dict(donor.state_dict(), strict=False)
-    batch = source_batch(), target_batch()
-    ours, theirs = (log_probs(m.eval(), *batch)[batch[1].ne(PAD)] for m in (model, donor))
-    assert difference(ours, theirs) == 0
+    batch = h.source_batch(), h.target_batch()
+    ours, theirs = (h.log_probs(m.eval(), *batch)[batch[1].ne(h.PAD)] for m in (model, donor))
+    assert h.difference(ours, theirs) == 0
     model.train()
     model(batch[0], None, batch[1])[0].square().sum().backward()
     last = model.encoder.positions.maps[-1]

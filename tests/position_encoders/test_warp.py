@@ -2,22 +2,14 @@
 
 import math
 
+import helpers as h
 import pytest
 import torch
 from forcing import assert_beams_keep_their_sentence, assert_padding_moves_nothing
-from helpers import (
-    PAD,
-    TOLERANCE,
-    difference,
-    log_probs,
-    loss_of,
-    position_parameters,
-    source_batch,
-    target_batch,
-)
+from input_oracles import fairseqs_sinusoid, passages
 from warped import CAPE, SHAPE, every_continuous, model_of, takes, training_log_probs
 
-from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.transforms import At, Tokens
 from fairseq_floater.position_encoders.warp import (
     DrawnWarp,
     EvenSpacing,
@@ -25,9 +17,16 @@ from fairseq_floater.position_encoders.warp import (
     drawn_factors,
     drawn_shifts,
 )
-from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, WarpLaw
+from fairseq_floater.position_encoders.warp_law import ROWS_PER_TOKEN, Shifting, Stretching, WarpLaw
 
 CPU = torch.device("cpu")
+WARP = "fairseq_floater.position_encoders.warp"
+
+
+def draw(monkeypatch, factors):
+    """Let the next batches have these factors, [B, 1]."""
+    monkeypatch.setattr(f"{WARP}.drawn_factors", lambda law, sentences, device: factors)
+
 
 # The published formulas, written out; `model` is the sinusoid's, whose first block's input shows them.
 
@@ -54,49 +53,28 @@ def numbers(is_padding):
     return ((~is_padding).cumsum(1) - 1).clamp(min=0)
 
 
-def fairseqs_sinusoid(places, dim=64):
-    """Of real token positions [...]; the first token of a sentence is fairseq's number 2."""
-    w = torch.exp(-math.log(10_000) / (dim // 2 - 1) * torch.arange(dim // 2)).double()
-    angles = (places.double() + 2)[..., None] * w
-    return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
-
-
-def positions_of_the_first_blocks(model, batch, seed):
-    """What stands in the input of each stack's first block beside the embedding: [B, T, C] twice."""
-    inputs, hooks = [], []
-    for stack in (model.encoder, model.decoder):
-        hooks.append(
-            stack.layers[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-        )
-    training_log_probs(model, *batch, seed=seed)
-    for hook in hooks:
-        hook.remove()
-    return [
-        x.detach().transpose(0, 1) - stack.embed_scale * stack.embed_tokens(tokens).detach()
-        for x, stack, tokens in zip(inputs, (model.encoder, model.decoder), batch)
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "formula", "part"), [(CAPE, cape, 1 / 16), (SHAPE, shape, 0)], ids=["CAPE", "SHAPE"]
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_sinusoid_enters_at_the_places_of_the_paper(options, formula, part, seed):
     """CAPE's are rounded to the nearest sixteenth of a token, SHAPE's are whole."""
-    batch = source_batch(), target_batch()
-    padding = [tokens.eq(PAD) for tokens in batch]
+    batch = h.source_batch(), h.target_batch()
+    padding = [tokens.eq(h.PAD) for tokens in batch]
+    model = model_of("sinusoidal", blocks="input", **options).train()
     torch.manual_seed(seed)
     places = formula(padding)
-    found = positions_of_the_first_blocks(
-        model_of("sinusoidal", blocks="input", **options), batch, seed
-    )
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        blocks = [*passages(model, *batch)]
+    found = [(after - x).transpose(0, 1) for _, number, _, x, after in blocks if number == 0]
     for rows, own, is_padding in zip(found, places, padding):
-        exact = fairseqs_sinusoid(own)
+        exact = fairseqs_sinusoid(own + 2, 64)
         if part:
-            assert difference(rows[~is_padding], exact[~is_padding]) <= part / 2 + 1e-5
-            exact = fairseqs_sinusoid((own / part).round() * part)
-        assert difference(rows[~is_padding], exact[~is_padding]) <= 1e-4
-    assert difference(places[0][:, :4], places[1][:, :4]) > 1  # each side its own shift
+            assert h.difference(rows[~is_padding], exact[~is_padding]) <= part / 2 + 1e-5
+            exact = fairseqs_sinusoid((own / part).round() * part + 2, 64)
+        assert h.difference(rows[~is_padding], exact[~is_padding]) <= 1e-4
+    assert h.difference(places[0][:, :4], places[1][:, :4]) > 1  # each side its own shift
 
 
 def test_the_laws_are_those_asked_for():
@@ -132,7 +110,7 @@ def test_evaluation_stands_where_training_stood_on_average():
     law, padding = WarpLaw(random=64), torch.zeros(4000, 7, dtype=torch.bool)
     mean = chosen_positions(64, padding).float().mean(0)
     rows, count, _ = EvenSpacing.of_source(law, padding).rows(numbers(padding))
-    assert difference(rows[0].float(), mean) < 1
+    assert h.difference(rows[0].float(), mean) < 1
     assert rows[0].tolist() == [round((i + 1) * 65 / 8) - 1 for i in range(7)]
     assert count == int(rows.max()) + 1
     long = torch.zeros(1, 200, dtype=torch.bool)
@@ -155,49 +133,66 @@ def test_more_tokens_than_positions_are_an_error():
 def test_training_is_seeded_and_reaches_every_parameter(encoder, target, options):
     # Where all positions lie past FIRE's threshold, that has no gradient.
     model = model_of(encoder, target, **takes(encoder, target, options), fire_threshold=4096)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
+    batch = h.source_batch(), h.target_batch()
+    real = batch[1].ne(h.PAD)
     first, again, other = (training_log_probs(model, *batch, seed=s)[real] for s in (1, 1, 2))
-    assert difference(first, again) == 0
-    assert difference(first, other) > 1e-3
-    loss_of(model).backward()
-    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+    assert h.difference(first, again) == 0
+    assert h.difference(first, other) > 1e-3
+    h.loss_of(model).backward()
+    assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
+
+
+MOVES = {
+    "stretch": ({"position_stretch": "0.5:2.5"}, (2, 0)),
+    "random": ({"position_random": 64}, (3, 2)),
+}
 
 
 @every_continuous
-def test_a_drawn_token_stands_where_the_draw_says(encoder, target, monkeypatch):
-    model = model_of(encoder, target, position_random=64)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    monkeypatch.setattr(
-        "fairseq_floater.position_encoders.warp.chosen_positions",
-        lambda limit, is_padding: 3 * numbers(is_padding) + 2,
-    )
-    found = training_log_probs(model, *batch)
-    plain = model_of(encoder, target)
+@pytest.mark.parametrize(("options", "law"), MOVES.values(), ids=MOVES)
+def test_a_token_stands_where_the_draw_says(encoder, target, options, law, monkeypatch):
+    """Token i where token ``times`` * i + ``first`` of a model without draws stands."""
+    times, first = law
+    model, plain = model_of(encoder, target, **options), model_of(encoder, target)
     plain.load_state_dict(model.state_dict())
+    batch = h.source_batch(), h.target_batch()
+    real = batch[1].ne(h.PAD)
+    draw(monkeypatch, torch.full((len(batch[0]), 1), float(times)))
+    monkeypatch.setattr(f"{WARP}.chosen_positions", lambda _, pad: times * numbers(pad) + first)
+    found = training_log_probs(model, *batch)
     at = Tokens.at
 
     def moved(tokens, slots_do):
-        places = at(tokens, slots_do)
-        return places._replace(
-            queries=3 * places.queries + 2,
-            keys=3 * places.keys + 2,
-            num_rows=3 * places.num_rows + 2,
-        )
+        queries, keys, count, *rest = at(tokens, slots_do)
+        return At(times * queries + first, times * keys + first, times * count + first, *rest)
 
     monkeypatch.setattr(Tokens, "at", moved)
-    assert difference(found[real], training_log_probs(plain, *batch)[real]) <= TOLERANCE
+    assert h.difference(found[real], training_log_probs(plain, *batch)[real]) <= h.TOLERANCE
+
+
+@every_continuous
+def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
+    """A sentence of a batch is stretched as it is alone under its own factor."""
+    model = model_of(encoder, target, position_stretch="0.5:2.5")
+    source, target_in = h.source_batch(), h.target_batch()
+    torch.manual_seed(3)
+    factors = torch.empty(3, 1).uniform_(0.5, 2.5)
+    together = training_log_probs(model, source, target_in, seed=3)
+    for i in range(3):
+        draw(monkeypatch, factors[i : i + 1])
+        s, t = source[i][source[i].ne(h.PAD)], target_in[i][target_in[i].ne(h.PAD)]
+        alone = training_log_probs(model, s[None], t[None])[0]
+        assert h.difference(together[i][target_in[i].ne(h.PAD)], alone) <= h.TOLERANCE
 
 
 @every_continuous
 def test_nothing_is_drawn_in_evaluation(encoder, target):
-    batch = source_batch(), target_batch()
-    plain = log_probs(model_of(encoder, target).eval(), *batch)
+    batch = h.source_batch(), h.target_batch()
+    plain = h.log_probs(model_of(encoder, target).eval(), *batch)
     for options in (CAPE, SHAPE, {"position_stretch": "0.2:5:log"}):
         options = takes(encoder, target, options)
         model = model_of(encoder, target, **options).eval()
-        assert difference(log_probs(model, *batch), plain) == 0
+        assert h.difference(h.log_probs(model, *batch), plain) == 0
 
 
 @every_continuous
@@ -205,10 +200,11 @@ def test_nothing_is_drawn_in_evaluation(encoder, target):
 def test_even_spacing_keeps_the_contract(encoder, target, left):
     """Padding counts for nothing, decoding is teacher forcing, and beams keep their sentence's gap."""
     model = model_of(encoder, target, position_random=64).eval()
-    source, target_in = source_batch(left), target_batch()
-    together = log_probs(model, source, target_in)
+    source, target_in = h.source_batch(left), h.target_batch()
+    together = h.log_probs(model, source, target_in)
     assert (
-        difference(log_probs(model_of(encoder, target).eval(), source, target_in), together) > 0.01
+        h.difference(h.log_probs(model_of(encoder, target).eval(), source, target_in), together)
+        > 0.01
     )
     assert_padding_moves_nothing(model, source, target_in)
     assert_beams_keep_their_sentence(model, 2, left)
@@ -221,12 +217,14 @@ def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypa
     )
     for shared in (False, True):
         options = {**CAPE, "position_shift": "-5:5" + ":shared" * shared}
-        training_log_probs(model_of("floater", "qkv", **options), source_batch(), target_batch())
+        training_log_probs(
+            model_of("floater", "qkv", **options), h.source_batch(), h.target_batch()
+        )
         encoders, targets, crossed = (tokens.warp for tokens in seen[-3:])
         assert encoders is crossed
         assert targets.factor is encoders.factor
         assert torch.equal(targets.shift, encoders.shift) == shared
-        assert targets.jitter.shape == target_batch().shape
+        assert targets.jitter.shape == h.target_batch().shape
 
 
 def test_every_process_draws_its_own(monkeypatch):
@@ -240,3 +238,28 @@ def test_every_process_draws_its_own(monkeypatch):
         drawn.append((warp.factor, warp.shift, warp.jitter, chosen_positions(64, padding).float()))
     for i, mine in enumerate(drawn):
         assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))
+
+
+def test_every_process_and_every_batch_of_an_update_draws_its_own_factors(monkeypatch):
+    draws = []
+    for rank in range(8):
+        monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
+        torch.manual_seed(5)  # as fairseq does in every process
+        draws += [drawn_factors(Stretching(0.5, 2.5), 4000, CPU) for _ in range(2)]
+    torch.manual_seed(5)
+    assert torch.equal(draws[0], torch.empty(4000, 1).uniform_(0.5, 2.5))
+    for i, factors in enumerate(draws):
+        assert factors.min() >= 0.5 and factors.max() <= 2.5
+        assert float(factors.mean()) == pytest.approx(1.5, abs=0.04)
+        assert float(factors.std()) == pytest.approx(2 / 12**0.5, abs=0.04)
+        assert all((factors - other).abs().mean() > 0.1 for other in draws[:i])
+
+
+def test_the_table_is_long_enough_for_any_draw():
+    positions = torch.arange(50).expand(200, 50)
+    for limits in ((0.5, 2.5), (1.0, 1.0), (0.3, 3.3)):
+        law = WarpLaw(Stretching(*limits))
+        warp = DrawnWarp.of_source(law, torch.zeros(200, 50, dtype=torch.bool))
+        rows, count, before = warp.rows(positions)
+        assert int(rows.min()) >= 0 and int(rows.max()) < count and before == 0
+        assert count <= 50 * limits[1] * ROWS_PER_TOKEN + 2

@@ -40,24 +40,19 @@ def test_every_form_of_a_stretch_and_a_shift_is_read():
 
 
 @pytest.mark.parametrize(
+    "text", ["2", "1:2:3", "0:1", "2:1", "a:b", "1:inf", "", "log", "1:log", "1/0:2"]
+)
+def test_a_range_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="`--position-stretch` must be LOW:HIGH"):
+        Stretching.read(text)
+
+
+@pytest.mark.parametrize(
     "text", ["", "1", "0", "-3", "2.5", "5:5", "5:1", "a:b", "1:2:3", "shared"]
 )
 def test_a_shift_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"`--position-shift` must be .* but is '"):
         Shifting.read(text)
-
-
-@pytest.mark.parametrize("jitter", [0.0, -0.1, 0.6, float("nan")])
-def test_a_jitter_past_the_neighbour_is_refused(jitter):
-    with pytest.raises(
-        ValueError, match=r"`--position-jitter` must be more than 0 and at most 0\.5"
-    ):
-        made("rope", position_jitter=jitter)
-
-
-def test_too_few_positions_to_draw_from_are_refused():
-    with pytest.raises(ValueError, match="`--position-random` must be at least 2, but is 1"):
-        made("rope", position_random=1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,265 @@
+"""The papers' equations of positions inside attention, each written out for one sentence.
+
+``s`` is that sentence in the first block: q, k, v [H, T, D], x [T, C], the places of its tokens [T] and
+their distances d = i - j [T, S]. An oracle returns logits [H, T, S] and values, [H, S, D] or [H, T, S, D].
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from input_oracles import fairseqs_sinusoid, solved
+
+from fairseq_floater.position_encoders.in_attention import HIDING_BIAS
+
+
+def sinusoid(places, width, frequencies=None):
+    """sin(t w_c) and cos(t w_c) in channels 2c and 2c + 1: [..., W]."""
+    if frequencies is None:
+        frequencies = 10_000.0 ** (-2 * torch.arange(width // 2).double() / width)
+    angles = places.double()[..., None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).float()
+
+
+def directed(s, bias):
+    """``bias`` of absolute distances: [H, T, S]; what tells keys behind the query from those before."""
+    direction = "mirror" if s.causal else s.options["bias_direction"]
+    if direction == "offset":
+        return bias(s.d.abs() - 0.5 * (s.d < 0))
+    found = bias(s.d.abs())
+    if direction == "heads":
+        for h in range(len(found)):
+            found[h][(s.d > 0) if h % 2 else (s.d < 0)] = HIDING_BIAS
+    return found
+
+
+def content(s):
+    return s.q @ s.k.transpose(1, 2) / s.q.size(-1) ** 0.5
+
+
+def gate(holder):
+    """What multiplies positions without parameters over fairseq's base, a learned number; else 1."""
+    return 1.0 if holder.gate.weight is None else holder.gate.weight.detach()
+
+
+def alibi(s):
+    learned = s.encoder.slopes
+    m = 2.0 ** (-2 * torch.arange(1, 5)) if learned is None else learned.detach()
+    return content(s) + directed(s, lambda d: -m[:, None, None] * d), s.v
+
+
+def kerple(s):
+    of_side = s.encoder.r.detach().clamp(min=0.01)[:, (s.d < 0).long() * (not s.causal)]
+    r1, r2 = of_side.permute(0, 3, 1, 2)  # [H, T, S] each
+    if s.options["kerple_kernel"] == "log":
+        return content(s) - r1 * torch.log(1 + r2 * s.d.abs()), s.v
+    return content(s) - r2 * s.d.abs() ** r1.clamp(max=2), s.v
+
+
+def sandwich(s):
+    w, count = 10_000.0 ** (-torch.arange(64).double() / 64), len(s.q)
+    heads = torch.arange(1, count + 1)[:, None, None]
+
+    def products(d):
+        return (d[..., None] * w).cos().sum(-1) * count / (8 * heads)
+
+    added = directed(s, products).float()
+    return content(s) + added.where(added <= HIDING_BIAS, gate(s.encoder) * added), s.v
+
+
+def t5_bucket(distance, causal, buckets, furthest):
+    """Raffel's rule for one distance; one between two whole ones goes to the nearer."""
+    count = buckets if causal else buckets // 2
+    first = 0 if causal or distance >= 0 else count
+    if abs(distance) < count // 2:
+        return first + round(abs(distance))
+    steps = math.log(abs(distance) / (count // 2)) / math.log(furthest / (count // 2))
+    return first + min(count // 2 + int(steps * (count - count // 2)), count - 1)
+
+
+def t5_bias(s):
+    rule = s.causal, s.options["t5_buckets"], s.options["t5_max_distance"]
+    rows = [[t5_bucket(d, *rule) if d >= 0 or not s.causal else 0 for d in r] for r in s.d.tolist()]
+    return s.encoder.weight.detach()[torch.tensor(rows)].permute(2, 0, 1)
+
+
+def t5(s):
+    return content(s) + t5_bias(s), s.v
+
+
+def fire(s):
+    c, encoder = s.encoder.c.detach(), s.encoder
+    limit = (encoder.threshold.detach() * s.options["fire_threshold"]).abs()
+    latest = torch.maximum(s.places[:, None], s.places).maximum(limit)
+    psi = torch.log((c * s.d).abs() + 1) / (torch.log((c * latest).abs() + 1) + 1e-6)
+    f = torch.nn.Sequential(encoder.inner, torch.nn.ReLU(), encoder.outer)
+    return content(s) + f((psi * s.d.sign()).float()[..., None]).permute(2, 0, 1), s.v
+
+
+def cope(s):
+    scores, added = content(s), torch.zeros(4, len(s.d), len(s.d))
+    gates, vectors = scores.sigmoid(), s.part.vectors.detach()
+    count = s.options["cope_positions"]
+    for i in range(len(s.d)):
+        for j in range(i + 1 if s.causal else len(s.d)):
+            between = gates[:, i, min(i, j) : max(i, j) + 1].sum(-1).clamp(max=count - 1)
+            for h, pi in enumerate(between.tolist()):
+                low, high = math.floor(pi), min(math.floor(pi) + 1, count - 1)
+                own = vectors[count:] if j > i else vectors[:count]
+                e = (1 - pi + low) * own[low] + (pi - low) * own[high]
+                added[h, i, j] = s.q[h, i] @ e
+    return scores + added, s.v
+
+
+def forget(s):
+    gates = F.logsigmoid(s.part.forget(s.x)).T  # [H or 2 H, T]
+    added = torch.zeros(4, len(s.d), len(s.d))
+    for i in range(len(s.d)):
+        for j in range(len(s.d)):
+            of_side = gates[4:] if j > i and not s.causal else gates[:4]
+            added[:, i, j] = of_side[:, min(i, j) + 1 : max(i, j) + 1].sum(-1)
+    return content(s) + gate(s.part) * added, s.v
+
+
+def turned(s, x, fading=0.0):
+    """``x`` [H, T, D]: the pair c of each token turned by t w_c, times exp(t ``fading``_c)."""
+    pairs = int(x.size(-1) * s.options["rope_partial"]) // 2
+    learned = s.encoder.frequencies
+    w = s.options["rope_base"] ** (-torch.arange(pairs).double() / pairs)
+    angles = s.places[:, None].double() * (w if learned is None else learned.detach().double())
+    factors = torch.polar((s.places[:, None] * fading + 0 * angles).exp(), angles)
+    pair = torch.view_as_complex(x[..., : 2 * pairs].double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.cat(
+        [torch.view_as_real(pair * factors).flatten(-2).float(), x[..., 2 * pairs :]], -1
+    )
+
+
+def rope(s):
+    s.v = turned(s, s.v) if s.options["rope_values"] else s.v
+    s.q, s.k = turned(s, s.q), turned(s, s.k)
+    return content(s), s.v
+
+
+def xpos(s):
+    width = 2 * (int(s.q.size(-1) * s.options["rope_partial"]) // 2)
+    z = (torch.arange(0, width, 2).double() + 0.4 * width) / (1.4 * width)
+    fading = z.log() / s.options["xpos_scale_base"] if s.causal else 0.0 * z
+    s.q, s.k = turned(s, s.q, fading), turned(s, s.k, -fading)
+    return content(s), s.v
+
+
+def with_vectors(s, of_keys, of_values):
+    """Shaw's equations 3 and 4 with vectors [(H,) T, S, D]."""
+    scores = torch.einsum("htd,htsd->hts", s.q, s.k[:, None] + of_keys) / s.q.size(-1) ** 0.5
+    return scores, s.v[:, None] + of_values
+
+
+def shaw(s):
+    clip = s.options["shaw_clip"]
+    rows = (-s.d).round().clamp(-clip, 0 if s.causal else clip).long() + clip
+    of_keys, of_values = (
+        torch.zeros(1) if vectors is None else vectors.detach()[rows]
+        for vectors in (s.part.key_vectors, s.part.value_vectors)
+    )
+    if s.options["shaw_per_head"]:
+        of_keys, of_values = (
+            v.permute(2, 0, 1, 3) if v.dim() > 1 else v for v in (of_keys, of_values)
+        )
+    return with_vectors(s, of_keys, of_values)
+
+
+def nezha(s):
+    limit = s.options["nezha_clip"] or math.inf
+    vectors = gate(s.encoder) * sinusoid((-s.d).clamp(-limit, limit), s.q.size(-1))
+    return with_vectors(s, vectors, vectors)
+
+
+def of_distances(s, rows, divisor, key_term=0.0):
+    """((q_i + u) k_j + (q_i + v) R_(i-j) + ``key_term``) / ``divisor``; rows R [T, S, H, D]."""
+    scores = (s.q + s.part.u[:, None]) @ s.k.transpose(1, 2)
+    scores = scores + torch.einsum("hid,ijhd->hij", s.q + s.part.v[:, None], rows)
+    return (scores + key_term) / divisor, s.v
+
+
+def xl(s):
+    learned = s.encoder.frequencies
+    rows = sinusoid(s.d, 64, None if learned is None else learned.detach().double())
+    rows = rows @ s.part.projection.weight.T
+    return of_distances(s, rows.unflatten(-1, (4, -1)), s.q.size(-1) ** 0.5)
+
+
+def tener(s):
+    rows, back = (sinusoid(d, 16)[:, :, None].expand(-1, -1, 4, -1) for d in (s.d, -s.d))
+    divisor = {"none": 1.0, "sqrt": 4.0, "2sqrt": 8.0}[s.options["tener_scale"]]
+    key_term = torch.einsum("hjd,ijhd->hij", s.k, back) if s.options["tener_key_term"] else 0.0
+    return of_distances(s, rows, divisor, key_term)
+
+
+def deberta_bucket(d, count, furthest):
+    """Version 2's rule for one signed distance."""
+    if abs(d) <= count // 2:
+        return round(d)
+    share = math.log(abs(d) / (count // 2)) / math.log((furthest - 1) / (count // 2))
+    return int(math.copysign(count // 2 + math.ceil(share * (count // 2 - 1) - 1e-6), d))
+
+
+def deberta(s):
+    buckets, vectors = s.options["deberta_buckets"], s.encoder.vectors
+    k = buckets or s.options["deberta_distance"]
+    if s.encoder.norm is not None:
+        vectors = s.encoder.norm(vectors)
+    of_keys, of_queries = (p(vectors).unflatten(-1, (4, -1)) for p in s.part.projections)
+
+    def delta(d):  # to the nearest whole distance
+        if buckets:
+            rule = buckets, s.options["deberta_distance"]
+            d = torch.tensor([[deberta_bucket(x, *rule) for x in row] for row in d.tolist()])
+        return (d.round() + k).clamp(0, 2 * k - 1).long()
+
+    mirrored = -s.d if s.options["deberta_p2c"] == "paper" else s.d
+    scores = s.q @ s.k.transpose(1, 2)
+    scores = scores + torch.einsum("hid,ijhd->hij", s.q, of_keys[delta(s.d)])
+    scores = scores + torch.einsum("hjd,ijhd->hij", s.k, of_queries[delta(mirrored)])
+    return scores / (3 * s.q.size(-1)) ** 0.5, s.v
+
+
+def tupe(s):
+    encoder = s.encoder
+    p = fairseqs_sinusoid(s.places + 2, 64)
+    p = encoder.norm(p if encoder.positions is None else encoder.positions[: len(p)])
+    q, k = (
+        u(p).unflatten(-1, (4, -1)).transpose(0, 1)
+        for u in (encoder.query_projection, encoder.key_projection)
+    )
+    scores = s.q @ s.k.transpose(1, 2) + q @ k.transpose(1, 2)
+    return scores / (2 * s.q.size(-1)) ** 0.5 + t5_bias(s), s.v
+
+
+def relative(s, r):
+    """Shaw's vectors, or biases, read off a flow at tau = ln(1 + |d|); r [T, S, streams, sides, W]."""
+    behind = (s.d < 0) & (not s.causal)
+    r = torch.where(behind[..., None, None], r[..., -1, :], r[..., 0, :])
+    if s.options["floater_relative"] == "bias":
+        return content(s) + r[:, :, 0].permute(2, 0, 1), s.v
+    return with_vectors(s, r[:, :, 0], r[:, :, 1] if r.size(2) > 1 else torch.zeros(1))
+
+
+def floater(s):
+    tau, row = torch.log1p(s.d.round().abs()).unique(return_inverse=True)
+    return relative(s, solved(s.encoder.dynamics, s.part.start.initial(), tau)[row])
+
+
+def rotation_flow(s):
+    w, r0 = s.encoder.frequencies.double(), s.part.start.initial().double()
+    planes = torch.block_diag(*(f * torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double() for f in w))
+    turns = torch.matrix_exp(torch.log1p(s.d.round().abs())[..., None, None] * planes)
+    return relative(s, torch.einsum("abw,tswv->tsabv", r0, turns).float())
+
+
+ORACLES = {
+    f.__name__: f
+    for f in (
+        *(alibi, kerple, sandwich, t5, fire, cope, forget, rope, xpos),
+        *(shaw, nezha, xl, tener, deberta, tupe, floater, rotation_flow),
+    )
+}
