@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
+from benchmarks.flows import standard_flows
 from fairseq_floater.ode import PositionDynamics, solve
+
+TIMES = 0.1 * torch.arange(96, dtype=torch.float64)
+FLOWS = ("small", "linear", "attracted", "oscillating")
 
 UNEVEN = torch.tensor([0.0, 0.03, 0.5, 0.77, 0.8, 1.9, 3.3, 3.4, 7.0], dtype=torch.float64)
 
@@ -48,3 +52,29 @@ class AsModule(nn.Module):
 
     def forward(self, t, p):
         return self.dynamics(t, p)
+
+
+def worst(actual, expected):
+    """The largest relative difference of two lists of tensors."""
+    return max(relative(one, other) for one, other in zip(actual, expected, strict=True))
+
+
+def named_flow(name, dim=32, rows=6, seed=0):
+    found = next(f for f in standard_flows(dim, rows, seed) if f.name == name)
+    return found.dynamics, found.p0.requires_grad_()
+
+
+def weak_flow(dim=6, rows=(3, 2)):
+    dynamics, p0 = flow(dim=dim, rows=rows)
+    with torch.no_grad():
+        for parameter in dynamics.parameters():
+            parameter.mul_(0.5)
+    return dynamics, p0
+
+
+def values_and_gradient(dynamics, p0, weights, **options):
+    """Of <weights, values>, with respect to everything, as one vector."""
+    values = solve(dynamics, p0, TIMES, **options)
+    inputs = [p0, *dynamics.parameters()]
+    gradients = torch.autograd.grad(values, inputs, weights.to(values))
+    return values.detach(), torch.cat([gradient.flatten() for gradient in gradients])

@@ -2,34 +2,23 @@
 
 import math
 
+import helpers as h
 import pytest
 import torch
-from helpers import (
-    PAD,
-    TOLERANCE,
-    difference,
-    generated,
-    gradients,
-    log_probs,
-    sentence,
-    shifted,
-    source_batch,
-    stepwise_log_probs,
-)
 
 
-def assert_padding_moves_nothing(model, source, target_in, tolerance=TOLERANCE):
+def assert_padding_moves_nothing(model, source, target_in, tolerance=h.TOLERANCE):
     """A sentence alone is the sentence in a padded batch."""
-    for s, t, row in zip(source, target_in, log_probs(model, source, target_in)):
-        alone = log_probs(model, s[s.ne(PAD)][None], t[t.ne(PAD)][None])[0]
-        assert difference(row[t.ne(PAD)], alone) <= tolerance
+    for s, t, row in zip(source, target_in, h.log_probs(model, source, target_in)):
+        alone = h.log_probs(model, s[s.ne(h.PAD)][None], t[t.ne(h.PAD)][None])[0]
+        assert h.difference(row[t.ne(h.PAD)], alone) <= tolerance
 
 
-def assert_steps_equal_one_pass(model, source, target_in, tolerance=TOLERANCE):
+def assert_steps_equal_one_pass(model, source, target_in, tolerance=h.TOLERANCE):
     """Decoding is teacher forcing."""
-    real = target_in.ne(PAD)
-    full, steps = (run(model, source, target_in) for run in (log_probs, stepwise_log_probs))
-    assert difference(full[real], steps[real]) <= tolerance
+    real = target_in.ne(h.PAD)
+    full, steps = (run(model, source, target_in) for run in (h.log_probs, h.stepwise_log_probs))
+    assert h.difference(full[real], steps[real]) <= tolerance
 
 
 def assert_beams_keep_their_sentence(model, beam, left=True):
@@ -37,19 +26,22 @@ def assert_beams_keep_their_sentence(model, beam, left=True):
 
     With ``beam`` 1 each beam has a source of its own, with 2 both of a sentence share one.
     """
-    sentences = source_batch(left)
+    sentences = h.source_batch(left)
     source = sentences.repeat_interleave(2, dim=0)
-    target_in = torch.cat([shifted(sentence(10, seed=i)) for i in range(6)])
+    target_in = torch.cat([h.shifted(h.sentence(10, seed=i)) for i in range(6)])
     orders = {3: [1, 0, 2, 2, 5, 4], 5: [0, 1, 5, 4], 8: [1, 1, 3, 2]}
     surviving = torch.arange(6)
     for order in orders.values():
         surviving = surviving[torch.tensor(order)]
-    full = log_probs(model, source[surviving], target_in[surviving])
+    full = h.log_probs(model, source[surviving], target_in[surviving])
     given = {1: source, 2: sentences}[beam]
-    assert difference(full, stepwise_log_probs(model, given, target_in, orders, beam)) <= TOLERANCE
+    assert (
+        h.difference(full, h.stepwise_log_probs(model, given, target_in, orders, beam))
+        <= h.TOLERANCE
+    )
 
 
-def assert_same_hypotheses(actual, expected, tolerance=TOLERANCE):
+def assert_same_hypotheses(actual, expected, tolerance=h.TOLERANCE):
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours["tokens"].tolist() == theirs["tokens"].tolist()
         assert abs(ours["score"] - theirs["score"]) <= tolerance
@@ -57,19 +49,19 @@ def assert_same_hypotheses(actual, expected, tolerance=TOLERANCE):
 
 def assert_ensembles_score_as_one_pass(models):
     """A sentence's hypotheses do not depend on its batch, and scores are those of one pass."""
-    source = source_batch(lengths=(7, 11, 4))
-    together = generated(models, source, 10)
+    source = h.source_batch(lengths=(7, 11, 4))
+    together = h.generated(models, source, 10)
     for i, row in enumerate(source):
-        row = row[row.ne(PAD)][None]
-        assert_same_hypotheses(together[4 * i : 4 * i + 4], generated(models, row, 10))
+        row = row[row.ne(h.PAD)][None]
+        assert_same_hypotheses(together[4 * i : 4 * i + 4], h.generated(models, row, 10))
         best = together[4 * i]["tokens"][None]
-        scores = torch.stack([log_probs(m, row, shifted(best)) for m in models]).logsumexp(0)
+        scores = torch.stack([h.log_probs(m, row, h.shifted(best)) for m in models]).logsumexp(0)
         score = scores.gather(2, best.unsqueeze(2)).mean() - math.log(len(models))
-        assert abs(float(score) - float(together[4 * i]["score"])) <= TOLERANCE
+        assert abs(float(score) - float(together[4 * i]["score"])) <= h.TOLERANCE
 
 
 def assert_same_gradients(model, expected):
     """Loss and gradients of ``expected``, under one seed; ``model`` may have further parameters."""
-    (loss, actual), (expected_loss, gradient) = gradients(model), gradients(expected)
+    (loss, actual), (expected_loss, gradient) = h.gradients(model), h.gradients(expected)
     assert loss == pytest.approx(expected_loss, abs=1e-6)
-    assert all(difference(actual[name], gradient[name]) <= 1e-6 for name in gradient)
+    assert all(h.difference(actual[name], gradient[name]) <= 1e-6 for name in gradient)

@@ -2,45 +2,30 @@
 
 import dataclasses
 
+import helpers as h
 import pytest
 import torch
-from helpers import (
-    CASES,
-    PAD,
-    TOLERANCE,
-    build,
-    difference,
-    every_case,
-    log_probs,
-    loss_of,
-    sentence,
-    shifted,
-    signals,
-    source_batch,
-    target_batch,
-    visible,
-)
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Tokens
 
-INSIDE = [c for c in CASES if c[2] in ("attention", "relative")]
+INSIDE = [c for c in h.CASES if c[2] in ("attention", "relative")]
 every_inside = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), INSIDE, ids=["-".join(c) for c in INSIDE]
 )
 
 
 def is_relative(model):
-    return all(encoder.is_relative(encoder.spec.options) for _, _, encoder in signals(model))
+    return all(encoder.is_relative(encoder.spec.options) for _, _, encoder in h.signals(model))
 
 
 @every_inside
 def test_only_relative_encoders_ignore_a_shift_of_all_positions(
     encoder, blocks, target, monkeypatch
 ):
-    model = visible(encoder, blocks, target)
-    batch = source_batch(), target_batch()
-    before = log_probs(model, *batch)
+    model = h.visible(encoder, blocks, target)
+    batch = h.source_batch(), h.target_batch()
+    before = h.log_probs(model, *batch)
     at = Tokens.at
 
     def further(tokens, slots_do):
@@ -50,8 +35,8 @@ def test_only_relative_encoders_ignore_a_shift_of_all_positions(
         )
 
     monkeypatch.setattr(Tokens, "at", further)
-    change = difference(log_probs(model, *batch), before)
-    assert change <= TOLERANCE if is_relative(model) else change > 1e-3
+    change = h.difference(h.log_probs(model, *batch), before)
+    assert change <= h.TOLERANCE if is_relative(model) else change > 1e-3
 
 
 @every_inside
@@ -59,66 +44,66 @@ def test_only_relative_encoders_ignore_a_shift_of_all_positions(
 def test_slots_serve_as_positions_where_padding_stands_at_the_ends(
     encoder, blocks, target, left, monkeypatch
 ):
-    model = visible(encoder, blocks, target)
-    batch = source_batch(left), target_batch(left)
-    by_slots = log_probs(model, *batch)
+    model = h.visible(encoder, blocks, target)
+    batch = h.source_batch(left), h.target_batch(left)
+    by_slots = h.log_probs(model, *batch)
     read = Tokens.read
     monkeypatch.setattr(
         Tokens,
         "read",
         lambda *args, **kwargs: dataclasses.replace(read(*args, **kwargs), padding_at_ends=False),
     )
-    real = batch[1].ne(PAD)
-    assert difference(log_probs(model, *batch)[real], by_slots[real]) <= TOLERANCE
+    real = batch[1].ne(h.PAD)
+    assert h.difference(h.log_probs(model, *batch)[real], by_slots[real]) <= h.TOLERANCE
 
 
 @every_inside
 def test_padding_between_tokens_is_skipped(encoder, blocks, target):
-    model, words = visible(encoder, blocks, target), sentence(9)
-    torn = torch.cat([words[:, :4], torch.full((1, 3), PAD), words[:, 4:]], dim=1)
+    model, words = h.visible(encoder, blocks, target), h.sentence(9)
+    torn = torch.cat([words[:, :4], torch.full((1, 3), h.PAD), words[:, 4:]], dim=1)
     with torch.no_grad():
         whole, parted = (
             model.encoder(source, src_lengths=torch.tensor([9]))["encoder_out"][0]
             for source in (words, torn)
         )
-    assert difference(parted[torn[0].ne(PAD)], whole) <= TOLERANCE
+    assert h.difference(parted[torn[0].ne(h.PAD)], whole) <= h.TOLERANCE
 
 
-@every_case
+@h.every_case
 def test_a_reversed_source_does_not_get_the_reversed_encoding(encoder, blocks, target):
     """A bias of |i - j| would; the end symbol is reversed with the words, so that it cannot help."""
-    model = visible(encoder, blocks, target, position_base="auto")
-    source = sentence(12)
+    model = h.visible(encoder, blocks, target, position_base="auto")
+    source = h.sentence(12)
     with torch.no_grad():
         forward, backward = (
             model.encoder(tokens, src_lengths=torch.tensor([12]))["encoder_out"][0]
             for tokens in (source, source.flip(1))
         )
-    change = difference(forward, backward.flip(0))
-    assert change <= TOLERANCE if encoder == "none" else change > 0.01
+    change = h.difference(forward, backward.flip(0))
+    assert change <= h.TOLERANCE if encoder == "none" else change > 0.01
 
 
 @every_inside
 def test_nothing_positional_is_added_to_cross_attention(encoder, blocks, target):
-    model = visible(encoder, blocks, target)
-    source = source_batch()
+    model = h.visible(encoder, blocks, target)
+    source = h.source_batch()
     with torch.no_grad():
-        encoder_out = model.encoder(source, src_lengths=source.ne(PAD).sum(1))
+        encoder_out = model.encoder(source, src_lengths=source.ne(h.PAD).sum(1))
         order = torch.randperm(source.size(1))
         shuffled = {
             **encoder_out,
             "encoder_out": [encoder_out["encoder_out"][0][order]],
             "encoder_padding_mask": [encoder_out["encoder_padding_mask"][0][:, order]],
         }
-        one, other = (model.decoder(target_batch(), out)[0] for out in (encoder_out, shuffled))
-    assert difference(one, other) <= TOLERANCE
+        one, other = (model.decoder(h.target_batch(), out)[0] for out in (encoder_out, shuffled))
+    assert h.difference(one, other) <= h.TOLERANCE
 
 
 @every_inside
 def test_the_fused_attention_is_taken_where_no_hook_needs_the_weights(
     encoder, blocks, target, monkeypatch
 ):
-    model = build(encoder, blocks, target, dropout=0.0).train()
+    model = h.build(encoder, blocks, target, dropout=0.0).train()
     counted, softmax = [], torch.softmax
 
     def counting(*args, **kwargs):
@@ -126,7 +111,7 @@ def test_the_fused_attention_is_taken_where_no_hook_needs_the_weights(
         return softmax(*args, **kwargs)
 
     monkeypatch.setattr(torch, "softmax", counting)
-    loss_of(model).backward()
+    h.loss_of(model).backward()
     explicit = sum(
         block.positions is not None and block.positions.needs_weights
         for stack in (model.encoder, model.decoder)
@@ -142,25 +127,25 @@ def test_another_target_is_refused(encoder, blocks, target):
         assert "hidden" in POSITION_ENCODERS[encoder].targets
         return
     with pytest.raises(ValueError, match=f"`--position-target` must be attention .*{encoder}"):
-        build(encoder, blocks, "hidden")
+        h.build(encoder, blocks, "hidden")
 
 
 @every_inside
 def test_cross_self_attention_is_refused(encoder, blocks, target):
     with pytest.raises(ValueError, match="`--cross-self-attention` must be off"):
-        build(encoder, blocks, target, cross_self_attention=True)
+        h.build(encoder, blocks, target, cross_self_attention=True)
 
 
 @every_inside
 def test_a_decoder_without_its_causal_mask_is_refused(encoder, blocks, target):
-    model = build(encoder, blocks, target).eval()
+    model = h.build(encoder, blocks, target).eval()
     with pytest.raises(ValueError, match="full_context_alignment must be off"):
         model.decoder(
-            shifted(sentence(4)),
-            encoder_out=model.encoder(sentence(5), torch.tensor([5])),
+            h.shifted(h.sentence(4)),
+            encoder_out=model.encoder(h.sentence(5), torch.tensor([5])),
             full_context_alignment=True,
         )
 
 
 def test_every_encoder_is_of_a_kind_that_is_tested():
-    assert {c[0] for c in CASES} == set(POSITION_ENCODERS)
+    assert {c[0] for c in h.CASES} == set(POSITION_ENCODERS)

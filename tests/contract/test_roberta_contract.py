@@ -1,21 +1,8 @@
 """The contract of every position encoder of the registry in an encoder alone, a RoBERTa's."""
 
+import helpers as h
 import pytest
 import torch
-from helpers import (
-    CASES,
-    PAD,
-    TOLERANCE,
-    difference,
-    every_case,
-    parts,
-    position_parameters,
-    randomise_positions,
-    sentence,
-    signals,
-    source_batch,
-    tables,
-)
 from roberta_models import logits, roberta, visible
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
@@ -24,7 +11,9 @@ from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 # Those with a table of their own; with fairseq's sinusoid underneath, `sinusoidal` at the input adds none.
 pytestmark = pytest.mark.usefixtures("measured_once")
 TABLES = [
-    c for c in CASES if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
+    c
+    for c in h.CASES
+    if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
 ]
 every_table = pytest.mark.parametrize(
     ("encoder", "blocks", "target"), TABLES, ids=["-".join(c) for c in TABLES]
@@ -37,43 +26,43 @@ def log_probs(model, tokens):
 
 def loss_of(model, tokens):
     scores = model(tokens)[0].log_softmax(-1)
-    return -scores.gather(2, ((tokens * 7 + 3) % 36 + 4)[..., None])[tokens.ne(PAD)].mean()
+    return -scores.gather(2, ((tokens * 7 + 3) % 36 + 4)[..., None])[tokens.ne(h.PAD)].mean()
 
 
-@every_case
+@h.every_case
 def test_a_sentence_alone_is_the_sentence_in_a_padded_batch(encoder, blocks, target):
     model = visible(encoder, blocks, target)
     for left in (True, False):
-        batch = source_batch(left)
+        batch = h.source_batch(left)
         together = log_probs(model, batch)
         for tokens, row in zip(batch, together):
-            alone = log_probs(model, tokens[tokens.ne(PAD)][None])[0]
-            assert difference(row[tokens.ne(PAD)], alone) <= TOLERANCE
+            alone = log_probs(model, tokens[tokens.ne(h.PAD)][None])[0]
+            assert h.difference(row[tokens.ne(h.PAD)], alone) <= h.TOLERANCE
 
 
-@every_case
+@h.every_case
 def test_the_order_of_tokens_matters_exactly_where_there_are_positions(encoder, blocks, target):
     model = visible(encoder, blocks, target)
-    tokens = sentence(9)
+    tokens = h.sentence(9)
     order = torch.tensor([0, 4, 2, 3, 1, 5, 6, 7, 8])
-    change = difference(log_probs(model, tokens)[:, order], log_probs(model, tokens[:, order]))
-    assert change <= TOLERANCE if encoder == "none" else change > 1e-3
+    change = h.difference(log_probs(model, tokens)[:, order], log_probs(model, tokens[:, order]))
+    assert change <= h.TOLERANCE if encoder == "none" else change > 1e-3
 
 
-@every_case
+@h.every_case
 def test_length(encoder, blocks, target):
     # RoBERTa's own table, where it stands underneath, has a limit of its own.
     model = visible(encoder, blocks, target, max_positions=16, position_base="drop")
     if POSITION_ENCODERS[encoder].inductive:
         assert model.max_positions() == UNLIMITED_POSITIONS
-        assert log_probs(model, sentence(600)).isfinite().all()
+        assert log_probs(model, h.sentence(600)).isfinite().all()
         return
     assert model.max_positions() == 16
     with pytest.raises(ValueError, match="17 tokens.*16 positions.*--max-positions"):
-        log_probs(model, sentence(17))
-    wide = torch.nn.functional.pad(sentence(16), (4, 0), value=PAD)  # padding is no length
-    exact = log_probs(model, sentence(16))
-    assert difference(log_probs(model, wide)[:, 4:], exact) <= TOLERANCE
+        log_probs(model, h.sentence(17))
+    wide = torch.nn.functional.pad(h.sentence(16), (4, 0), value=h.PAD)  # padding is no length
+    exact = log_probs(model, h.sentence(16))
+    assert h.difference(log_probs(model, wide)[:, 4:], exact) <= h.TOLERANCE
 
 
 @every_table
@@ -81,42 +70,44 @@ def test_half_precision_computes_in_float32_and_casts_last(encoder, blocks, targ
     model = visible(encoder, blocks, target).half()
     exact = roberta(encoder, blocks, target, seed=5).eval()
     exact.load_state_dict(model.state_dict())  # the rounded parameters, in float32
-    for rounded, table in zip(tables(model, dtype=torch.float16), tables(exact), strict=True):
+    for rounded, table in zip(h.tables(model, dtype=torch.float16), h.tables(exact), strict=True):
         assert torch.equal(rounded, table.half())
-    for _, _, signal in signals(model):
+    for _, _, signal in h.signals(model):
         assert 0 < signal.size < float("inf")  # it was looked at
-    assert difference(log_probs(model, source_batch()), log_probs(exact, source_batch())) < 0.2
+    assert (
+        h.difference(log_probs(model, h.source_batch()), log_probs(exact, h.source_batch())) < 0.2
+    )
 
 
 @every_table
 def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
     model, calls = visible(encoder, blocks, target), []
-    [(stack, name, signal)] = signals(model)
+    [(stack, name, signal)] = h.signals(model)
     compute = signal.rows
     monkeypatch.setattr(signal, "rows", lambda *args: (calls.append(1), compute(*args))[1])
     for left in (True, False):
-        log_probs(model, source_batch(left))
-    assert len(calls) == 1 and parts(stack, name)
+        log_probs(model, h.source_batch(left))
+    assert len(calls) == 1 and h.parts(stack, name)
 
 
-@every_case
+@h.every_case
 def test_every_parameter_gets_a_gradient(encoder, blocks, target):
-    model = randomise_positions(roberta(encoder, blocks, target)).train()
-    loss_of(model, source_batch()).backward()
+    model = h.randomise_positions(roberta(encoder, blocks, target)).train()
+    loss_of(model, h.source_batch()).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
-    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+    assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
 
 
-@every_case
+@h.every_case
 @pytest.mark.parametrize("options", [{"encoder_layerdrop": 0.5}, {"checkpoint_activations": True}])
 def test_layerdrop_and_activation_checkpointing(encoder, blocks, target, options):
-    model = randomise_positions(roberta(encoder, blocks, target, dropout=0.0, **options)).train()
-    plain = randomise_positions(roberta(encoder, blocks, target, dropout=0.0)).train()
+    model = h.randomise_positions(roberta(encoder, blocks, target, dropout=0.0, **options)).train()
+    plain = h.randomise_positions(roberta(encoder, blocks, target, dropout=0.0)).train()
     plain.load_state_dict(model.state_dict())
     losses, slopes = [], []
     for one in (model, plain):
         torch.manual_seed(1)  # under this one a block is dropped
-        loss = loss_of(one, source_batch())
+        loss = loss_of(one, h.source_batch())
         loss.backward()
         assert loss.isfinite()
         losses.append(float(loss.detach()))
@@ -124,8 +115,10 @@ def test_layerdrop_and_activation_checkpointing(encoder, blocks, target, options
     if "checkpoint_activations" in options:
         assert losses[0] == pytest.approx(losses[1], abs=1e-6)
         assert slopes[0].keys() == slopes[1].keys()
-        assert all(difference(slopes[0][name], slope) <= 1e-5 for name, slope in slopes[1].items())
+        assert all(
+            h.difference(slopes[0][name], slope) <= 1e-5 for name, slope in slopes[1].items()
+        )
     else:
         assert losses[0] != losses[1]
-    tokens = source_batch()
-    assert difference(log_probs(model.eval(), tokens), log_probs(plain.eval(), tokens)) == 0
+    tokens = h.source_batch()
+    assert h.difference(log_probs(model.eval(), tokens), log_probs(plain.eval(), tokens)) == 0

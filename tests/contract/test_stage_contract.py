@@ -1,28 +1,9 @@
 """What holds beyond the common contract for stages before a block."""
 
+import helpers as h
 import on_device
 import pytest
 import torch
-from helpers import (
-    PAD,
-    TOLERANCE,
-    build,
-    difference,
-    every_stage,
-    generated,
-    gradients,
-    log_probs,
-    loss_of,
-    plain,
-    position_parameters,
-    randomise_positions,
-    sentence,
-    shifted,
-    source_batch,
-    stepwise_log_probs,
-    target_batch,
-    visible,
-)
 
 from fairseq_floater.position_encoders.stage import Pass
 from fairseq_floater.position_encoders.transforms import Tokens
@@ -46,7 +27,7 @@ class Stream:
         self.part = next(b.positions for b in reversed(stack.layers) if b.positions is not None)
         self.is_padding = torch.tensor(list(PADDING.values())).bool()
         self.words = torch.randint(4, 40, self.is_padding.shape, generator=generator)
-        self.words[self.is_padding] = PAD
+        self.words[self.is_padding] = h.PAD
         self.x = torch.randn(*self.words.T.shape, 64, generator=generator)
         self.x[self.is_padding.T] = float("nan")  # what attention may leave there
 
@@ -66,22 +47,22 @@ class Stream:
         return self.enter(words, torch.zeros_like(words).bool(), self.x[real, b : b + 1])[:, 0]
 
 
-@every_stage
+@h.every_stage
 def test_a_sentence_alone_is_the_sentence_among_others_wherever_padding_stands(
     encoder, blocks, target
 ):
-    model = visible(encoder, blocks, target)
+    model = h.visible(encoder, blocks, target)
     for stack in (model.encoder, model.decoder):
         stream = Stream(stack)
         together = stream.whole()
         for b, name in enumerate(PADDING):
             real = ~stream.is_padding[b]
-            assert difference(together[real, b], stream.alone(b)) <= 1e-6, name
+            assert h.difference(together[real, b], stream.alone(b)) <= 1e-6, name
 
 
-@every_stage
+@h.every_stage
 def test_no_gradient_sees_what_stands_in_padded_slots(encoder, blocks, target):
-    model = visible(encoder, blocks, target)
+    model = h.visible(encoder, blocks, target)
     for stack in (model.encoder, model.decoder):
         stream = Stream(stack)
         tokens = Tokens.read(stream.is_padding)
@@ -92,10 +73,10 @@ def test_no_gradient_sees_what_stands_in_padded_slots(encoder, blocks, target):
         assert own and all(p.grad.isfinite().all() and p.grad.any() for p in own)
 
 
-@every_stage
+@h.every_stage
 def test_a_step_skips_padding_and_follows_its_beam(encoder, blocks, target):
     """Each of two orders comes before a step; fairseq's decoder walks its modules to pass it on."""
-    model = visible(encoder, blocks, target)
+    model = h.visible(encoder, blocks, target)
     stream = Stream(model.decoder)
     order, state, steps = torch.arange(len(PADDING)), {}, []
     exchanges = {3: torch.tensor([0, 2, 1, 4, 3]), 7: torch.tensor([4, 1, 3, 0])}
@@ -112,59 +93,63 @@ def test_a_step_skips_padding_and_follows_its_beam(encoder, blocks, target):
     words, is_padding, x = past
     forced = stream.enter(words, is_padding, x.transpose(0, 1))
     real = ~is_padding.T
-    assert difference(torch.cat(steps)[real], forced[real]) <= 1e-5
+    assert h.difference(torch.cat(steps)[real], forced[real]) <= 1e-5
 
 
-@every_stage
+@h.every_stage
 def test_a_searchs_scores_are_those_of_teacher_forcing(encoder, blocks, target):
-    model = visible(encoder, blocks, target)
-    source = source_batch()
-    found = generated([model], source)
+    model = h.visible(encoder, blocks, target)
+    source = h.source_batch()
+    found = h.generated([model], source)
     assert len(found) == 12 and len({tuple(h["tokens"].tolist()) for h in found}) > 6
     for i, hypothesis in enumerate(found):
-        words = source[i // 4][source[i // 4].ne(PAD)][None]
+        words = source[i // 4][source[i // 4].ne(h.PAD)][None]
         tokens = hypothesis["tokens"][None]
-        forced = log_probs(model, words, shifted(tokens)).gather(2, tokens.unsqueeze(2))[0, :, 0]
-        assert difference(hypothesis["positional_scores"], forced) <= TOLERANCE
+        forced = h.log_probs(model, words, h.shifted(tokens)).gather(2, tokens.unsqueeze(2))[
+            0, :, 0
+        ]
+        assert h.difference(hypothesis["positional_scores"], forced) <= h.TOLERANCE
 
 
-@every_stage
+@h.every_stage
 def test_activation_checkpointing_changes_nothing(encoder, blocks, target):
     plainly, checkpointed = (
-        randomise_positions(build(encoder, blocks, target, dropout=0.2, checkpoint_activations=on))
+        h.randomise_positions(
+            h.build(encoder, blocks, target, dropout=0.2, checkpoint_activations=on)
+        )
         for on in (False, True)
     )
-    (loss, expected), (other, actual) = gradients(plainly), gradients(checkpointed)
+    (loss, expected), (other, actual) = h.gradients(plainly), h.gradients(checkpointed)
     assert loss == pytest.approx(other, abs=1e-6)
-    assert all(difference(actual[name], expected[name]) <= 1e-5 for name in expected)
+    assert all(h.difference(actual[name], expected[name]) <= 1e-5 for name in expected)
 
 
-@every_stage
+@h.every_stage
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
 def test_half_precision(encoder, blocks, target, dtype):
     """Near the same, rounded, parameters in float32; step by step as in one pass."""
-    model = visible(encoder, blocks, target).to(dtype)
-    exact = build(encoder, blocks, target, seed=5).eval()
+    model = h.visible(encoder, blocks, target).to(dtype)
+    exact = h.build(encoder, blocks, target, seed=5).eval()
     exact.load_state_dict(model.state_dict())
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    expected = log_probs(exact, *batch)[real]
+    batch = h.source_batch(), h.target_batch()
+    real = batch[1].ne(h.PAD)
+    expected = h.log_probs(exact, *batch)[real]
     allowed = 0.05 if dtype == torch.float16 else 0.4
-    for run in (log_probs, stepwise_log_probs):
-        assert difference(run(model, *batch)[real].float(), expected) < allowed
+    for run in (h.log_probs, h.stepwise_log_probs):
+        assert h.difference(run(model, *batch)[real].float(), expected) < allowed
 
 
-@every_stage
+@h.every_stage
 def test_autocast(encoder, blocks, target):
-    model = visible(encoder, blocks, target)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    exact = log_probs(model, *batch)[real]
+    model = h.visible(encoder, blocks, target)
+    batch = h.source_batch(), h.target_batch()
+    real = batch[1].ne(h.PAD)
+    exact = h.log_probs(model, *batch)[real]
     with torch.autocast(on_device.DEVICE.type, dtype=torch.bfloat16):
-        for run in (log_probs, stepwise_log_probs):
-            assert 0 < difference(run(model, *batch)[real].float(), exact) < 0.4
-        loss_of(model.train(), *batch).backward()
-    assert all(p.grad.isfinite().all() for p in position_parameters(model))
+        for run in (h.log_probs, h.stepwise_log_probs):
+            assert 0 < h.difference(run(model, *batch)[real].float(), exact) < 0.4
+        h.loss_of(model.train(), *batch).backward()
+    assert all(p.grad.isfinite().all() for p in h.position_parameters(model))
 
 
 STARTS = {
@@ -180,14 +165,14 @@ STARTS = {
 def test_over_the_sinusoid_a_stage_starts_as_the_transformer_and_leaves_it(
     encoder, options, blocks
 ):
-    model = build(encoder, blocks, "stage", position_base="keep", dropout=0.0, **options)
-    donor = plain(seed=7).eval()
+    model = h.build(encoder, blocks, "stage", position_base="keep", dropout=0.0, **options)
+    donor = h.plain(seed=7).eval()
     model.load_state_dict(donor.state_dict(), strict=False)
-    batch = source_batch(), target_batch()
-    real = batch[1].ne(PAD)
-    ours, theirs = (log_probs(m.eval(), *batch)[real] for m in (model, donor))
-    assert difference(ours, theirs) <= 1e-6
-    loss_of(model.train()).backward()
+    batch = h.source_batch(), h.target_batch()
+    real = batch[1].ne(h.PAD)
+    ours, theirs = (h.log_probs(m.eval(), *batch)[real] for m in (model, donor))
+    assert h.difference(ours, theirs) <= 1e-6
+    h.loss_of(model.train()).backward()
     for stack in (model.encoder, model.decoder):
         own = [p for name, p in stack.named_parameters() if "positions." in name]
         assert max(float(p.grad.abs().max()) for p in own) > 0
@@ -196,43 +181,45 @@ def test_over_the_sinusoid_a_stage_starts_as_the_transformer_and_leaves_it(
 @pytest.mark.parametrize(("encoder", "options"), STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("blocks", ["all", "input"])
 def test_without_the_sinusoid_a_stage_tells_order_from_the_start(encoder, options, blocks):
-    model = build(encoder, blocks, "stage", **options).eval()
-    source, target_in = sentence(9), shifted(sentence(7, seed=1))
+    model = h.build(encoder, blocks, "stage", **options).eval()
+    source, target_in = h.sentence(9), h.shifted(h.sentence(7, seed=1))
     swapped = source[:, [0, 4, 2, 3, 1, 5, 6, 7, 8]]
-    ours, others = (log_probs(model, words, target_in) for words in (source, swapped))
-    assert difference(ours, others) > 1e-3
+    ours, others = (h.log_probs(model, words, target_in) for words in (source, swapped))
+    assert h.difference(ours, others) > 1e-3
 
 
-@every_stage
+@h.every_stage
 def test_the_base_is_dropped_unless_it_is_kept(encoder, blocks, target):
-    assert build(encoder, blocks, target).encoder.embed_positions is None
-    assert build(encoder, blocks, target, position_base="keep").encoder.embed_positions is not None
+    assert h.build(encoder, blocks, target).encoder.embed_positions is None
+    assert (
+        h.build(encoder, blocks, target, position_base="keep").encoder.embed_positions is not None
+    )
 
 
-@every_stage
+@h.every_stage
 def test_another_target_is_refused(encoder, blocks, target):
     with pytest.raises(ValueError, match=f"`--position-target` must be stage .*{encoder}"):
-        build(encoder, blocks, "hidden")
+        h.build(encoder, blocks, "hidden")
 
 
-@every_stage
+@h.every_stage
 def test_a_stage_has_no_table(encoder, blocks, target):
-    model = visible(encoder, blocks, target)
+    model = h.visible(encoder, blocks, target)
     with pytest.raises(RuntimeError, match=f"{encoder} has no position table"):
         model.encoder.positions(4, [], torch.float32)
 
 
-@every_stage
+@h.every_stage
 def test_every_block_is_reached_or_the_first_alone(encoder, blocks, target):
     """A change of one block's part, or of its state, is seen; without ``all`` the second has none."""
-    model = visible(encoder, blocks, target)
+    model = h.visible(encoder, blocks, target)
     for stack in (model.encoder, model.decoder):
         has = [block.positions is not None for block in stack.layers]
         assert has == [True, blocks == "all"]
-    source, target_in = sentence(9), shifted(sentence(7, seed=1))
-    both = log_probs(model, source, target_in)
+    source, target_in = h.sentence(9), h.shifted(h.sentence(7, seed=1))
+    both = h.log_probs(model, source, target_in)
     if blocks == "all":
         for stack in (model.encoder, model.decoder):
             part, stack.layers[1].positions = stack.layers[1].positions, None
-            assert difference(log_probs(model, source, target_in), both) > 1e-3
+            assert h.difference(h.log_probs(model, source, target_in), both) > 1e-3
             stack.layers[1].positions = part

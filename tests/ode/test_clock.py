@@ -2,20 +2,10 @@
 
 import math
 
+import helpers as h
 import pytest
 import torch
 from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
-from helpers import (
-    build,
-    difference,
-    log_probs,
-    parts,
-    raw_log_probs,
-    signals,
-    source_batch,
-    target_batch,
-    visible,
-)
 
 from fairseq_floater.ode import ENGINES, TORCHDIFFEQ_SOLVERS, Clock, PositionDynamics, flow_solver
 from fairseq_floater.ode import auto as choice_module
@@ -51,7 +41,7 @@ def test_times_are_those_of_the_formula_and_go_back_to_places():
 )
 def test_a_time_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="`--floater-time` must be linear, log or log:T"):
-        build("floater", target="qkv", floater_time=text)
+        h.build("floater", target="qkv", floater_time=text)
 
 
 def flow():
@@ -85,25 +75,15 @@ def exact():
 @every_engine
 def test_every_engine_solves_at_times_that_are_not_even(solver, exact):
     values, gradient = solved(solver, BENT.of_tokens(90))
-    assert difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
+    assert h.difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
     assert float((gradient - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
 
 
 @pytest.mark.parametrize("solver", TORCHDIFFEQ_SOLVERS)
 def test_the_adjoint_does_too(solver, exact):
     values, gradient = solved(solver, BENT.of_tokens(90), "adjoint")
-    assert difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
+    assert h.difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
     assert float((gradient - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
-
-
-@every_engine
-def test_a_row_does_not_depend_on_how_many_follow(solver):
-    dynamics, p0 = flow()
-    with torch.no_grad():
-        long = solve(dynamics, p0, BENT.of_tokens(90), solver=solver)
-        for count in (2, 9, 33):
-            short = solve(dynamics, p0, BENT.of_tokens(count), solver=solver)
-            assert difference(short, long[:count]) <= 1e-6 * float(long.abs().max())
 
 
 def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
@@ -126,38 +106,38 @@ def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
 
 @every_target
 def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
-    model = visible("floater", target=target, floater_time="log:5")
-    for stack, name, signal in signals(model):
-        blocks = parts(stack, name)
+    model = h.visible("floater", target=target, floater_time="log:5")
+    for stack, name, signal in h.signals(model):
+        blocks = h.parts(stack, name)
         with torch.no_grad():
             p0 = torch.stack([block.initial() for block in blocks], dim=1)
             times = 0.1 * 5 * torch.log1p(torch.arange(70, dtype=torch.float64) / 5)
             expected = solve(signal.dynamics, p0, times, solver="rk4")
             scale = expected.abs().max()
-            assert difference(signal.rows(Places(70), blocks), expected) <= 1e-3 * scale
+            assert h.difference(signal.rows(Places(70), blocks), expected) <= 1e-3 * scale
             assert (
-                difference(signal.rows(Places(9), blocks), signal.rows(Places(70), blocks)[:9])
+                h.difference(signal.rows(Places(9), blocks), signal.rows(Places(70), blocks)[:9])
                 <= 1e-6
             )
             # Stretched, rows lie between those of tokens.
             fine = signal.rows(Places(4 * 69 + 1, 4), blocks)
-            assert difference(fine[::4], expected) <= 1e-3 * scale
+            assert h.difference(fine[::4], expected) <= 1e-3 * scale
             between = solve(signal.dynamics, p0, BENT.of_tokens(1), solver="rk4")
-            assert difference(fine[:1], between) == 0
+            assert h.difference(fine[:1], between) == 0
             places = torch.tensor([0.0, 6.75], dtype=torch.float64)
             there = solve(signal.dynamics, p0, 0.5 * torch.log1p(places / 5), solver="rk4")[-1]
-            assert difference(fine[27], there) <= 1e-3 * scale
+            assert h.difference(fine[27], there) <= 1e-3 * scale
 
 
 @every_target
 @pytest.mark.parametrize("solver", ENGINES)
 def test_the_contract_holds_in_bent_time(target, solver):
-    model = visible("floater", target=target, floater_time="log:3", floater_solver=solver)
-    batch = source_batch(), target_batch()
+    model = h.visible("floater", target=target, floater_time="log:3", floater_solver=solver)
+    batch = h.source_batch(), h.target_batch()
     assert_steps_equal_one_pass(model, *batch)
     assert_padding_moves_nothing(model, *batch)
-    linear = visible("floater", target=target, floater_solver=solver)
-    assert difference(log_probs(linear, *batch), log_probs(model, *batch)) > 1e-3
+    linear = h.visible("floater", target=target, floater_solver=solver)
+    assert h.difference(h.log_probs(linear, *batch), h.log_probs(model, *batch)) > 1e-3
 
 
 def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):
@@ -169,22 +149,22 @@ def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):
 
     monkeypatch.setattr(flow_solver, "choose", noted)
     options = {"no_token_positional_embeddings": True, "position_stretch": "3:4"}
-    model = build("floater", floater_time="log:7", **options).train()
-    batch = source_batch(lengths=(30,)), target_batch(lengths=(30,))
-    raw_log_probs(model, *batch)  # up to token 4 * 29
+    model = h.build("floater", floater_time="log:7", **options).train()
+    batch = h.source_batch(lengths=(30,)), h.target_batch(lengths=(30,))
+    h.raw_log_probs(model, *batch)  # up to token 4 * 29
     with torch.no_grad():
-        log_probs(model.eval(), *batch)
+        h.log_probs(model.eval(), *batch)
     assert [len(times) for times in found] == [128, 128, 256, 256]
     for times in found:
         expected = 0.7 * torch.log1p(torch.arange(len(times), dtype=torch.float64) / 7)
-        assert difference(times, expected) <= 1e-12
+        assert h.difference(times, expected) <= 1e-12
 
 
 def test_a_table_in_bent_time_is_used_again_between_solves():
     options = {"floater_time": "log:4", "floater_update_interval": 3}
-    model = build("floater", target="hidden", dropout=0.0, **options).train()
-    batch = source_batch(), target_batch()
+    model = h.build("floater", target="hidden", dropout=0.0, **options).train()
+    batch = h.source_batch(), h.target_batch()
     model.set_num_updates(0)
-    first = raw_log_probs(model, *batch)
+    first = h.raw_log_probs(model, *batch)
     model.set_num_updates(1)
-    assert difference(first, raw_log_probs(model, *batch)) == 0
+    assert h.difference(first, h.raw_log_probs(model, *batch)) == 0

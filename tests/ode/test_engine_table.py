@@ -5,7 +5,7 @@ import torch
 from flows import flow
 
 from benchmarks.solvers import COMPARED
-from fairseq_floater.ode import ENGINES, auto, checked_step_size, solve
+from fairseq_floater.ode import ENGINES, checked_step_size, solve
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.flow_solver import engine_for
 from fairseq_floater.position_encoders.floater_options import FLOATER_OPTIONS
@@ -20,30 +20,24 @@ def test_every_reader_of_the_table_knows_every_engine():
     assert {name for name, _ in COMPARED} == set(ENGINES)
 
 
-def test_auto_goes_from_the_fastest_engine_to_the_most_robust():
-    coarse, robust = (0.4, 0.2, 0.1), [("rk4_hermite", 0.1), ("rk4_hermite", 0.05)]
-    adams = [("adams", step) for step in (*coarse, 0.05, 0.025)]
-    assert list(auto.CANDIDATES["cpu"]) == adams + robust
-    parallel = [("collocation", step) for step in coarse]
-    assert list(auto.CANDIDATES["cuda"]) == parallel + adams[2:] + robust
-    finest = [("adams", 0.0125), ("rk4_hermite", 0.0125)]
-    assert list(auto.EVALUATION_CANDIDATES) == adams + finest
-
-
 @pytest.mark.parametrize(
-    ("device", "step", "name"),
+    ("device", "options", "engine"),
     [
-        ("cpu", 1.0, "adams"),
-        ("cuda", 0.2, "collocation"),
-        ("cuda", 1.0, "adams"),  # collocation takes no step that long
-        ("cuda", 0.02, "adams"),  # nor one that short
-        ("mps", 0.2, "adams"),
-        ("cuda", float("nan"), "rk4_hermite"),  # none does: its check refuses it
+        ("cpu", {}, ("adams", None)),
+        ("cpu", {"step": 1.0}, ("adams", 1.0)),
+        ("cuda", {"step": 0.2}, ("collocation", 0.2)),
+        ("cuda", {"step": 1.0}, ("adams", 1.0)),  # collocation takes no step that long
+        ("cuda", {"step": 0.02}, ("adams", 0.02)),  # nor one that short
+        ("mps", {"step": 0.2}, ("adams", 0.2)),
+        ("cuda", {"step": float("nan")}, ("rk4_hermite", float("nan"))),  # its check refuses it
+        ("cuda", {"solver": "rk4"}, ("rk4", None)),
+        ("cpu", {"solver": "collocation", "step": 0.1}, ("collocation", 0.1)),
     ],
 )
-def test_auto_with_a_given_step_takes_the_first_engine_that_allows_it(device, step, name):
-    options = {"floater_solver": "auto", "floater_step_size": step}
-    assert engine_for(options, device) == (name, step)
+def test_auto_takes_the_first_engine_that_allows_the_step(device, options, engine):
+    solver, step = options.get("solver", "auto"), options.get("step")
+    found = engine_for({"floater_solver": solver, "floater_step_size": step}, device)
+    assert str(found) == str(engine)
 
 
 def test_solve_calls_and_checks_an_engine_by_its_line_alone(monkeypatch):

@@ -2,7 +2,6 @@
 
 import pytest
 import toy as toys
-from toy import ARCH, update_losses
 
 UPDATES = 200
 SMOOTHED_OVER = 10
@@ -15,7 +14,7 @@ def toy(tmp_path_factory):
 
 def curve(log):
     """Training losses, means over ten updates."""
-    found = [float(loss) for loss in update_losses(log).values()]
+    found = [float(loss) for loss in toys.update_losses(log).values()]
     assert len(found) == UPDATES
     starts = range(0, UPDATES, SMOOTHED_OVER)
     return [sum(found[i : i + SMOOTHED_OVER]) / SMOOTHED_OVER for i in starts]
@@ -36,7 +35,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_the_fast_engine_trains_like_torchdiffeqs(toy, tmp_path, form):
     def trained(name, *options):
-        words = ["--arch", ARCH, "--max-update", UPDATES, *FORMS[form], *options]
+        words = ["--arch", toys.ARCH, "--max-update", UPDATES, *FORMS[form], *options]
         words += ["--no-save", "--disable-validation"]
         return curve(toy.train(tmp_path / name, *words, timeout=1800).stdout)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from flows import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients
+from flows import UNEVEN, AsModule, Sinusoid, flow, relative, values_and_gradients, worst
 from torch import nn
 
 from fairseq_floater.ode import (
@@ -50,8 +50,7 @@ def test_written_out_gradient_is_the_gradient_of_the_steps(times, options):
     values, gradients = values_and_gradients(dynamics, p0, times)
     expected, expected_gradients = values_and_gradients(AsModule(dynamics), p0, times)
     assert relative(values, expected) < 1e-13
-    for gradient, reference in zip(gradients, expected_gradients):
-        assert relative(gradient, reference) < 1e-12
+    assert worst(gradients, expected_gradients) < 1e-12
 
 
 def test_chunks_of_the_backward_pass_join():
@@ -62,8 +61,7 @@ def test_chunks_of_the_backward_pass_join():
             parameter.mul_(0.3)
     _, gradients = values_and_gradients(dynamics, p0, times)
     _, expected = values_and_gradients(AsModule(dynamics), p0, times)
-    for gradient, reference in zip(gradients, expected):
-        assert relative(gradient, reference) < 1e-12
+    assert worst(gradients, expected) < 1e-12
 
 
 def test_gradcheck():
@@ -92,8 +90,7 @@ def test_agrees_with_torchdiffeq(times, gradient):
     # The kinks of the ReLU leave second-order errors; torchdiffeq interpolates linearly.
     scale = expected.abs().max()
     assert (values - expected).abs().max() / scale < 1e-4
-    for ours, reference in zip(gradients, expected_gradients):
-        assert relative(ours, reference) < 1e-3
+    assert worst(gradients, expected_gradients) < 1e-3
 
 
 @pytest.mark.parametrize("solver", ["rk4_hermite", "rk4", "midpoint", "dopri5"])
@@ -107,17 +104,6 @@ def test_order_of_convergence_is_four(solver, coarsest):
     errors = [sinusoids_error(UNEVEN, solver=solver, step_size=step) for step in steps]
     slope = math.log2(errors[0] / errors[-1]) / 3
     assert 3.7 < slope < 4.5, errors
-
-
-@pytest.mark.parametrize("solver", ["rk4_hermite", "rk4", "dopri5"])
-def test_a_row_does_not_depend_on_how_many_were_asked_for(solver):
-    dynamics, p0 = flow(dtype=torch.float32)
-    long = solve(dynamics, p0, EQUIDISTANT, solver=solver)
-    for n in (1, 2, 3, 17, 63):
-        short = solve(dynamics, p0, EQUIDISTANT[:n], solver=solver)
-        torch.testing.assert_close(short, long[:n], rtol=1e-5, atol=1e-5)
-        if solver == "rk4_hermite":
-            assert torch.equal(short, long[:n])
 
 
 @pytest.mark.parametrize(("solver", "step"), [("rk4", 0.3), ("midpoint", 0.07), ("midpoint", 0.3)])
@@ -184,8 +170,6 @@ def test_bad_times_are_refused(times, words):
             "adams, collocation, rk4_hermite, rk4, midpoint, dopri5, but is 'euler'",
         ),
         ({"gradient": "none"}, "direct, adjoint, but is 'none'"),
-        ({"gradient": "adjoint"}, "needs a solver of torchdiffeq"),
-        ({"step_size": 0.0}, "must be positive, but is 0.0"),
         ({"solver": "dopri5", "step_size": 0.1}, "chooses its own steps"),
     ],
 )

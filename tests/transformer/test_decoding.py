@@ -2,22 +2,11 @@
 
 import copy
 
+import helpers as h
 import pytest
 import torch
 from fairseq.modules import MultiheadAttention
 from forcing import assert_same_hypotheses
-from helpers import (
-    TOLERANCE,
-    build,
-    difference,
-    generated,
-    log_probs,
-    randomise_positions,
-    sentence,
-    shifted,
-    source_batch,
-    stepwise_log_probs,
-)
 
 from fairseq_floater.transformer.decoding_cache import (
     ROOM,
@@ -47,8 +36,8 @@ def fast(model):
 
 
 def randomised(case, seed=0):
-    model = build(*case, seed=seed).eval()
-    randomise_positions(model)
+    model = h.build(*case, seed=seed).eval()
+    h.randomise_positions(model)
     return model
 
 
@@ -142,24 +131,24 @@ def test_what_two_beams_share_is_not_written_again():
 @pytest.mark.parametrize("beam", [1, 4])
 def test_steps_past_the_doubling_equal_one_pass_among_reordered_beams(case, beam):
     model = fast(randomised(case))
-    source = source_batch()[:1] if beam > 1 else source_batch()[:1].expand(4, -1)
+    source = h.source_batch()[:1] if beam > 1 else h.source_batch()[:1].expand(4, -1)
     steps = SMALLEST_ROOM + 8
-    target_in = torch.cat([shifted(sentence(steps, seed=n)) for n in range(4)])
+    target_in = torch.cat([h.shifted(h.sentence(steps, seed=n)) for n in range(4)])
     orders = {5: [0, 1, 2, 3], 9: [1, 0, 2, 2], 20: [3, 3, 0, 1], 36: [0, 0, 2, 3]}
-    found = stepwise_log_probs(model, source, target_in, orders, beam)
+    found = h.stepwise_log_probs(model, source, target_in, orders, beam)
     for order in orders.values():
         target_in = target_in[torch.tensor(order)]
-    expected = log_probs(model, source.expand(4, -1) if beam > 1 else source, target_in)
-    assert difference(found, expected) <= TOLERANCE
+    expected = h.log_probs(model, source.expand(4, -1) if beam > 1 else source, target_in)
+    assert h.difference(found, expected) <= h.TOLERANCE
 
 
 @split
 def test_a_prepared_model_translates_as_before(case):
     model = randomised(case)
-    source = source_batch(lengths=(7, 11, 4, 9))
-    expected = generated([model], source)
+    source = h.source_batch(lengths=(7, 11, 4, 9))
+    expected = h.generated([model], source)
     assert joint_of(model) is None
-    actual = generated([fast(model)], source)
+    actual = h.generated([fast(model)], source)
     assert joint_of(model) is not None
     assert_same_hypotheses(actual, expected, 1e-5)
 
@@ -195,12 +184,12 @@ def another_tensor(model):
 
 
 def loaded(model):
-    model.load_state_dict(build(*SPLIT["rope"], seed=5).state_dict())
+    model.load_state_dict(h.build(*SPLIT["rope"], seed=5).state_dict())
 
 
 def batch_of_one():
-    source = sentence(6)
-    return source, torch.tensor([6]), shifted(sentence(9))
+    source = h.sentence(6)
+    return source, torch.tensor([6]), h.shifted(h.sentence(9))
 
 
 @pytest.mark.parametrize("change", [changed_in_place, an_optimiser_step, another_tensor, loaded])
@@ -208,13 +197,13 @@ def test_a_joint_product_follows_its_parameters(change):
     """Against a model of the same parameters that was never prepared."""
     model = fast(randomised(SPLIT["rope"]))
     source, _, target_in = batch_of_one()
-    before = stepwise_log_probs(model, source, target_in)
+    before = h.stepwise_log_probs(model, source, target_in)
     change(model)
-    fresh = build(*SPLIT["rope"], seed=1).eval()
+    fresh = h.build(*SPLIT["rope"], seed=1).eval()
     fresh.load_state_dict({k: v.contiguous() for k, v in model.state_dict().items()})
-    found = stepwise_log_probs(model, source, target_in)
-    assert difference(found, stepwise_log_probs(fresh, source, target_in)) <= TOLERANCE
-    assert difference(found, before) > 1e-3
+    found = h.stepwise_log_probs(model, source, target_in)
+    assert h.difference(found, h.stepwise_log_probs(fresh, source, target_in)) <= h.TOLERANCE
+    assert h.difference(found, before) > 1e-3
 
 
 @pytest.mark.parametrize("change", [copy.deepcopy, lambda m: m.double(), lambda m: m.bfloat16()])
@@ -227,13 +216,13 @@ def test_a_model_that_was_copied_or_cast_projects_with_its_own_weights(change):
         x = torch.randn(1, 2, attention.embed_dim, dtype=attention.q_proj.weight.dtype)
         found, _ = attention(x, x, x, need_weights=False)
         expected, _ = MultiheadAttention.forward(attention, x, x, x, need_weights=False)
-    tolerance = 2e-2 if x.dtype == torch.bfloat16 else TOLERANCE
-    assert x.dtype == found.dtype and difference(found, expected) <= tolerance
+    tolerance = 2e-2 if x.dtype == torch.bfloat16 else h.TOLERANCE
+    assert x.dtype == found.dtype and h.difference(found, expected) <= tolerance
 
 
 def test_reordered_copies_of_a_sentence_are_what_they_were():
     model = randomised(SPLIT["rope"])
-    source = source_batch(lengths=(7, 5))
+    source = h.source_batch(lengths=(7, 5))
     out = model.encoder(source, src_lengths=torch.tensor([7, 5]))
     apart = model.encoder.reorder_encoder_out(out, torch.tensor([0, 1, 0, 1]))
     assert torch.equal(apart["encoder_out"][0], out["encoder_out"][0][:, [0, 1, 0, 1]])
@@ -260,7 +249,7 @@ def test_gradients_of_a_prepared_model_reach_all_three_projections():
 
     expected = gradients()
     fast(model)
-    assert difference(gradients(), expected) <= 1e-4 * expected.abs().max()
+    assert h.difference(gradients(), expected) <= 1e-4 * expected.abs().max()
 
 
 SEARCHES = {
@@ -285,22 +274,22 @@ SEARCHES = {
 )
 def test_any_order_of_hypotheses_keeps_each_with_its_source(case, options, order):
     """A search of one's own may let hypotheses leave one by one, or mix those of several sentences."""
-    model = build(*case, **options).eval()
-    randomise_positions(model)
-    source, copies = source_batch(lengths=(7, 4)), torch.arange(2).repeat_interleave(3)
-    targets = torch.cat([shifted(sentence(6, seed=i)) for i in range(6)])
+    model = h.build(*case, **options).eval()
+    h.randomise_positions(model)
+    source, copies = h.source_batch(lengths=(7, 4)), torch.arange(2).repeat_interleave(3)
+    targets = torch.cat([h.shifted(h.sentence(6, seed=i)) for i in range(6)])
     with torch.no_grad():
-        found = stepwise_log_probs(model, source, targets, orders={2: order}, beam=3)
-        expected = log_probs(model, source[copies][order], targets[order])
-    assert difference(found, expected) <= TOLERANCE
+        found = h.stepwise_log_probs(model, source, targets, orders={2: order}, beam=3)
+        expected = h.log_probs(model, source[copies][order], targets[order])
+    assert h.difference(found, expected) <= h.TOLERANCE
 
 
 @pytest.mark.parametrize("case", [("sinusoidal", "input", "hidden"), SPLIT["floater"]])
 @pytest.mark.parametrize("order", [[1, 0], [1, 1]])
 def test_the_sources_keys_among_the_targets_follow_their_sentence(case, order):
     """With `--cross-self-attention` they stand in front of the tokens that a search reorders."""
-    model = build(*case, cross_self_attention=True).eval()
-    source = source_batch(lengths=(7, 4))
-    targets = torch.cat([shifted(sentence(6, seed=i)) for i in range(2)])
-    found = stepwise_log_probs(model, source, targets, orders={3: order})
-    assert difference(found, log_probs(model, source[order], targets[order])) <= TOLERANCE
+    model = h.build(*case, cross_self_attention=True).eval()
+    source = h.source_batch(lengths=(7, 4))
+    targets = torch.cat([h.shifted(h.sentence(6, seed=i)) for i in range(2)])
+    found = h.stepwise_log_probs(model, source, targets, orders={3: order})
+    assert h.difference(found, h.log_probs(model, source[order], targets[order])) <= h.TOLERANCE

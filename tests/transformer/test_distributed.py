@@ -14,24 +14,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import helpers as h
 import pytest
 import torch
 import toy as toys
-from helpers import (
-    PAD,
-    build,
-    difference,
-    every_target,
-    loss_of,
-    position_parameters,
-    randomise_positions,
-    sentence,
-    shifted,
-    source_batch,
-    tables,
-    target_batch,
-)
-from toy import PACKAGE, UPDATES_AN_EPOCH, assert_same_run
 
 from fairseq_floater.ode import flow_solver, solve
 from fairseq_floater.position_encoders import POSITION_ENCODERS, floater
@@ -42,7 +28,7 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS, floater
 def flow(**args):
     """A model whose flow is solved at every fourth update, about to train."""
     args = {"target": "qkv", "floater_update_interval": 4, "dropout": 0.0, **args}
-    return randomise_positions(build("floater", **args)).train()
+    return h.randomise_positions(h.build("floater", **args)).train()
 
 
 def train_on(model, *lengths, first=0):
@@ -51,9 +37,9 @@ def train_on(model, *lengths, first=0):
         model.set_num_updates(update)
         model.train()  # as fairseq's trainer says before every update
         model.zero_grad()
-        loss_of(model, sentence(length), shifted(sentence(length))).backward()
+        h.loss_of(model, h.sentence(length), h.shifted(h.sentence(length))).backward()
         with torch.no_grad():
-            for parameter in position_parameters(model):
+            for parameter in h.position_parameters(model):
                 parameter.mul_(0.9)
     return model
 
@@ -61,7 +47,7 @@ def train_on(model, *lengths, first=0):
 def differences(model, expected):
     """Largest difference of each table of ``model`` to those ``expected``."""
     rows = len(expected[0])
-    return [difference(a, b) for a, b in zip(tables(model, rows), expected, strict=True)]
+    return [h.difference(a, b) for a, b in zip(h.tables(model, rows), expected, strict=True)]
 
 
 FORMS = {
@@ -84,7 +70,7 @@ MEETINGS += [(form, (5, 30, 9)) for form in ("hidden", "adjoint")]
 @pytest.mark.parametrize(("form", "lengths"), MEETINGS, ids=str)
 def test_rows_between_two_solves_do_not_depend_on_the_sentences_met(form, lengths, first):
     args = FORMS[form]
-    solved = tables(flow(**args), 40)
+    solved = h.tables(flow(**args), 40)
     model = train_on(flow(**args), *lengths, first=first)
     model.set_num_updates(3)
     assert max(differences(model, solved)) <= 1e-6  # more rows than any sentence needed so far
@@ -92,10 +78,10 @@ def test_rows_between_two_solves_do_not_depend_on_the_sentences_met(form, length
     assert min(differences(model, solved)) > 1e-3
 
 
-@every_target
+@h.every_target
 def test_a_longer_sentence_between_two_solves_gives_the_flow_gradients_of_zero(target):
     model = train_on(flow(target=target), 5, 30)
-    assert not any(p.grad.any() for p in position_parameters(model))
+    assert not any(p.grad.any() for p in h.position_parameters(model))
     assert all(p.grad is not None for p in model.parameters())
 
 
@@ -114,7 +100,7 @@ def test_the_last_solve_is_forgotten_where_a_kept_table_is(forget):
     current = flow(seed=5, **engine).eval()
     current.load_state_dict(model.state_dict())
     model.set_num_updates(2)
-    assert max(differences(model, tables(current, 40))) <= 1e-6
+    assert max(differences(model, h.tables(current, 40))) <= 1e-6
 
 
 def test_the_last_solve_is_copied_with_a_model_and_never_saved():
@@ -125,7 +111,7 @@ def test_the_last_solve_is_copied_with_a_model_and_never_saved():
     model.set_num_updates(4)
     train_on(model, 5, first=4)
     twin.set_num_updates(3)
-    assert max(differences(twin, tables(untouched, 40))) <= 1e-6
+    assert max(differences(twin, h.tables(untouched, 40))) <= 1e-6
 
 
 def test_between_two_solves_the_flow_is_solved_for_longer_sentences_only(monkeypatch):
@@ -165,7 +151,7 @@ DDP_CASES |= {
 
 
 def for_ddp(name):
-    return randomise_positions(build(dropout=0.0, **DDP_CASES[name])).train()
+    return h.randomise_positions(h.build(dropout=0.0, **DDP_CASES[name])).train()
 
 
 def two_steps(model, rows, share):
@@ -175,12 +161,12 @@ def two_steps(model, rows, share):
     for update, lengths in enumerate(LENGTHS):
         inner.set_num_updates(update)
         model.zero_grad()
-        source = source_batch(lengths=lengths["source"])
-        target = target_batch(lengths=lengths["target"])
-        words = target.ne(PAD).sum()
-        source, target = (side[rows][:, side[rows].ne(PAD).any(0)] for side in (source, target))
-        scores = model(source, source.ne(PAD).sum(1), target)[0].log_softmax(-1)
-        scores = scores.gather(2, target.unsqueeze(2))[..., 0][target.ne(PAD)]
+        source = h.source_batch(lengths=lengths["source"])
+        target = h.target_batch(lengths=lengths["target"])
+        words = target.ne(h.PAD).sum()
+        source, target = (side[rows][:, side[rows].ne(h.PAD).any(0)] for side in (source, target))
+        scores = model(source, source.ne(h.PAD).sum(1), target)[0].log_softmax(-1)
+        scores = scores.gather(2, target.unsqueeze(2))[..., 0][target.ne(h.PAD)]
         (scores.sum() * -share / words).backward()
         found.append({name: p.grad.clone() for name, p in inner.named_parameters()})
         with torch.no_grad():
@@ -217,7 +203,7 @@ def test_torchs_own_ddp_gives_the_gradient_of_the_joined_batch(of_two_processes,
     expected = two_steps(for_ddp(name), slice(None), share=1)
     for update in range(2):
         for parameter, gradient in expected[update].items():
-            error = difference(of_two_processes[name][update][parameter], gradient)
+            error = h.difference(of_two_processes[name][update][parameter], gradient)
             assert error <= 1e-5 * max(1, float(gradient.abs().max())), (update, parameter)
     positions = [n for n in expected[0] if "positions." in n]
     assert bool(positions) == POSITION_ENCODERS[DDP_CASES[name]["encoder"]].data_driven
@@ -253,7 +239,7 @@ def toy(tmp_path_factory):
 
 def one_of_two(toy, folder, *options):
     """fairseq-train's arguments in one of two processes; torchrun says which."""
-    words = [*toy.training(folder, *options), "--user-dir", PACKAGE]
+    words = [*toy.training(folder, *options), "--user-dir", toys.PACKAGE]
     words += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
     words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
     # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
@@ -294,7 +280,7 @@ def trained(toy, tmp_path_factory):
     one, two = [], []
     for name, setting in SETTINGS.items():
         alone = toy.training(folder / "one" / name, *shared, *setting, "--update-freq", 2)
-        one.append(joined([*alone, "--user-dir", PACKAGE]))
+        one.append(joined([*alone, "--user-dir", toys.PACKAGE]))
         two.append(joined(one_of_two(toy, folder / "two" / name, *shared, *setting)))
     for name, text in {"one": one, "two": two, "several.py": [SEVERAL]}.items():
         (folder / f"runs.{name}").write_text("\n".join(text))
@@ -306,7 +292,7 @@ def trained(toy, tmp_path_factory):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_two_processes_train_as_one_with_twice_the_batches(trained, name):
     pair = [trained / count / name / "checkpoint_last.pt" for count in ("one", "two")]
-    assert_same_run(*pair, 1e-5)
+    toys.assert_same_run(*pair, 1e-5)
 
 
 @pytest.fixture(scope="session")
@@ -336,13 +322,13 @@ def on_two_nodes(toy, warm, tmp_path_factory):
 
 @pytest.mark.slow
 def test_two_nodes_train_as_one_process(alone, on_two_nodes):
-    assert_same_run(alone / "checkpoint1.pt", on_two_nodes / "checkpoint1.pt", 1e-5)
+    toys.assert_same_run(alone / "checkpoint1.pt", on_two_nodes / "checkpoint1.pt", 1e-5)
 
 
 @pytest.mark.slow
 def test_two_processes_resume_as_one(toy, warm, alone, on_two_nodes, tmp_path):
     shutil.copy(on_two_nodes / "checkpoint1.pt", tmp_path / "checkpoint_last.pt")
     two_processes(*in_bash(one_of_two(toy, tmp_path, *warm, "--max-epoch", 2)))
-    assert_same_run(alone / "checkpoint2.pt", tmp_path / "checkpoint2.pt", 1e-5)
+    toys.assert_same_run(alone / "checkpoint2.pt", tmp_path / "checkpoint2.pt", 1e-5)
     history = torch.load(tmp_path / "checkpoint2.pt", weights_only=True)["optimizer_history"]
-    assert history[-1]["num_updates"] == 2 * ((UPDATES_AN_EPOCH + 1) // 2)
+    assert history[-1]["num_updates"] == 2 * ((toys.UPDATES_AN_EPOCH + 1) // 2)

@@ -9,18 +9,6 @@ import pytest
 import torch
 import toy as toys
 from fairseq import checkpoint_utils
-from toy import (
-    PACKAGE,
-    ROOT,
-    TEST_LINES,
-    UPDATES_AN_EPOCH,
-    assert_same_run,
-    hypotheses,
-    largest_difference,
-    losses,
-    parameters,
-    update_losses,
-)
 
 from fairseq_floater.checkpoints.averaging import average
 
@@ -62,7 +50,7 @@ def resumed(toy, folder, source, *options):
 
 def improves(folder):
     """The second epoch is better than the first, in training and on validation."""
-    pairs = zip(losses(folder / "checkpoint2.pt"), losses(folder / "checkpoint1.pt"))
+    pairs = zip(toys.losses(folder / "checkpoint2.pt"), toys.losses(folder / "checkpoint1.pt"))
     return all(second < first for second, first in pairs)
 
 
@@ -72,22 +60,24 @@ def improves(folder):
 def test_a_resumed_run_is_the_uninterrupted_run(toy, start, uninterrupted, tmp_path):
     folder, whole = uninterrupted
     log = resumed(toy, tmp_path, folder / "checkpoint1.pt", *going_on(start, 2))
-    expected = update_losses(whole)
-    assert list(expected) == list(range(1, 2 * UPDATES_AN_EPOCH + 1))
-    assert update_losses(log) == {n: expected[n] for n in expected if n > UPDATES_AN_EPOCH}
+    expected = toys.update_losses(whole)
+    assert list(expected) == list(range(1, 2 * toys.UPDATES_AN_EPOCH + 1))
+    assert toys.update_losses(log) == {
+        n: expected[n] for n in expected if n > toys.UPDATES_AN_EPOCH
+    }
     pair = folder / "checkpoint2.pt", tmp_path / "checkpoint2.pt"
-    assert_same_run(*pair)
-    assert largest_difference(folder / "checkpoint1.pt", pair[0]) > 1e-3
+    toys.assert_same_run(*pair)
+    assert toys.largest_difference(folder / "checkpoint1.pt", pair[0]) > 1e-3
 
 
 @pytest.mark.slow
 def test_a_resumed_run_with_an_update_interval_solves_at_the_same_updates(toy, start, tmp_path):
-    assert UPDATES_AN_EPOCH % 3 == 0  # it stops where the flow would have been solved anew
+    assert toys.UPDATES_AN_EPOCH % 3 == 0  # it stops where the flow would have been solved anew
     options = going_on(start, 2, "--floater-update-interval", 3)
     toy.train(tmp_path / "whole", *options)
     resumed(toy, tmp_path / "resumed", tmp_path / "whole" / "checkpoint1.pt", *options)
     pair = [tmp_path / name / "checkpoint2.pt" for name in ("whole", "resumed")]
-    assert_same_run(*pair)
+    toys.assert_same_run(*pair)
 
 
 # fairseq's options.
@@ -96,11 +86,11 @@ def test_a_resumed_run_with_an_update_interval_solves_at_the_same_updates(toy, s
 def test_activation_checkpointing_trains_the_same_model(toy, start, uninterrupted, tmp_path):
     folder, whole = uninterrupted
     log = toy.train(tmp_path, *going_on(start, 1, "--checkpoint-activations")).stdout
-    expected = update_losses(whole)
-    assert update_losses(log) == {n: expected[n] for n in range(1, UPDATES_AN_EPOCH + 1)}
+    expected = toys.update_losses(whole)
+    assert toys.update_losses(log) == {n: expected[n] for n in range(1, toys.UPDATES_AN_EPOCH + 1)}
     # No comparison of parameters: Adam blows up the rounding of gradients that are zero in truth.
-    assert losses(tmp_path / "checkpoint1.pt") == pytest.approx(
-        losses(folder / "checkpoint1.pt"), abs=1e-6
+    assert toys.losses(tmp_path / "checkpoint1.pt") == pytest.approx(
+        toys.losses(folder / "checkpoint1.pt"), abs=1e-6
     )
 
 
@@ -110,10 +100,10 @@ def test_ema_and_update_frequency_after_a_warm_start(toy, start, tmp_path):
     first = tmp_path / "whole" / "checkpoint1.pt"
     resumed(toy, tmp_path / "resumed", first, *going_on(start, 2, *options))
     pair = [tmp_path / name / "checkpoint2.pt" for name in ("whole", "resumed")]
-    assert largest_difference(*pair) <= 1e-6
+    assert toys.largest_difference(*pair) <= 1e-6
 
     states = [torch.load(path, weights_only=True) for path in (first, *pair)]
-    assert states[0]["optimizer_history"][-1]["num_updates"] == (UPDATES_AN_EPOCH + 1) // 2
+    assert states[0]["optimizer_history"][-1]["num_updates"] == (toys.UPDATES_AN_EPOCH + 1) // 2
     before, whole, again = (state["extra_state"]["ema"] for state in states)
     names = [name for name in states[1]["model"] if "positions." in name]
     assert names
@@ -136,7 +126,7 @@ def test_validation_by_bleu_resumes_and_averages(toy, start, tmp_path):
     log = toy.train(whole, *going_on(start, 2, *options)).stdout
     assert "best_bleu" in log
     resumed(toy, again, whole / "checkpoint1.pt", *going_on(start, 2, *options))
-    assert largest_difference(whole / "checkpoint2.pt", again / "checkpoint2.pt") <= 1e-6
+    assert toys.largest_difference(whole / "checkpoint2.pt", again / "checkpoint2.pt") <= 1e-6
 
     scores = [
         torch.load(whole / f"checkpoint{n}.pt", weights_only=True)["extra_state"]["val_loss"]
@@ -145,7 +135,7 @@ def test_validation_by_bleu_resumes_and_averages(toy, start, tmp_path):
     report = average([whole], tmp_path / "mean.pt", best=2)
     ranked = [Path(i["path"]).name for i in report.inputs]
     assert ranked[0] == f"checkpoint{1 + scores.index(max(scores))}.pt"
-    assert len(hypotheses(toy.generate(tmp_path / "mean.pt").stdout)) == TEST_LINES
+    assert len(toys.hypotheses(toy.generate(tmp_path / "mean.pt").stdout)) == toys.TEST_LINES
 
 
 @pytest.mark.slow
@@ -153,14 +143,14 @@ def test_layerdrop_and_quantisation_noise_then_a_pruned_encoder(toy, tmp_path):
     noise = ("--encoder-layerdrop", 0.3, "--quant-noise-pq", 0.1, "--quant-noise-pq-block-size", 4)
     log = toy.train(tmp_path, "--arch", toys.ARCH, *noise, "--max-epoch", 1).stdout
     last = tmp_path / "checkpoint_last.pt"
-    assert losses(last)[0] < float(update_losses(log)[1])
+    assert toys.losses(last)[0] < float(toys.update_losses(log)[1])
     # fairseq drops every block of a stack that is not named.
     overrides = {"encoder_layers_to_keep": "1", "decoder_layers_to_keep": "0,1"}
     output = toy.generate(last, "--model-overrides", repr(overrides)).stdout
-    assert sorted(hypotheses(output)) == list(range(TEST_LINES))
+    assert sorted(toys.hypotheses(output)) == list(range(toys.TEST_LINES))
 
     [model], _ = checkpoint_utils.load_model_ensemble([str(last)], arg_overrides=overrides)
-    trained = parameters(last)
+    trained = toys.parameters(last)
     assert len(model.encoder.layers) == 1
     for name in ("self_attn.q_proj.weight", "positions.values"):
         kept = model.state_dict()[f"encoder.layers.0.{name}"]
@@ -215,7 +205,7 @@ def test_adaptive_softmax(toy, tmp_path):
     toy.train(tmp_path, "--arch", toys.ARCH, *options, "--max-epoch", 2)
     assert improves(tmp_path)
     output = toy.generate(tmp_path / "checkpoint_last.pt").stdout
-    assert sorted(hypotheses(output)) == list(range(TEST_LINES))
+    assert sorted(toys.hypotheses(output)) == list(range(toys.TEST_LINES))
 
 
 # Hydra.
@@ -224,8 +214,8 @@ def test_adaptive_softmax(toy, tmp_path):
 def hydra_train(toy, folder, *overrides, **how):
     """fairseq-hydra-train with the repository's configuration in the toy's size."""
     words = [
-        *("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny"),
-        *(f"task.data={toy.data}", f"common.user_dir={PACKAGE}", "common.cpu=true"),
+        *("--config-dir", toys.ROOT / "configs" / "hydra", "--config-name", "floater_tiny"),
+        *(f"task.data={toy.data}", f"common.user_dir={toys.PACKAGE}", "common.cpu=true"),
         *("model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64", "dataset.batch_size=34"),
         "dataset.num_workers=0",
         *("lr_scheduler.warmup_updates=10", f"checkpoint.save_dir={folder / 'checkpoints'}"),
@@ -241,8 +231,8 @@ def test_hydra_trains_resumes_and_generates(toy, tmp_path):
     last = tmp_path / "checkpoints" / "checkpoint_last.pt"
     state = torch.load(last, weights_only=True)
     updates = [run["num_updates"] for run in state["optimizer_history"]]
-    assert updates == [UPDATES_AN_EPOCH, 2 * UPDATES_AN_EPOCH]
-    assert sorted(hypotheses(toy.generate(last).stdout)) == list(range(TEST_LINES))
+    assert updates == [toys.UPDATES_AN_EPOCH, 2 * toys.UPDATES_AN_EPOCH]
+    assert sorted(toys.hypotheses(toy.generate(last).stdout)) == list(range(toys.TEST_LINES))
 
 
 def test_hydra_refuses_an_unknown_encoder_by_name(toy, tmp_path):
@@ -279,7 +269,7 @@ print("registered once")
 
 def test_a_plain_checkout_is_what_user_dir_loads(toy, tmp_path):
     copy = tmp_path / "checkout" / "fairseq_floater"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(toys.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     with (copy / "__init__.py").open("a") as file:
         file.write(TELL_FILES)
     elsewhere = tmp_path / "elsewhere"
@@ -294,5 +284,5 @@ def test_a_plain_checkout_is_what_user_dir_loads(toy, tmp_path):
 
 
 def test_the_user_dir_may_be_imported_twice():
-    command = [sys.executable, "-c", TWICE, PACKAGE, PACKAGE, f"{PACKAGE}/"]
+    command = [sys.executable, "-c", TWICE, toys.PACKAGE, toys.PACKAGE, f"{toys.PACKAGE}/"]
     assert toys.run(command).stdout == "registered once\n"

@@ -2,37 +2,10 @@
 
 import logging
 
+import forcing
+import helpers as h
 import pytest
 import torch
-from forcing import (
-    assert_beams_keep_their_sentence,
-    assert_ensembles_score_as_one_pass,
-    assert_padding_moves_nothing,
-    assert_same_gradients,
-    assert_steps_equal_one_pass,
-)
-from helpers import (
-    PAD,
-    TINY,
-    TOLERANCE,
-    build,
-    difference,
-    generated,
-    gradients,
-    log_probs,
-    loss_of,
-    plain,
-    position_parameters,
-    randomise_positions,
-    save_donor,
-    sentence,
-    shifted,
-    signals,
-    source_batch,
-    stepwise_log_probs,
-    target_batch,
-    visible,
-)
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.checkpoints.warm_start import warm_start
@@ -64,12 +37,12 @@ LINEAR = {"attention_kind": "linear"}
 
 def built(case, **options):
     encoder, blocks, target, own = case
-    return build(encoder, blocks, target, **LINEAR, **own, **options)
+    return h.build(encoder, blocks, target, **LINEAR, **own, **options)
 
 
 def seen(case, **options):
     """A model in evaluation whose positions nobody can overlook."""
-    return randomise_positions(built(case, **options)).eval()
+    return h.randomise_positions(built(case, **options)).eval()
 
 
 def attentions(model):
@@ -85,7 +58,7 @@ def test_self_attention_is_linear_and_cross_attention_where_it_is_asked_for(case
     assert {(type(a), a.kernel) for a in own} == {(LinearAttention, kernel)}
     kind = LinearAttention if "linear_cross" in case[3] else PositionBiasedAttention
     assert {type(a) for a in cross} == {kind}
-    for attention in sum(attentions(build("rope", target="attention")), []):
+    for attention in sum(attentions(h.build("rope", target="attention")), []):
         assert type(attention) is PositionBiasedAttention
 
 
@@ -94,22 +67,22 @@ def test_self_attention_is_linear_and_cross_attention_where_it_is_asked_for(case
 def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case, left):
     # Step by step, fairseq's own sinusoid counts padding in front.
     model = seen(case, position_base="drop")
-    batch = source_batch(left), target_batch(left)
-    assert_steps_equal_one_pass(model, *batch)
-    assert_padding_moves_nothing(model, *batch)
+    batch = h.source_batch(left), h.target_batch(left)
+    forcing.assert_steps_equal_one_pass(model, *batch)
+    forcing.assert_padding_moves_nothing(model, *batch)
 
 
 @every_model
 @pytest.mark.parametrize("beam", [1, 2], ids=["a-sum-a-beam", "a-sum-a-sentence"])
 def test_states_are_reordered_with_their_beams(case, beam):
-    assert_beams_keep_their_sentence(seen(case), beam)
+    forcing.assert_beams_keep_their_sentence(seen(case), beam)
 
 
 @every_model
 def test_a_step_keeps_no_more_after_many_tokens_than_after_one(case):
     model = seen(case)
-    encoder_out = model.encoder(sentence(6), src_lengths=torch.tensor([6]))
-    target_in, state, kept = shifted(sentence(30)), {}, []
+    encoder_out = model.encoder(h.sentence(6), src_lengths=torch.tensor([6]))
+    target_in, state, kept = h.shifted(h.sentence(30)), {}, []
     with torch.no_grad():
         for t in range(30):
             model.decoder(target_in[:, : t + 1], encoder_out, incremental_state=state)
@@ -119,52 +92,52 @@ def test_a_step_keeps_no_more_after_many_tokens_than_after_one(case):
 
 @every_model
 def test_beams_and_ensembles(case):
-    assert_ensembles_score_as_one_pass([seen(case, seed=seed) for seed in (0, 1)])
+    forcing.assert_ensembles_score_as_one_pass([seen(case, seed=seed) for seed in (0, 1)])
 
 
 @every_model
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_every_parameter_gets_a_finite_gradient(case, left):
-    model = randomise_positions(built(case)).train()
-    loss_of(model, source_batch(left), target_batch(left)).backward()
+    model = h.randomise_positions(built(case)).train()
+    h.loss_of(model, h.source_batch(left), h.target_batch(left)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert all(float(p.grad.abs().max()) > 0 for p in position_parameters(model))
+    assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
 
 
 @every_model
 def test_activation_checkpointing(case):
     checkpointed = built(case, dropout=0.3, checkpoint_activations=True)
-    models = map(randomise_positions, (checkpointed, built(case, dropout=0.3)))
-    assert_same_gradients(*models)
+    models = map(h.randomise_positions, (checkpointed, built(case, dropout=0.3)))
+    forcing.assert_same_gradients(*models)
 
 
 @every_model
 def test_precisions(case):
-    model, batch = seen(case), (source_batch(), target_batch())
-    real = batch[1].ne(PAD)
-    single = log_probs(model, *batch)[real]
-    bounds = {torch.double: TOLERANCE, torch.float16: 0.2, torch.bfloat16: 0.2}
+    model, batch = seen(case), (h.source_batch(), h.target_batch())
+    real = batch[1].ne(h.PAD)
+    single = h.log_probs(model, *batch)[real]
+    bounds = {torch.double: h.TOLERANCE, torch.float16: 0.2, torch.bfloat16: 0.2}
     for dtype, bound in bounds.items():
         model = model.to(dtype)
-        for run in (log_probs, stepwise_log_probs):
-            assert difference(run(model, *batch)[real].float(), single.float()) <= bound
+        for run in (h.log_probs, h.stepwise_log_probs):
+            assert h.difference(run(model, *batch)[real].float(), single.float()) <= bound
 
 
 def test_stretched_positions_train():
     model = built(MODELS["rope"], position_stretch="0.5:2.5", dropout=0.0)
-    loss, gradient = gradients(model)
-    assert loss != gradients(built(MODELS["rope"], dropout=0.0))[0]
+    loss, gradient = h.gradients(model)
+    assert loss != h.gradients(built(MODELS["rope"], dropout=0.0))[0]
     assert all(g.isfinite().all() for g in gradient.values())
 
 
 def test_a_donor_of_softmax_attention_lends_every_tensor(tmp_path):
     options = ["--position-encoder", "rope", "--attention-kind", "linear", "--linear-cross"]
-    donor, output = save_donor(tmp_path / "donor.pt"), tmp_path / "out.pt"
-    report = warm_start(donor, output, arch=TINY, model_options=options)
+    donor, output = h.save_donor(tmp_path / "donor.pt"), tmp_path / "out.pt"
+    report = warm_start(donor, output, arch=h.TINY, model_options=options)
     assert not report.ignored and not report.new
     before, after = (load_checkpoint(path)["model"] for path in (donor, output))
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert list(built(MODELS["rope-input-cross"]).state_dict()) == list(plain().state_dict())
+    assert list(built(MODELS["rope-input-cross"]).state_dict()) == list(h.plain().state_dict())
 
 
 # Cross-attention.
@@ -175,17 +148,17 @@ def test_a_search_sums_the_source_once_a_sentence_and_gives_no_weights():
     keys = []
     attention = model.decoder.layers[0].encoder_attn
     attention.k_proj.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0].size(1)))
-    hypotheses = generated([model], source_batch(lengths=(7, 11, 4)))
+    hypotheses = h.generated([model], h.source_batch(lengths=(7, 11, 4)))
     assert max(len(h["tokens"]) for h in hypotheses) > 2  # several steps
     assert keys == [3]  # sentences, not beams
     assert all(h["attention"].numel() == 0 for h in hypotheses)
-    softmax = generated([seen(MODELS["rope"])], source_batch())
+    softmax = h.generated([seen(MODELS["rope"])], h.source_batch())
     assert all(h["attention"].numel() > 0 for h in softmax)
 
 
 @pytest.mark.parametrize("asked", [{"alignment_layer": 0}, {"alignment_heads": 1}], ids=str)
 def test_no_alignment_without_weights(asked):
-    batch = shifted(sentence(4)), sentence(5)
+    batch = h.shifted(h.sentence(4)), h.sentence(5)
     for case, has_weights in ((MODELS["rope"], True), (MODELS["rope-input-cross"], False)):
         model = seen(case)
         encoder_out = model.encoder(batch[1], src_lengths=torch.tensor([5]))
@@ -205,10 +178,10 @@ def test_an_encoder_that_needs_logits_is_refused_and_no_other(name):
     if encoder.needs_logits:
         words = f"`--attention-kind` must be softmax with --position-encoder {name},.*takes.*rope"
         with pytest.raises(ValueError, match=words):
-            build(position_encoder=name, **LINEAR)
+            h.build(position_encoder=name, **LINEAR)
         return
-    model = build(position_encoder=name, **LINEAR)
-    for stack, attribute, encoder in signals(model):
+    model = h.build(position_encoder=name, **LINEAR)
+    for stack, attribute, encoder in h.signals(model):
         if not isinstance(encoder, AttentionPositions):
             continue
         assert type(encoder).logit_bias is AttentionPositions.logit_bias
@@ -239,7 +212,7 @@ REFUSED = {
 @pytest.mark.parametrize(("options", "words"), REFUSED.values(), ids=REFUSED)
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        build(position_encoder="none", **options)
+        h.build(position_encoder="none", **options)
 
 
 @pytest.mark.parametrize(
@@ -249,28 +222,28 @@ def test_bad_options_are_refused(options, words):
 )
 def test_dropout_without_weights_is_warned_of(options, remains, caplog):
     with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
-        build(position_encoder="rope", attention_dropout=0.1, **options)
+        h.build(position_encoder="rope", attention_dropout=0.1, **options)
     assert ([remains] if remains else []) == [
         r.getMessage().rpartition("it acts ")[2].rstrip(".") for r in caplog.records
     ]
     caplog.clear()
-    build(position_encoder="rope", attention_dropout=0.0, **options)
+    h.build(position_encoder="rope", attention_dropout=0.0, **options)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 def test_the_log_says_which_attention(caplog):
     with caplog.at_level(logging.INFO, logger="fairseq_floater"):
-        build(position_encoder="none", **LINEAR, **COSINE, **CROSS)
-        build(position_encoder="none")
+        h.build(position_encoder="none", **LINEAR, **COSINE, **CROSS)
+        h.build(position_encoder="none")
     said = [r.getMessage() for r in caplog.records if "position encoder: " in r.getMessage()]
     assert "|attention-kind:linear|linear-kernel:cosine|linear-cross:True|" in said[0]
     assert "attention-kind" not in said[1]
 
 
 def test_kernels_and_kinds_are_different_models():
-    batch = source_batch(), target_batch()
+    batch = h.source_batch(), h.target_batch()
     options = ({}, COSINE, CROSS)
-    models = [visible("rope", target="attention", **LINEAR, **o) for o in options]
-    outputs = [log_probs(m, *batch) for m in (*models, visible("rope", target="attention"))]
+    models = [h.visible("rope", target="attention", **LINEAR, **o) for o in options]
+    outputs = [h.log_probs(m, *batch) for m in (*models, h.visible("rope", target="attention"))]
     for i, one in enumerate(outputs):
-        assert all(difference(one, other) > 0.01 for other in outputs[:i])
+        assert all(h.difference(one, other) > 0.01 for other in outputs[:i])

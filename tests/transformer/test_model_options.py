@@ -4,27 +4,12 @@ import copy
 import logging
 import re
 
+import helpers as h
 import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models import build_model
 from fairseq.models.ema.ema import EMA
-from helpers import (
-    TOLERANCE,
-    build,
-    difference,
-    every_case,
-    every_target,
-    gradients,
-    log_probs,
-    loss_of,
-    randomise_positions,
-    source_batch,
-    tables,
-    target_batch,
-    task,
-    visible,
-)
 from omegaconf import OmegaConf
 
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -32,36 +17,36 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 STRONG = {"floater_solver": "rk4_hermite"}
 
 
-@every_target
+@h.every_target
 def test_a_checkpoint_loads_under_another_learning_rate_scale(target):
-    batch = source_batch(), target_batch()
-    saved = visible("floater", target=target, floater_lr_scale=4.0, **STRONG)
+    batch = h.source_batch(), h.target_batch()
+    saved = h.visible("floater", target=target, floater_lr_scale=4.0, **STRONG)
     before = saved.state_dict()
-    for scale, allowed in ((1.0, 1e-6), (4.0, 0), (0.3, TOLERANCE)):  # 0.3 rounds
-        model = build("floater", target=target, floater_lr_scale=scale, seed=5, **STRONG).eval()
+    for scale, allowed in ((1.0, 1e-6), (4.0, 0), (0.3, h.TOLERANCE)):  # 0.3 rounds
+        model = h.build("floater", target=target, floater_lr_scale=scale, seed=5, **STRONG).eval()
         model.load_state_dict(copy.deepcopy(before), strict=True)
-        assert difference(log_probs(model, *batch), log_probs(saved, *batch)) <= allowed
-    one, four = (build("floater", target=target, floater_lr_scale=s).eval() for s in (1.0, 4.0))
-    assert difference(log_probs(one, *batch), log_probs(four, *batch)) <= 1e-6
+        assert h.difference(h.log_probs(model, *batch), h.log_probs(saved, *batch)) <= allowed
+    one, four = (h.build("floater", target=target, floater_lr_scale=s).eval() for s in (1.0, 4.0))
+    assert h.difference(h.log_probs(one, *batch), h.log_probs(four, *batch)) <= 1e-6
 
 
-@every_target
+@h.every_target
 def test_an_exponential_moving_average_averages_the_flow(target):
-    model = build("floater", target=target, floater_lr_scale=4.0, **STRONG)
-    randomise_positions(model).train()
-    batch = source_batch(), target_batch()
-    loss_of(model, *batch).backward()
+    model = h.build("floater", target=target, floater_lr_scale=4.0, **STRONG)
+    h.randomise_positions(model).train()
+    batch = h.source_batch(), h.target_batch()
+    h.loss_of(model, *batch).backward()
     ema = EMA(model, EMAConfig(store_ema=True, ema_decay=0.75))
     first = [p.detach().clone() for p in model.parameters()]
-    log_probs(ema.get_model().eval(), *batch)
+    h.log_probs(ema.get_model().eval(), *batch)
     for parameter in model.parameters():
         parameter.data.mul_(3)
     ema.step(model)
     for averaged, start in zip(ema.get_model().parameters(), first):
         torch.testing.assert_close(averaged.detach(), 1.5 * start)
-    fresh = build("floater", target=target, seed=5, **STRONG).eval().requires_grad_(False)
+    fresh = h.build("floater", target=target, seed=5, **STRONG).eval().requires_grad_(False)
     fresh.load_state_dict(ema.get_model().state_dict())
-    assert difference(log_probs(ema.get_model(), *batch), log_probs(fresh, *batch)) <= 1e-6
+    assert h.difference(h.log_probs(ema.get_model(), *batch), h.log_probs(fresh, *batch)) <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -69,8 +54,8 @@ def test_an_exponential_moving_average_averages_the_flow(target):
 )
 def test_torchdiffeqs_solvers_give_the_same_model(solver, gradient):
     options = {"floater_solver": solver, "floater_gradient": gradient}
-    models = [build("floater", target="qkv", dropout=0.0, **o) for o in (options, {})]
-    (loss, actual), (expected_loss, expected) = map(gradients, map(randomise_positions, models))
+    models = [h.build("floater", target="qkv", dropout=0.0, **o) for o in (options, {})]
+    (loss, actual), (expected_loss, expected) = map(h.gradients, map(h.randomise_positions, models))
     assert loss == pytest.approx(expected_loss, abs=1e-4)
     for name, gradient in actual.items():  # the kinks of the ReLU make them differ
         distance = float((gradient - expected[name]).norm())
@@ -78,23 +63,23 @@ def test_torchdiffeqs_solvers_give_the_same_model(solver, gradient):
 
 
 def test_delta_is_the_time_between_tokens():
-    models = [visible("floater", floater_delta=delta) for delta in (0.1, 0.2)]
-    for fine, coarse in zip(tables(models[0], 23), tables(models[1], 12), strict=True):
-        assert difference(fine[::2], coarse) <= 1e-5
+    models = [h.visible("floater", floater_delta=delta) for delta in (0.1, 0.2)]
+    for fine, coarse in zip(h.tables(models[0], 23), h.tables(models[1], 12), strict=True):
+        assert h.difference(fine[::2], coarse) <= 1e-5
 
 
-@every_case
+@h.every_case
 def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
-    expected = build(encoder, blocks, target)
+    expected = h.build(encoder, blocks, target)
     options = {"_name": "floater_transformer_tiny", "position_encoder": encoder}
     options |= {"position_blocks": blocks, "position_target": target}
     torch.manual_seed(0)
-    model = build_model(OmegaConf.create(options), task())
+    model = build_model(OmegaConf.create(options), h.task())
     states = model.state_dict(), expected.state_dict()
     assert list(states[0]) == list(states[1])
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states)))
     with pytest.raises(ValueError, match="--position-blocks.*one of all, input.*'some'"):
-        build_model(OmegaConf.create({**options, "position_blocks": "some"}), task())
+        build_model(OmegaConf.create({**options, "position_blocks": "some"}), h.task())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +91,7 @@ def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
 )
 def test_another_encoders_options_are_warned_of(options, said, caplog):
     with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
-        build("rope", target="attention", **options)
+        h.build("rope", target="attention", **options)
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert all(said in warning for warning in warnings) and bool(warnings) == bool(said)
 
@@ -143,7 +128,7 @@ BAD = [
 )
 def test_bad_options_are_refused_with_name_rule_and_value(options, words):
     with pytest.raises(ValueError, match=".*".join(map(re.escape, words))):
-        build(**{"position_encoder": "floater", "position_target": "qkv", **options})
+        h.build(**{"position_encoder": "floater", "position_target": "qkv", **options})
 
 
 @pytest.mark.parametrize(
@@ -161,15 +146,15 @@ def test_a_learning_rate_multiple_is_refused_where_training_would_make_something
 ):
     """At the first update and not when built: a checkpoint that is evaluated names its optimiser too."""
     options = {"optimizer": optimizer, "encoder": "floater", "floater_lr_scale": 10.0, **options}
-    model = build(**options).eval()
-    assert log_probs(model, source_batch(), target_batch()).isfinite().all()
+    model = h.build(**options).eval()
+    assert h.log_probs(model, h.source_batch(), h.target_batch()).isfinite().all()
     rule = f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}.*but is 10.0 instead"
     with pytest.raises(ValueError, match=rule):
         model.set_num_updates(0)
-    build(**{**options, "floater_lr_scale": 1.0}).set_num_updates(0)
-    build(**{**options, "encoder": "rotation"}).set_num_updates(0)
+    h.build(**{**options, "floater_lr_scale": 1.0}).set_num_updates(0)
+    h.build(**{**options, "encoder": "rotation"}).set_num_updates(0)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "cpu_adam", "adamax", "adagrad", "adafactor"])
 def test_a_learning_rate_multiple_is_taken_where_it_is_one(optimizer):
-    build("floater", floater_lr_scale=10.0, optimizer=optimizer).set_num_updates(0)
+    h.build("floater", floater_lr_scale=10.0, optimizer=optimizer).set_num_updates(0)

@@ -7,7 +7,6 @@ import pytest
 import roberta_models as robertas
 import torch
 from fairseq.optim.adam import Adam
-from helpers import source_batch
 
 from fairseq_floater.position_encoders.floater_options import SCOPES
 
@@ -41,7 +40,7 @@ def trained_of(model):
 def loss_of(model):
     if hasattr(model, "decoder"):
         return helpers.loss_of(model)
-    tokens = source_batch()
+    tokens = helpers.source_batch()
     if "two" in model.classification_heads:
         head = model(tokens, classification_head_name="two")[0].log_softmax(-1)[:, 0].mean()
     else:
@@ -198,23 +197,6 @@ def test_a_frozen_flow_is_solved_anew_where_it_changed(monkeypatch):
     loss_of(model).backward()
     assert len(calls) == 4
     assert model.encoder.sentence_encoder.positions.dynamics.bias2.grad.any()
-
-
-def test_evaluation_measures_the_flow_over_all_of_a_robertas_tokens(monkeypatch):
-    from fairseq_floater.ode import flow_solver
-
-    lengths = []
-
-    def choose(dynamics, p0, times, training):
-        lengths.append(len(times))
-        return _choose(dynamics, p0, times, training)
-
-    _choose = flow_solver.choose
-    monkeypatch.setattr(flow_solver, "choose", choose)
-    for positions in (24, 512):
-        with torch.no_grad():
-            build("roberta", max_positions=positions).eval()(source_batch())
-    assert lengths == [256, 512]
 
 
 def test_h_alone_lowers_the_masked_lm_loss():
