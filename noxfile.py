@@ -18,7 +18,8 @@ FAIRSEQ = "fairseq-fixed==0.12.3.1"
 OFFICIAL = "fairseq==0.12.2"
 # The tests that a version of Python or torch could break, in some minutes.
 TESTS = (
-    *("contract/test_contract.py", "transformer/test_fairseq_compat.py", "ode/test_ode.py"),
+    *("contract/test_contract.py", "contract/test_kept_tables.py", "contract/test_precision.py"),
+    *("transformer/test_fairseq_compat.py", "ode/test_ode.py"),
     *("position_encoders/test_rnn.py", "position_encoders/test_oracles.py"),
     *("checkpoints/test_warm_start.py", "checkpoints/test_stored.py"),
     *("test_requirements.py", "test_cli.py"),

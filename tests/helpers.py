@@ -29,21 +29,19 @@ CASES = [
     for blocks in ("all", "input")
     for target in POSITION_ENCODERS[encoder].targets
 ]
-every_case = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), CASES, ids=["-".join(case) for case in CASES]
-)
+
+
+def parametrised(cases):
+    """A mark that runs a test for each (encoder, blocks, target) of ``cases``."""
+    ids = ["-".join(case) for case in cases]
+    return pytest.mark.parametrize(("encoder", "blocks", "target"), cases, ids=ids)
+
+
+every_case = parametrised(CASES)
 # For what a table of all blocks shows of that of the first one, too.
-every_encoder = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), [c for c in CASES if c[1] == "all"], ids=lambda word: word
-)
-SIGNALS = [case for case in CASES if case[2] in ("qkv", "hidden")]
-every_signal_case = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), SIGNALS, ids=["-".join(case) for case in SIGNALS]
-)
-STAGES = [case for case in CASES if case[2] == "stage"]
-every_stage = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), STAGES, ids=["-".join(case) for case in STAGES]
-)
+every_encoder = parametrised([case for case in CASES if case[1] == "all"])
+every_signal_case = parametrised([case for case in CASES if case[2] in ("qkv", "hidden")])
+every_stage = parametrised([case for case in CASES if case[2] == "stage"])
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
 TOLERANCE = 2e-5  # of log-probabilities, where two ways must agree
 

@@ -1,5 +1,6 @@
 """The contract of every position encoder of the registry in an encoder alone, a RoBERTa's."""
 
+import contract_cases as cases
 import helpers as h
 import pytest
 import torch
@@ -8,16 +9,7 @@ from roberta_models import logits, roberta, visible
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 
-# Those with a table of their own; with fairseq's sinusoid underneath, `sinusoidal` at the input adds none.
 pytestmark = pytest.mark.usefixtures("measured_once")
-TABLES = [
-    c
-    for c in h.CASES
-    if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
-]
-every_table = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), TABLES, ids=["-".join(c) for c in TABLES]
-)
 
 
 def log_probs(model, tokens):
@@ -65,7 +57,7 @@ def test_length(encoder, blocks, target):
     assert h.difference(log_probs(model, wide)[:, 4:], exact) <= h.TOLERANCE
 
 
-@every_table
+@cases.every_table
 def test_half_precision_computes_in_float32_and_casts_last(encoder, blocks, target):
     model = visible(encoder, blocks, target).half()
     exact = roberta(encoder, blocks, target, seed=5).eval()
@@ -79,7 +71,7 @@ def test_half_precision_computes_in_float32_and_casts_last(encoder, blocks, targ
     )
 
 
-@every_table
+@cases.every_table
 def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
     model, calls = visible(encoder, blocks, target), []
     [(stack, name, signal)] = h.signals(model)

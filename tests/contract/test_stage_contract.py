@@ -1,7 +1,6 @@
 """What holds beyond the common contract for stages before a block."""
 
 import helpers as h
-import on_device
 import pytest
 import torch
 
@@ -96,62 +95,6 @@ def test_a_step_skips_padding_and_follows_its_beam(encoder, blocks, target):
     assert h.difference(torch.cat(steps)[real], forced[real]) <= 1e-5
 
 
-@h.every_stage
-def test_a_searchs_scores_are_those_of_teacher_forcing(encoder, blocks, target):
-    model = h.visible(encoder, blocks, target)
-    source = h.source_batch()
-    found = h.generated([model], source)
-    assert len(found) == 12 and len({tuple(h["tokens"].tolist()) for h in found}) > 6
-    for i, hypothesis in enumerate(found):
-        words = source[i // 4][source[i // 4].ne(h.PAD)][None]
-        tokens = hypothesis["tokens"][None]
-        forced = h.log_probs(model, words, h.shifted(tokens)).gather(2, tokens.unsqueeze(2))[
-            0, :, 0
-        ]
-        assert h.difference(hypothesis["positional_scores"], forced) <= h.TOLERANCE
-
-
-@h.every_stage
-def test_activation_checkpointing_changes_nothing(encoder, blocks, target):
-    plainly, checkpointed = (
-        h.randomise_positions(
-            h.build(encoder, blocks, target, dropout=0.2, checkpoint_activations=on)
-        )
-        for on in (False, True)
-    )
-    (loss, expected), (other, actual) = h.gradients(plainly), h.gradients(checkpointed)
-    assert loss == pytest.approx(other, abs=1e-6)
-    assert all(h.difference(actual[name], expected[name]) <= 1e-5 for name in expected)
-
-
-@h.every_stage
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
-def test_half_precision(encoder, blocks, target, dtype):
-    """Near the same, rounded, parameters in float32; step by step as in one pass."""
-    model = h.visible(encoder, blocks, target).to(dtype)
-    exact = h.build(encoder, blocks, target, seed=5).eval()
-    exact.load_state_dict(model.state_dict())
-    batch = h.source_batch(), h.target_batch()
-    real = batch[1].ne(h.PAD)
-    expected = h.log_probs(exact, *batch)[real]
-    allowed = 0.05 if dtype == torch.float16 else 0.4
-    for run in (h.log_probs, h.stepwise_log_probs):
-        assert h.difference(run(model, *batch)[real].float(), expected) < allowed
-
-
-@h.every_stage
-def test_autocast(encoder, blocks, target):
-    model = h.visible(encoder, blocks, target)
-    batch = h.source_batch(), h.target_batch()
-    real = batch[1].ne(h.PAD)
-    exact = h.log_probs(model, *batch)[real]
-    with torch.autocast(on_device.DEVICE.type, dtype=torch.bfloat16):
-        for run in (h.log_probs, h.stepwise_log_probs):
-            assert 0 < h.difference(run(model, *batch)[real].float(), exact) < 0.4
-        h.loss_of(model.train(), *batch).backward()
-    assert all(p.grad.isfinite().all() for p in h.position_parameters(model))
-
-
 STARTS = {
     "conv": ("conv", {}),
     "token-rnn": ("token-rnn", {"token_rnn_residual": True}),
@@ -194,19 +137,6 @@ def test_the_base_is_dropped_unless_it_is_kept(encoder, blocks, target):
     assert (
         h.build(encoder, blocks, target, position_base="keep").encoder.embed_positions is not None
     )
-
-
-@h.every_stage
-def test_another_target_is_refused(encoder, blocks, target):
-    with pytest.raises(ValueError, match=f"`--position-target` must be stage .*{encoder}"):
-        h.build(encoder, blocks, "hidden")
-
-
-@h.every_stage
-def test_a_stage_has_no_table(encoder, blocks, target):
-    model = h.visible(encoder, blocks, target)
-    with pytest.raises(RuntimeError, match=f"{encoder} has no position table"):
-        model.encoder.positions(4, [], torch.float32)
 
 
 @h.every_stage

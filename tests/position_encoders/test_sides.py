@@ -12,9 +12,7 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 SOME = [c for c in h.CASES if c[0] != "none" and c[1] == "all"] + [
     ("sinusoidal", "input", "hidden")
 ]
-every_case = pytest.mark.parametrize(
-    ("encoder", "blocks", "target"), SOME, ids=["-".join(c) for c in SOME]
-)
+every_case = h.parametrised(SOME)
 every_side = pytest.mark.parametrize("side", ["source", "target"])
 
 

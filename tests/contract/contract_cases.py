@@ -1,0 +1,33 @@
+"""Encoders with a table of their own, and what is computed of it. Not a test file."""
+
+import helpers as h
+
+from fairseq_floater.position_encoders import POSITION_ENCODERS
+
+# With fairseq's sinusoid underneath, `sinusoidal` at the input adds none.
+TABLES = [
+    c
+    for c in h.CASES
+    if POSITION_ENCODERS[c[0]].tabulated and c != ("sinusoidal", "input", "hidden")
+]
+
+
+every_table = h.parametrised(TABLES)
+every_signal = h.parametrised([c for c in TABLES if c[2] in ("qkv", "hidden")])
+every_endless_table = h.parametrised(
+    [c for c in TABLES if POSITION_ENCODERS[c[0]].inductive and c[1] == "all"]
+)
+every_kept_table = h.parametrised([c for c in TABLES if c[1] == "all"])
+
+
+def recorded(model, monkeypatch):
+    """Lets every `compute` run, and lists what it returned."""
+    calls = []
+    for _, _, signal in h.signals(model):
+
+        def compute(*args, _compute=signal.rows):
+            calls.append(_compute(*args))
+            return calls[-1]
+
+        monkeypatch.setattr(signal, "rows", compute)
+    return calls

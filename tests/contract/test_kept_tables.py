@@ -1,0 +1,151 @@
+"""In evaluation a table is computed once, and dropped when parameters may have changed."""
+
+import copy
+
+import contract_cases as cases
+import helpers as h
+import pytest
+import torch
+from fairseq.optim.adam import Adam
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fairseq_floater.position_encoders.signal import PositionSignal
+
+pytestmark = pytest.mark.usefixtures("measured_once")
+
+
+@h.every_case
+def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
+    model = h.visible(encoder, blocks, target)
+    calls = cases.recorded(model, monkeypatch)
+    for _ in range(2):
+        h.log_probs(model, h.source_batch(), h.target_batch())
+    h.stepwise_log_probs(model, h.source_batch(False), h.target_batch())
+    expected = 0 if (encoder, blocks, target) not in cases.TABLES else 3 if target == "qkv" else 2
+    assert len(calls) == expected
+    h.log_probs(model, h.sentence(100), h.shifted(h.sentence(100)))  # longer than what was kept
+    grown = sum(signal.table_length is None for _, _, signal in h.signals(model)) if expected else 0
+    assert len(calls) == expected + grown
+    model.train()
+    for _ in range(2):  # training keeps nothing that it trains, even where no gradients are wanted
+        h.log_probs(model, h.source_batch(), h.target_batch())
+    assert len(calls) == (3 if is_trained(model) else 2) * expected + grown
+
+
+def is_trained(model):
+    """Whether tables come from parameters."""
+    return any(encoder.sources(h.parts(stack, name)) for stack, name, encoder in h.signals(model))
+
+
+DROPS = {
+    "train": lambda model: model.train().eval(),
+    "load_state_dict": lambda model: model.load_state_dict(model.state_dict()),
+    "half": lambda model: model.half().float(),
+    "double": lambda model: model.double().float(),
+    "gradients": lambda model: h.raw_log_probs(model, h.source_batch(), h.target_batch()),
+}
+
+
+@cases.every_kept_table
+@pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
+def test_the_kept_table_is_dropped_by(encoder, blocks, target, drop, monkeypatch):
+    model = h.visible(encoder, blocks, target)
+    h.log_probs(model, h.source_batch(), h.target_batch())
+    drop(model)
+    calls = cases.recorded(model, monkeypatch)
+    h.log_probs(model, h.source_batch(), h.target_batch())
+    if drop is DROPS["gradients"] and not is_trained(model):
+        assert not calls  # no gradient reaches such a table
+    else:
+        assert len(calls) == (3 if target == "qkv" else 2)
+
+
+UNANNOUNCED = {
+    "vector_to_parameters": lambda model: vector_to_parameters(
+        1.5 * parameters_to_vector(model.parameters()).detach(), model.parameters()
+    ),
+    "data": lambda model: [p.data.mul_(1.5) for p in h.position_parameters(model)],
+    # No sum over a parameter changes.
+    "order": lambda model: [p.data.copy_(p.data.flip(-1)) for p in h.position_parameters(model)],
+    "state-dict-of-a-part": lambda model: [
+        module.load_state_dict({k: 1.5 * v for k, v in module.state_dict().items()})
+        for module in h.position_modules(model)
+        if not isinstance(module, PositionSignal)
+    ],
+}
+
+
+@cases.every_kept_table
+@pytest.mark.parametrize("change", UNANNOUNCED.values(), ids=UNANNOUNCED)
+def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, target, change):
+    model = h.visible(encoder, blocks, target)
+    h.generated([model], h.source_batch(), 2)
+    change(model)
+    fresh = h.build(encoder, blocks, target, seed=5).eval()
+    fresh.load_state_dict(model.state_dict())
+    found, expected = (h.generated([m], h.source_batch(), 2) for m in (model, fresh))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one["positional_scores"], other["positional_scores"])
+
+
+@h.every_encoder
+def test_evaluation_follows_fairseqs_adam(encoder, blocks, target):
+    model = h.visible(encoder, blocks, target, dropout=0.0)
+    batch = h.source_batch(), h.target_batch()
+    before = h.log_probs(model, *batch)
+    optimizer = Adam(model.parameters(), lr=0.01)
+    model.train()
+    h.loss_of(model, *batch).backward()
+    optimizer.step()
+    model.eval()
+    after = h.log_probs(model, *batch)
+    fresh = h.build(encoder, blocks, target, seed=5).eval()
+    fresh.load_state_dict(model.state_dict())
+    assert h.difference(after, h.log_probs(fresh, *batch)) == 0
+    assert h.difference(after, before) > 0.01
+
+
+@h.every_encoder
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
+    model = h.visible(encoder, blocks, target, dropout=0.0)
+    names = list(model.state_dict())
+    batch = h.source_batch(), h.target_batch()
+    model.train(training)
+    loss = h.loss_of(model, *batch) if training else h.log_probs(model, *batch)
+    assert list(model.state_dict()) == names
+    assert not any(t.requires_grad for t in h.tables(model.eval()))
+    twin = copy.deepcopy(model.train(training))
+    assert h.difference(h.log_probs(twin, *batch), h.log_probs(model, *batch)) == 0
+    for parameter in twin.parameters():
+        parameter.data.mul_(2)
+    assert training == loss.requires_grad
+    twin.train().eval()
+    assert h.difference(h.log_probs(twin, *batch), h.log_probs(model, *batch)) > 0.01
+
+
+@h.every_target
+def test_between_solves_the_table_is_reused_with_gradients_of_zero(target, monkeypatch):
+    model = h.build("floater", target=target, floater_update_interval=4, dropout=0.0)
+    h.randomise_positions(model).train()
+    parameters, batch = h.position_parameters(model), (h.source_batch(), h.target_batch())
+    losses = {}
+    for update in range(6):
+        model.set_num_updates(update)
+        model.zero_grad()
+        loss = h.loss_of(model, *batch)
+        loss.backward()
+        losses[update] = loss.item()
+        assert all(p.grad is not None for p in model.parameters())
+        solved = update % 4 == 0
+        assert all((float(p.grad.abs().max()) > 0) == solved for p in parameters)
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.mul_(0.9)
+    assert losses[0] == losses[1] == losses[3] != losses[4] == losses[5]
+    h.loss_of(
+        model, h.sentence(20), h.shifted(h.sentence(30))
+    ).backward()  # longer than what was solved
+    current = h.build("floater", target=target, seed=5).eval()
+    current.load_state_dict(model.state_dict())
+    assert h.difference(h.log_probs(model.eval(), *batch), h.log_probs(current, *batch)) == 0
