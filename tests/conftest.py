@@ -11,7 +11,8 @@ torch.set_num_threads(1)
 
 # The files that take longest, in order: begun last, one of them would run alone at the end.
 LONGEST = (
-    *("test_contract", "test_fairseq_compat", "test_integration", "test_integration_training"),
+    *("test_contract", "test_kept_tables", "test_precision", "test_fairseq_compat"),
+    *("test_fairseq_options", "test_integration", "test_integration_training"),
     *("test_s2l_script", "test_roberta_training", "test_benchmark", "test_distributed"),
     *("test_question_answering_training", "test_scripts", "test_faults_disk", "test_faults"),
 )

@@ -25,13 +25,3 @@ print("floater_transformer_tiny" in ARCH_MODEL_REGISTRY)
 def test_the_architectures_are_registered_after(program, imports):
     code = f"import sys; sys.argv = [{program!r}]\n{imports}\n{FOUND}"
     assert run([sys.executable, "-c", code]).stdout == "True\n"
-
-
-def test_our_own_command_starts_without_fairseq():
-    code = "print({'torch', 'fairseq'} & {*sys.modules})"
-    console = f"import sys; sys.argv = ['/bin/floater']\nimport fairseq_floater.cli\n{code}"
-    assert run([sys.executable, "-c", console], new=True).stdout == "set()\n"
-    command = [sys.executable, "-X", "importtime", "-m", "fairseq_floater", "user-dir"]
-    imported = {line.split("|")[-1].strip() for line in run(command).stderr.splitlines()}
-    assert "fairseq_floater.cli" in imported
-    assert not {"torch", "fairseq"} & imported
