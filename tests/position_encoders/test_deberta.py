@@ -1,133 +1,90 @@
-"""DeBERTa's attention beside Hugging Face's of both versions, and beside sums written out."""
+"""DeBERTa's attention beside Hugging Face's of both versions, what is shared, and what enters late."""
 
 import copy
 
 import helpers as h
+import one_attention as one
 import pytest
 import torch
 from oracles import transformers_module
 
 from fairseq_floater.position_encoders.deberta import signed_log_buckets
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-from fairseq_floater.position_encoders.transforms import At, Tokens
+from fairseq_floater.position_encoders.transforms import At
 
-SIDES = ["encoder", "decoder"]
-EXACT = 1e-5
+every_side = pytest.mark.parametrize("side", one.SIDES)
+SHAPE = {
+    "hidden_size": one.WIDTH,
+    "num_attention_heads": 4,
+    "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"],
+}
 
 
 def deberta(**options):
     return h.visible("deberta", target="attention", **options)
 
 
-def attention_of(model, side, length=12):
-    """A block's attention without its output projection, a batch for it, and what it is called with."""
-    stack = getattr(model, side)
-    attention, part = stack.layers[1].self_attn, stack.layers[1].positions
-    attention.out_proj = torch.nn.Identity()
-    torch.nn.init.normal_(attention.q_proj.bias)
-    torch.nn.init.normal_(attention.v_proj.bias)
-    stack.positions.forget()
-    at = Tokens.read(torch.zeros(1, length, dtype=torch.bool)).at(slots_do=True)
-    tables = stack.positions.prepare(at, h.parts(stack, "positions"), torch.float32)[1]
-    allowed = torch.ones(length, length, dtype=torch.bool)
-    if side == "decoder":
-        allowed = allowed.tril()
-    x = torch.randn(length, 3, attention.embed_dim, generator=torch.Generator().manual_seed(5))
-    options = {
-        "hooks": part,
-        "tables": tables,
-        "attn_mask": torch.zeros(length, length).masked_fill(~allowed, float("-inf")),
-    }
-    return attention, x, allowed, options
-
-
-def assert_equals_oracle(model, side, oracle, relative_pos, vectors, length):
-    attention, x, allowed, options = attention_of(model, side, length)
-    oracle(attention)
-    output, weights = attention(x, x, x, need_head_weights=True, **options)
-    fused, _ = attention(x, x, x, need_weights=False, **options)
-    expected, probabilities = oracle.module(
+def assert_equals_oracle(stack, oracle, relative_pos, vectors, length):
+    """Class compared with: ``DisentangledSelfAttention`` of transformers, which has no output map."""
+    stack.layers[0].self_attn.out_proj = torch.nn.Identity()
+    x = one.stream(length=length)
+    expected, probabilities = oracle.eval()(
         x.transpose(0, 1),
-        allowed[None, None],
+        one.causal_mask(stack, length).eq(0)[None, None],
         output_attentions=True,
         relative_pos=relative_pos,
         rel_embeddings=vectors,
     )
-    assert h.difference(weights.transpose(0, 1), probabilities) <= EXACT
-    assert h.difference(output.transpose(0, 1), expected) <= EXACT
-    assert h.difference(fused.transpose(0, 1), expected) <= EXACT
-
-
-class Oracle:
-    """A module of transformers that takes the weights of our attention when called with it."""
-
-    def __init__(self, module, take):
-        self.module, self.take = module.eval(), take
-
-    def __call__(self, attention):
-        self.take(self.module, attention)
-
-
-def configuration(**options):
-    return {
-        "hidden_size": 64,
-        "num_attention_heads": 2,
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
-        **options,
-    }
+    output, weights = one.attended(stack, x, need_head_weights=True)
+    assert h.difference(weights.transpose(0, 1), probabilities) <= 1e-5
+    for found in (output, one.attended(stack, x)[0]):
+        assert h.difference(found.transpose(0, 1), expected) <= 1e-5
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("side", SIDES)
+@every_side
 @pytest.mark.parametrize(("distance", "length"), [(4, 12), (20, 7)])
 def test_own_projections_are_transformers_deberta(side, distance, length):
-    """Compared with `transformers.models.deberta.modeling_deberta.DisentangledSelfAttention`."""
     theirs = transformers_module("deberta.modeling_deberta")
-    model = deberta(deberta_distance=distance)
-    stack = getattr(model, side)
-    part = stack.layers[1].positions
-
-    def take(module, attention):
-        attention.k_proj.bias.zero_()  # theirs has none
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        by_head = [p.weight.unflatten(0, (2, -1)) for p in projections]
-        module.in_proj.weight.copy_(torch.stack(by_head, dim=1).flatten(0, 2))
-        module.q_bias.copy_(attention.q_proj.bias)
-        module.v_bias.copy_(attention.v_proj.bias)
-        module.pos_proj.load_state_dict(part.key_projection.state_dict())
-        module.pos_q_proj.load_state_dict(part.query_projection.state_dict())
-
-    config = theirs.DebertaConfig(**configuration(max_relative_positions=distance))
-    oracle = Oracle(theirs.DisentangledSelfAttention(config), take)
-    x = torch.zeros(1, 2, length, 32)
-    relative_pos = theirs.build_relative_position(x, x)
-    assert_equals_oracle(model, side, oracle, relative_pos, stack.positions.vectors, length)
+    stack = one.stack_of(side, "deberta", deberta_distance=distance)
+    part, attention = stack.layers[0].positions, stack.layers[0].self_attn
+    attention.k_proj.bias.zero_()  # theirs has none
+    oracle = theirs.DisentangledSelfAttention(
+        theirs.DebertaConfig(**SHAPE, max_relative_positions=distance)
+    )
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    by_head = [p.weight.unflatten(0, (4, -1)) for p in projections]
+    oracle.in_proj.weight.copy_(torch.stack(by_head, dim=1).flatten(0, 2))
+    oracle.q_bias.copy_(attention.q_proj.bias)
+    oracle.v_bias.copy_(attention.v_proj.bias)
+    oracle.pos_proj.load_state_dict(part.key_projection.state_dict())
+    oracle.pos_q_proj.load_state_dict(part.query_projection.state_dict())
+    tokens = torch.zeros(1, 2, length, 32)
+    relative_pos = theirs.build_relative_position(tokens, tokens)
+    assert_equals_oracle(stack, oracle, relative_pos, stack.positions.vectors, length)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("side", SIDES)
+@every_side
 @pytest.mark.parametrize(
     ("buckets", "distance", "length"), [(0, 4, 12), (0, 20, 7), (8, 20, 30), (6, 6, 12)]
 )
 def test_shared_projections_are_transformers_deberta_v2(side, buckets, distance, length):
-    """Compared with `transformers.models.deberta_v2.modeling_deberta_v2.DisentangledSelfAttention`."""
     theirs = transformers_module("deberta_v2.modeling_deberta_v2")
-    model = deberta(deberta_share=True, deberta_buckets=buckets, deberta_distance=distance)
-    stack = getattr(model, side)
-
-    def take(module, attention):
-        for name in ("query", "key", "value"):
-            ours = getattr(attention, f"{name[0]}_proj")
-            getattr(module, f"{name}_proj").load_state_dict(ours.state_dict())
-
+    options = {"deberta_share": True, "deberta_buckets": buckets, "deberta_distance": distance}
+    stack = one.stack_of(side, "deberta", **options)
     shape = {"max_relative_positions": distance, "position_buckets": buckets or -1}
-    config = theirs.DebertaV2Config(**configuration(share_att_key=True, **shape))
-    oracle = Oracle(theirs.DisentangledSelfAttention(config), take)
-    x = torch.zeros(1, 2, length, 32)
-    relative_pos = theirs.build_relative_position(x, x, buckets or -1, distance)
+    oracle = theirs.DisentangledSelfAttention(
+        theirs.DebertaV2Config(**SHAPE, **shape, share_att_key=True)
+    )
+    for name in ("query", "key", "value"):
+        ours = getattr(stack.layers[0].self_attn, f"{name[0]}_proj")
+        getattr(oracle, f"{name}_proj").load_state_dict(ours.state_dict())
+    tokens = torch.zeros(1, 2, length, 32)
+    relative_pos = theirs.build_relative_position(tokens, tokens, buckets or -1, distance)
     vectors = stack.positions.norm(stack.positions.vectors)
-    assert_equals_oracle(model, side, oracle, relative_pos, vectors, length)
+    assert_equals_oracle(stack, oracle, relative_pos, vectors, length)
 
 
 @pytest.mark.parametrize(("count", "furthest"), [(256, 512), (16, 64), (8, 8), (4, 100), (6, 33)])
@@ -139,17 +96,6 @@ def test_buckets_are_transformers(count, furthest):
     assert torch.equal(signed_log_buckets(distances, count, furthest), expected)
     assert torch.equal(signed_log_buckets(distances.float(), count, furthest), expected)
     assert int(expected[600 + furthest - 1]) == count - 1
-
-
-@pytest.mark.parametrize("buckets", [0, 8])
-def test_stretched_distances_go_to_the_nearest_whole_one(buckets):
-    encoder = deberta(deberta_distance=9, deberta_buckets=buckets).encoder.positions
-    whole = torch.arange(-12, 13)
-    for shift in (-0.25, 0.0, 0.25):
-        rows = encoder.row_numbers(whole[9:16] + shift)
-        assert torch.equal(rows, encoder.row_numbers(whole[9:16]))
-    assert encoder.row_numbers(whole).diff().ge(0).all()
-    assert encoder.row_numbers(torch.tensor([-9.0, 9.0])).tolist() == [0, len(encoder.vectors) - 1]
 
 
 def test_only_rows_within_reach_are_multiplied():
