@@ -1,34 +1,27 @@
-"""What the options of encoders may be, how many parameters they bring, and that each changes the model."""
+"""What the options of encoders may be, and how many parameters they bring."""
 
 import helpers as h
 import pytest
 
 from fairseq_floater.experiments.info import VOCABULARY, added_parameters
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, all_options
 
 NAN, INF = float("nan"), float("inf")
 ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
 RELATIVE = {"target": "relative"}
 # An encoder's option, values that it does not take, and the rule that the message names.
 OUT_OF_RANGE = [
-    ("alibi", "alibi_slopes", ["none"], "one of fixed, learned"),
-    ("alibi", "bias_direction", ["both"], "one of offset, mirror, heads"),
-    ("sandwich", "bias_direction", ["both"], "one of offset, mirror, heads"),
-    ("kerple", "kerple_kernel", ["gauss"], "one of log, power"),
     ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
     ("tupe", "t5_buckets", [6], "a multiple of 4"),
     ("t5", "t5_max_distance", [16], "more than 16, half of --t5-buckets"),
     ("tupe", "t5_max_distance", [16], "more than 16, half of --t5-buckets"),
-    ("tupe", "tupe_positions", ["rotary"], "one of sinusoid, learned"),
     ("fire", "fire_threshold", [0, -16], "at least 1"),
     ("cope", "cope_positions", [1, 0, -4], "at least 2"),
     ("shaw", "shaw_clip", [0], "at least 1"),
     ("shaw", "shaw_clip", [1.5, INF], "of type int"),
     ("shaw", "shaw_per_head", ["false"], "of type bool"),
-    ("shaw", "shaw_values", ["both"], "one of on, off"),
     ("nezha", "nezha_clip", [-1], "at least 0"),
     ("nezha", "nezha_clip", ["far"], "of type int"),
-    ("tener", "tener_scale", ["half"], "one of none, sqrt, 2sqrt"),
     ("rope", "rope_base", [1.0, 0.0, -3.0, INF, NAN], "more than 1"),
     ("rope", "rope_partial", [0.0, -0.5, 1.5, NAN], "more than 0 and at most 1"),
     ("xpos", "rope_base", [1.0], "more than 1"),
@@ -40,20 +33,14 @@ OUT_OF_RANGE = [
         [5, 2, -4, 66],
         "an even number from 4 to --deberta-distance, 64",
     ),
-    ("deberta", "deberta_p2c", ["both"], "one of code, paper"),
     ("deberta", "deberta_absolute", [-1], "at least 0"),
     ("deberta", "deberta_absolute", [3], "at most .* 2"),
     ("conv", "conv_kernel", [1, 2, 4, 0, -3], "an odd number of at least 3"),
-    ("complex", "complex_omega", ["each"], "one of word, shared, fixed"),
     ("learned", "learned_hierarchy", [1, -3], "at least 2"),
     ("learned", "learned_hierarchy_alpha", [0.0, 0.5, 1.0, NAN], ".*"),
-    ("learned", "position_combine", ["gate"], "one of add, multiply, concat"),
-    ("rnn", "rnn_layers", [3], "one of 1, 2"),
-    ("rnn", "rnn_input", ["letters"], "one of scalar, vector"),
     ("rotation_flow", "rotation_frequency", [0.0, -1.0, INF, NAN], "positive"),
     ("rope", "position_jitter", [0.0, -0.1, 0.6, NAN], r"more than 0 and at most 0\.5"),
     ("rope", "position_random", [1], "at least 2"),
-    ("rope", "position_sides", ["left"], "one of both, source, target"),
     ("none", "position_sides", ["source"], "both with --position-encoder none"),
     ("forget", "attention_kind", ["linear"], "softmax"),
 ]
@@ -147,20 +134,18 @@ PARAMETERS = [
         )
     ),
 ]
-CHANGES = [
-    *(
-        ("shaw", {"shaw_values": "off"}),
-        ("shaw", {"shaw_per_head": True}),
-        ("shaw", {"shaw_clip": 3}),
-    ),
-    *(("tener", {"tener_scale": "2sqrt"}), ("tener", {"tener_key_term": True})),
-    *(("nezha", {"nezha_clip": 3}), ("tupe", {"t5_buckets": 8}), ("tupe", {"t5_max_distance": 17})),
-    *(("tupe", {"tupe_positions": "learned"}), ("xpos", {"xpos_scale_base": 9.0})),
-]
 
 
 def made(how, encoder, options):
     return how(encoder, **{"target": POSITION_ENCODERS[encoder].targets[0], **options})
+
+
+@pytest.mark.parametrize("option", [o for o in all_options() if o.choices], ids=lambda o: o.name)
+def test_a_word_that_is_no_choice_is_refused(option):
+    owners = [name for name, cls in POSITION_ENCODERS.items() if option in cls.options]
+    options = {"position_encoder": (owners or ["floater"])[0], option.dest: "other"}
+    with pytest.raises(ValueError, match=f"`{option.name}` must be one of .* but is 'other'"):
+        h.build(**options)
 
 
 @pytest.mark.parametrize(("encoder", "dest", "values", "rule"), OUT_OF_RANGE)
@@ -181,13 +166,6 @@ def test_options_that_exclude_each_other_are_refused(encoder, options, words):
 def test_the_parameters_are_those_of_the_docstrings(encoder, options, count):
     options = {"blocks": "all", **options}
     assert sum(added_parameters("floater_transformer", encoder, **options).values()) == count
-
-
-@pytest.mark.parametrize(("encoder", "options"), CHANGES)
-def test_an_option_changes_the_model(encoder, options):
-    batch = h.source_batch(lengths=(40, 9)), h.target_batch(lengths=(12, 38))
-    usual, changed = (made(h.visible, encoder, o) for o in ({}, options))
-    assert h.difference(h.log_probs(usual, *batch), h.log_probs(changed, *batch)) > 1e-3
 
 
 @pytest.mark.parametrize("encoder", ["t5", "cope"])

@@ -62,7 +62,7 @@ def test_beam_search_finds_fairseqs_hypotheses(case):
     forcing.assert_same_hypotheses(actual, expected, 1e-5)
     for ours, theirs in zip(actual, expected):
         assert h.difference(ours["attention"], theirs["attention"]) <= 1e-5
-    assert len({tuple(h["tokens"].tolist()) for h in actual}) > 8
+    assert len({tuple(best["tokens"].tolist()) for best in actual}) > 8
 
 
 @same_as_fairseq
@@ -138,6 +138,6 @@ def test_a_search_adds_the_sources_biases_once_and_keeps_one_key_a_sentence(monk
     attention = model.decoder.layers[0].encoder_attn
     attention.k_proj.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0].size(1)))
     hypotheses = h.generated([model], h.source_batch(lengths=(7, 11, 4)))
-    assert max(len(h["tokens"]) for h in hypotheses) > 2  # several steps
+    assert max(len(best["tokens"]) for best in hypotheses) > 2  # several steps
     assert calls == [1]
     assert keys == [3]  # sentences, not beams

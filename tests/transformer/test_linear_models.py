@@ -149,11 +149,11 @@ def test_a_search_sums_the_source_once_a_sentence_and_gives_no_weights():
     attention = model.decoder.layers[0].encoder_attn
     attention.k_proj.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0].size(1)))
     hypotheses = h.generated([model], h.source_batch(lengths=(7, 11, 4)))
-    assert max(len(h["tokens"]) for h in hypotheses) > 2  # several steps
+    assert max(len(best["tokens"]) for best in hypotheses) > 2  # several steps
     assert keys == [3]  # sentences, not beams
-    assert all(h["attention"].numel() == 0 for h in hypotheses)
+    assert all(best["attention"].numel() == 0 for best in hypotheses)
     softmax = h.generated([seen(MODELS["rope"])], h.source_batch())
-    assert all(h["attention"].numel() > 0 for h in softmax)
+    assert all(best["attention"].numel() > 0 for best in softmax)
 
 
 @pytest.mark.parametrize("asked", [{"alignment_layer": 0}, {"alignment_heads": 1}], ids=str)
@@ -192,14 +192,6 @@ def test_an_encoder_that_needs_logits_is_refused_and_no_other(name):
 
 
 REFUSED = {
-    "kind": (
-        {"attention_kind": "square"},
-        "`--attention-kind` must be one of softmax, linear.*'sq",
-    ),
-    "kernel": (
-        {"linear_kernel": "relu", **LINEAR},
-        "`--linear-kernel` must be one of elu, cosine.*'relu'",
-    ),
     "kernel-alone": (COSINE, "`--linear-kernel` must come with `--attention-kind linear`.*softmax"),
     "cross-alone": (CROSS, "`--linear-cross` must come with `--attention-kind linear`.*softmax"),
     "cross-self": (
@@ -229,15 +221,6 @@ def test_dropout_without_weights_is_warned_of(options, remains, caplog):
     caplog.clear()
     h.build(position_encoder="rope", attention_dropout=0.0, **options)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
-
-
-def test_the_log_says_which_attention(caplog):
-    with caplog.at_level(logging.INFO, logger="fairseq_floater"):
-        h.build(position_encoder="none", **LINEAR, **COSINE, **CROSS)
-        h.build(position_encoder="none")
-    said = [r.getMessage() for r in caplog.records if "position encoder: " in r.getMessage()]
-    assert "|attention-kind:linear|linear-kernel:cosine|linear-cross:True|" in said[0]
-    assert "attention-kind" not in said[1]
 
 
 def test_kernels_and_kinds_are_different_models():

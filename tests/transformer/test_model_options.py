@@ -98,15 +98,12 @@ def test_another_encoders_options_are_warned_of(options, said, caplog):
 
 BAD = [
     ({"position_encoder": "wavelet"}, ["--position-encoder", "one of floater", "'wavelet'"]),
-    ({"position_blocks": "some"}, ["--position-blocks", "one of all, input", "'some'"]),
-    ({"position_target": "keys"}, ["--position-target", "one of qkv, hidden", "'keys'"]),
     ({"floater_delta": 0.0}, ["--floater-delta", "positive", "0.0"]),
     ({"floater_delta": "wide"}, ["--floater-delta", "type float", "'wide'"]),
     ({"floater_time_scale": -1.0}, ["--floater-time-scale", "positive", "-1.0"]),
     ({"floater_lr_scale": 0.0}, ["--floater-lr-scale", "positive", "0.0"]),
     ({"floater_init_scale": -0.1}, ["--floater-init-scale", "at least 0", "-0.1"]),
     ({"floater_step_size": 0.0}, ["step", "positive", "0.0"]),
-    ({"floater_solver": "euler"}, ["--floater-solver", "one of auto, adams", "'euler'"]),
     ({"floater_gradient": "adjoint"}, ["gradient", "adjoint", "needs", "but is auto"]),
     ({"floater_update_interval": 0}, ["--floater-update-interval", "at least 1", "0 instead"]),
     ({"floater_update_interval": 2.5}, ["--floater-update-interval", "int", "2.5"]),
