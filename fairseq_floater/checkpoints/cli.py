@@ -111,7 +111,7 @@ def add_position_loss(verbs: Any) -> None:
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of roberta or floater_roberta")
     add("data", type=Path, metavar="DATA", help="binarised text with dict.txt (mlm prepare)")
     text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63"
-    add("--bins", type=_numbers, required=True, metavar="N,N", help=text)
+    add("--bins", type=_ends, required=True, metavar="N,N", help=text)
     text = "longest block in tokens (the last of --bins)"
     add("--tokens-per-sample", type=positive, metavar="N", help=text)
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
@@ -145,5 +145,5 @@ def add_predict(verbs: Any) -> None:
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
 
 
-def _numbers(text: str) -> list[int]:
-    return [positive(number) for number in text.split(",")]
+def _ends(text: str) -> list[int]:
+    return [positive(end) for end in text.split(",")]

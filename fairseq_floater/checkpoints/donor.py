@@ -59,7 +59,6 @@ class Donor:
     Attributes:
         path: of its file, and its name in messages.
         state: the checkpoint as its file has it.
-        arch: its architecture.
         args: its model options; complete if it was trained with the plugin.
         family: translation models or RoBERTas.
         dictionaries: of source and target.
@@ -267,7 +266,6 @@ def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> 
     """Settle ``args.max_positions`` of a RoBERTa in place, and lengthen the donor's table to it.
 
     Args:
-        donor: a RoBERTa.
         args: the new model's options; without ``max_positions`` they get the donor's.
         extend: ``tile`` repeats the donor's rows, ``last`` its last one, ``None`` refuses.
     """

@@ -92,13 +92,13 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
 
-def read_hugging_face(folder: Path, encoder_json: Path | None = None) -> Source:
+def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
     """Read a model as ``save_pretrained`` writes it: config, weights and vocabulary.
 
     Args:
         folder: with config.json, model.safetensors or pytorch_model.bin, and vocab.json (RoBERTa),
             vocab.txt (BERT) or tokenizer.json.
-        encoder_json: GPT-2's numbers of RoBERTa's tokens; None: ``encoder.json`` of ``folder``.
+        encoder_json: GPT-2's numbers of RoBERTa's tokens.
 
     Raises:
         CheckpointError: a file is missing or cut, or fairseq's RoBERTa does not compute the model.
@@ -198,12 +198,7 @@ def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
 
 
 def _join_positions(source: Source, first: int) -> None:
-    """Make fairseq's table of positions: its rows begin after the padding symbol's number.
-
-    Args:
-        source: ``embed_positions`` and ``segments`` become one tensor.
-        first: row of Hugging Face's table for the first token.
-    """
+    """Make fairseq's table, whose rows begin after the padding symbol's number, of rows from ``first`` on."""
     name = f"{_STACK}embed_positions.weight"
     rows = source.tensors[name][first:]
     segments = source.tensors.pop("segments.weight", None)
@@ -227,7 +222,7 @@ def _tie(source: Source) -> None:
 
 
 def _read_vocabulary(
-    folder: Path, kind: str, size: int, encoder_json: Path | None
+    folder: Path, kind: str, size: int, encoder_json: Path
 ) -> tuple[Dictionary, list[int]]:
     """Read the vocabulary, with fairseq's special symbols where fairseq has them.
 
@@ -257,7 +252,7 @@ def _read_vocabulary(
     entries = [token for token in tokens if token not in specials]
     order = [numbers[token] for token in (*specials[:4], *entries, specials[4])]
     if kind == "roberta":
-        entries = _gpt2_numbers(path, entries, encoder_json or folder / "encoder.json")
+        entries = _gpt2_numbers(path, entries, encoder_json)
     dictionary = Dictionary()
     for entry in entries:
         dictionary.add_symbol(entry)

@@ -112,7 +112,6 @@ def import_roberta(
     Args:
         source: a folder of Hugging Face's with a RoBERTa or a BERT, or a checkpoint of fairseq's
             RoBERTa with dict.txt beside it.
-        output: the checkpoint to write.
         encoder_json: GPT-2's numbers of RoBERTa's tokens, where the folder does not hold them.
         seed: of a masked-LM head that the source does not have.
         force: replace ``output`` and its dict.txt.
@@ -124,8 +123,10 @@ def import_roberta(
     """
     source, output = Path(source), Path(output)
     refuse_existing(output, force)
-    numbers = None if encoder_json is None else Path(encoder_json)
-    model_source = _read_fairseq(source) if source.is_file() else read_hugging_face(source, numbers)
+    if source.is_file():
+        model_source = _read_fairseq(source)
+    else:
+        model_source = read_hugging_face(source, Path(encoder_json or source / "encoder.json"))
     dictionary = output.parent / "dict.txt"
     keeps = dictionary.exists() and not force
     if keeps and read_dictionary(dictionary).symbols != model_source.dictionary.symbols:
@@ -133,14 +134,8 @@ def import_roberta(
             f"{dictionary} is another model's dictionary; choose another folder or pass --force."
         )
     args = _training_options(model_source, output.parent)
-    torch.manual_seed(seed)
-    model, new = _build(model_source, args)
-    cfg = {**config_of(args), "model": args}
-    state = fresh_state(cfg, model.state_dict(), {"criterion_name": "masked_lm"})
-    if keeps:
-        save_checkpoint(state, output)
-    else:
-        _save(state, output, model_source.dictionary, dictionary)
+    model, new = _build(model_source, args, seed)
+    _save(model, args, output, None if keeps else model_source.dictionary)
     return ImportReport(
         source=str(source),
         output=str(output),
@@ -155,14 +150,23 @@ def import_roberta(
     )
 
 
-def _save(state: dict[str, Any], output: Path, dictionary: Dictionary, file: Path) -> None:
-    """Write a checkpoint, and its dictionary into ``file``: both or neither."""
+def _save(
+    model: RobertaModel, args: argparse.Namespace, output: Path, dictionary: Dictionary | None
+) -> None:
+    """Write a checkpoint, and its dictionary beside it: both or neither."""
+    names = {"criterion_name": "masked_lm"}
+    state = fresh_state(config_of(args), args, model.state_dict(), names)
+    if dictionary is None:
+        save_checkpoint(state, output)
+        return
 
     def write(temporary: Path) -> None:
         dictionary.save(str(temporary))
         save_checkpoint(state, output)
 
-    write_whole(file, write)  # gets its name only when the checkpoint has its own
+    write_whole(
+        output.parent / "dict.txt", write
+    )  # gets its name only when the checkpoint has its own
 
 
 def _read_fairseq(path: Path) -> Source:
@@ -209,11 +213,14 @@ def _training_options(source: Source, data: Path) -> argparse.Namespace:
         )
 
 
-def _build(source: Source, args: argparse.Namespace) -> tuple[RobertaModel, dict[str, int]]:
+def _build(
+    source: Source, args: argparse.Namespace, seed: int
+) -> tuple[RobertaModel, dict[str, int]]:
     """Build the model with the source's tensors; returns it, and the sizes of what is new in it.
 
     The names of tensors that stay behind are added to ``source.ignored``.
     """
+    torch.manual_seed(seed)
     dictionary: Dictionary = copy.deepcopy(source.dictionary)
     dictionary.add_symbol(MASK)
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, BareTask(dictionary, dictionary))

@@ -101,8 +101,6 @@ def position_loss(
         data: binarised, with dict.txt, of the checkpoint's dictionary.
         bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63; ``<s>`` is token 0.
         tokens_per_sample: the longest block in tokens; None: the last of ``bins``.
-        split: of the data.
-        seed: of the masks.
         masking: one of :data:`MASKINGS`.
         sample_break_mode: fairseq's, one of :data:`BREAK_MODES`.
         batch_size: blocks in a batch; does not change the result but for rounding.
@@ -117,14 +115,7 @@ def position_loss(
     if not (data / f"{split}.idx").is_file():
         raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
     checked_state(checkpoint, data)
-    task = _task(data, length, seed, masking, sample_break_mode)
-    model, _ = load_model(checkpoint, task)
-    if length > model.max_positions():
-        raise UsageError(
-            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
-            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
-            "more."
-        )
+    model, task = _model_and_task(checkpoint, data, length, seed, masking, sample_break_mode)
     dataset, blocks = _blocks(task, split, length)
     tokens = _masked_tokens(model, dataset, blocks, batch_size)
     return PositionLoss(
@@ -158,20 +149,29 @@ def _blocks(task: Any, split: str, length: int) -> tuple[Any, np.ndarray]:
     return dataset, blocks
 
 
-def _task(data: Path, length: int, seed: int, masking: str, break_mode: str) -> Any:
+def _model_and_task(
+    checkpoint: Path, data: Path, length: int, seed: int, masking: str, break_mode: str
+) -> tuple[RobertaModel, Any]:
+    """Load a model that takes ``length`` tokens, and set fairseq's masked-LM task up."""
     kept, random = MASKINGS[masking]
-    return tasks.setup_task(
-        argparse.Namespace(
-            task="masked_lm",
-            data=str(data),
-            tokens_per_sample=length,
-            sample_break_mode=break_mode,
-            mask_prob=MASKED,
-            leave_unmasked_prob=kept,
-            random_token_prob=random,
-            seed=seed,
-        )
+    options = argparse.Namespace(
+        task="masked_lm",
+        data=str(data),
+        tokens_per_sample=length,
+        sample_break_mode=break_mode,
+        mask_prob=MASKED,
+        leave_unmasked_prob=kept,
+        random_token_prob=random,
+        seed=seed,
     )
+    model, task = load_model(checkpoint, tasks.setup_task(options))
+    if length > model.max_positions():
+        raise UsageError(
+            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
+            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
+            "more."
+        )
+    return model, task
 
 
 class _Tokens(NamedTuple):

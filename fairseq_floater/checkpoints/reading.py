@@ -153,13 +153,15 @@ def config_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def fresh_state(
-    cfg: dict[str, Any], parameters: dict[str, torch.Tensor], names: Mapping[str, str]
+    cfg: Mapping[str, Any],
+    args: argparse.Namespace,
+    parameters: dict[str, torch.Tensor],
+    names: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return a checkpoint for ``--finetune-from-model``: parameters, and no progress.
 
     Args:
-        cfg: of a training, in plain containers; ``cfg["model"]`` is a Namespace.
-        parameters: of the model.
+        cfg: of a training, in plain containers.
         names: ``criterion_name`` and ``optimizer_name``, where known.
     """
     # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
@@ -167,7 +169,7 @@ def fresh_state(
     history = {name: names.get(name, "") for name in ("criterion_name", "optimizer_name")}
     return {
         "args": None,
-        "cfg": cfg,
+        "cfg": {**cfg, "model": args},
         "model": parameters,
         "criterion": None,
         "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],

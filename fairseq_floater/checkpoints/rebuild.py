@@ -244,7 +244,6 @@ def _same_dictionary(
     """Load ``file`` if it can be the checkpoint's dictionary: same size, same entries where known.
 
     Args:
-        file: the dictionary.
         size: entries of the checkpoint's, ``added`` included.
         path: the checkpoint's name in messages.
         originals: folders that may have the dictionary of the checkpoint's training.

@@ -148,18 +148,18 @@ def warm_start(
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
     _copy(model, start, report)
     report.ignored += [name for name in given.tensors if name not in start.tensors] + given.heads
-    eps = getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS
     if has_base(args) and _LEARNED_BASE in start.tensors and _LEARNED_BASE not in given.tensors:
         report.notes.append(_TABLE_NOTE)
+    eps = getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS
     if given.family is ROBERTA and eps != FAIRSEQ_EPS:
         report.notes.append(_EPS_NOTE.format(eps))
     if not start.has_encoder:
         report.notes += _adopt(model, start, args, data, trained_length)
     report.changed = _changes(given, start, args)
     report.difference = _difference(given, model)
-    cfg = {**(given.state.get("cfg") or config_of(args)), "model": args}
+    cfg = given.state.get("cfg") or config_of(args)
     names = (given.state.get("optimizer_history") or [{}])[-1]
-    save_checkpoint(fresh_state(cfg, model.state_dict(), names), output)
+    save_checkpoint(fresh_state(cfg, args, model.state_dict(), names), output)
     return report
 
 
