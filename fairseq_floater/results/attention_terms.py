@@ -85,7 +85,7 @@ class Term(OfBlock):
 def read_terms(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None]
 ) -> list[Term]:
-    """Read every term of the encoder inside the attention of a stack, block by block; as `read_tracks`."""
+    """Read every term inside the attention of a stack, block by block; arguments as for `read_tracks`."""
     terms = []
     for attribute, encoder in stack.named_children():
         if not isinstance(encoder, AttentionPositions):

@@ -45,7 +45,7 @@ def test_a_chart_puts_values_where_its_ticks_say():
     ("files", "message"),
     [
         ({}, "holds no scored run"),
-        ({"s2l.json": "{}"}, "is not of `floater s2l score`"),
+        ({"s2l.json": "{}"}, "`labels` must be of type dict"),
         ({"seed-1/a/run.json": "{}"}, "must hold s2l.json or compare.json"),
     ],
 )

@@ -17,10 +17,7 @@ from fairseq_floater.version import __version__
 
 TEST = "test"
 SHORT_TEST = "test_short"
-_SHAPE = {
-    "made_from": {"options": {"source": str, "target": str, "encoded": bool}, "inputs": dict},
-    "longest_source": dict,
-}
+_OPTIONS = {"source": str, "target": str, "encoded": bool}
 COLUMNS = ("id", "bin", "source_tokens", "target_tokens", "file", "line")
 
 
@@ -177,7 +174,7 @@ class SplitReport:
     @classmethod
     def read(cls, folder: Path) -> SplitReport:
         """Return the report in ``folder``; raises ReportError for a file of another form."""
-        record = read_json(folder / "split.json", _SHAPE)
+        record = read_json(folder / "split.json", {"made_from": {"options": _OPTIONS}})
         names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
         return cls(
             **{name: record[name] for name in names},

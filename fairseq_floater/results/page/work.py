@@ -19,6 +19,7 @@ from fairseq_floater.results.runs import Run, confidence_interval, read_run
 from fairseq_floater.results.table import collect
 
 LENGTHS, WHOLE = "s2l.json", "compare.json"
+_COMPARISON = {"labels": dict, "bins": {...: {"systems": dict}}, "warnings": list}
 
 
 @dataclass
@@ -89,12 +90,9 @@ class Work:
 
 def read_work(folder: Path) -> Work:
     """Read the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`."""
-    for name, verb in ((LENGTHS, "s2l score"), (WHOLE, "compare")):
+    for name in (LENGTHS, WHOLE):
         if (folder / name).exists():
-            try:
-                return _compared(folder, read_json(folder / name, dict))
-            except (AttributeError, KeyError, TypeError):
-                raise ReportError(f"{folder / name} is not of `floater {verb}`.") from None
+            return _compared(folder, read_json(folder / name, _COMPARISON))
     if any(folder.glob("seed-*/*/run.json")):
         raise ReportError(
             f"{folder} must hold {LENGTHS} or {WHOLE}, but does not: `scripts/compare.sh CONFIG --table` "
