@@ -42,9 +42,8 @@ def prepared(
 def test_the_whole_script(prepared: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, run = prepared
     assert re.search(r"^test_long +test1 +10 +0 +0 +0 ", run.stdout, re.MULTILINE)
-    assert {path.name for path in out.iterdir() if path.is_file()} == {
-        *("spm.model", "dict.txt", "tests.json", "summary.json", "prepare.json"),
-    }
+    names = {"spm.model", "dict.txt", "tests.json", "summary.json", "prepare.json"}
+    assert {path.name for path in out.iterdir() if path.is_file()} == names
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"bin", "raw", "spm"}
     assert json.loads((out / "tests.json").read_text()) == {"test": "test", "test_long": "test1"}
     summary = json.loads((out / "summary.json").read_text())

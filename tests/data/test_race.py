@@ -35,13 +35,11 @@ def raw(tmp_path):
 
 def loaded(out, split, max_positions=512, max_option_length=128):
     """The split as fairseq has it, in order, and its dictionary."""
-    args = Namespace(
-        **{"data": str(out), "criterion": "sentence_ranking", "num_classes": 4, "init_token": 0},
-        **{"separator_token": 2, "no_shuffle": True, "shorten_method": "truncate", "seed": 1},
-        **{"shorten_data_split_list": "", "max_option_length": max_option_length},
-        **{"max_positions": max_positions, "dataset_impl": "mmap"},
-    )
-    task = SentenceRankingTask.setup_task(args)
+    options = {"data": str(out), "criterion": "sentence_ranking", "num_classes": 4, "seed": 1}
+    options |= {"init_token": 0, "separator_token": 2, "no_shuffle": True, "dataset_impl": "mmap"}
+    options |= {"shorten_method": "truncate", "shorten_data_split_list": ""}
+    options |= {"max_option_length": max_option_length, "max_positions": max_positions}
+    task = SentenceRankingTask.setup_task(Namespace(**options))
     data = task.load_dataset(split)
     return [data[k] for k in range(len(data))], task.source_dictionary
 

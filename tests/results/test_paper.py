@@ -25,7 +25,8 @@ def save_run(folder, bleu=27.0, *, test="test", sentences=3003, parameters=1_606
     if bleu is not None:
         scores = {
             "bleu": {"score": bleu, "signature": "tok:13a"},
-            **{"chrf": {"score": 60.0}, "length_ratio": 0.98},
+            "chrf": {"score": 60.0},
+            "length_ratio": 0.98,
             "tokenised_bleu": {"score": bleu + 1, "signature": "split:no"},
             "compound_split_bleu": None,
             "sentences": sentences,
