@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.modules import LayerNorm
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -52,6 +53,11 @@ class _BlockMixin(nn.Module):
     encoder_attn: Any
     #: The block's part of the position encoder, set by the stack.
     positions: nn.Module | None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.activation_fn is nn.SiLU:  # fairseq's `swish` is the class, not a function
+            self.activation_fn = F.silu
 
     def _attention(
         self, embed_dim: int, cfg: Any, side: Any, **kwargs: Any

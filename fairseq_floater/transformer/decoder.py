@@ -85,6 +85,7 @@ class PositionedDecoder(TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
         self._reordered: list[Any] = []
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
+        self.starts_with_padding = getattr(cfg, "starts_with_padding", False)
         streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
         self.source_positions: PositionSignal | None = None
         shape = cfg.decoder
@@ -99,6 +100,14 @@ class PositionedDecoder(TransformerDecoderBase):
                     side="source",
                     shape=shape,
                 )
+
+    def build_output_projection(
+        self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding
+    ) -> None:
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        if getattr(cfg, "output_bias", False):
+            assert self.output_projection is not None
+            self.output_projection.bias = nn.Parameter(torch.zeros(len(dictionary)))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrapped(PositionBiasedDecoderBlock(cfg, no_encoder_attn), cfg)
@@ -250,6 +259,8 @@ class PositionedDecoder(TransformerDecoderBase):
         if incremental_state is not None:
             tokens = tokens[:, -1:]
             base = None if base is None else base[:, -1:]
+        if self.starts_with_padding:
+            tokens = tokens.masked_fill(tokens == self.dictionary.eos(), self.padding_idx)
         x = self.embed_scale * self.embed_tokens(tokens.contiguous())
         if self.quant_noise is not None:
             x = self.quant_noise(x)

@@ -1,5 +1,7 @@
 """Name the shapes and their sizes, for tools that need neither torch nor fairseq."""
 
+#: Marian's Transformer as Hugging Face has it: fairseq's in shape, with a few things computed otherwise
+MARIAN = "floater_marian"
 #: our architecture -> fairseq's
 ARCHITECTURES = {
     "floater_transformer": "transformer",
@@ -9,6 +11,7 @@ ARCHITECTURES = {
     "floater_transformer_vaswani_wmt_en_de_big": "transformer_vaswani_wmt_en_de_big",
     "floater_transformer_vaswani_wmt_en_fr_big": "transformer_vaswani_wmt_en_fr_big",
     "floater_transformer_wmt_en_de_big": "transformer_wmt_en_de_big",
+    MARIAN: "transformer",
 }
 #: our encoder-only architecture -> fairseq's; the tiny one is fairseq's ``roberta`` with other sizes
 ROBERTA_ARCHITECTURES = {

@@ -15,6 +15,7 @@ from fairseq_floater.transformer.decoder import PositionedDecoder
 from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
+from fairseq_floater.transformer.shapes import MARIAN
 from fairseq_floater.transformer.stack_positions import with_base
 
 MODEL = "floater_transformer"
@@ -61,6 +62,18 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         )
 
 
+def marian(args: Any) -> None:
+    """Fill in what Marian's models are beside `transformer`.
+
+    The output has a bias, and the decoder starts with <pad>: it reads its vector instead of </s>'s.
+    Marian's sinusoid is not fairseq's, so its rows stand in fairseq's learned tables.
+    """
+    args.output_bias = args.starts_with_padding = True
+    args.encoder_learned_pos = args.decoder_learned_pos = True
+    args.activation_fn = getattr(args, "activation_fn", "swish")
+    ARCH_CONFIG_REGISTRY["transformer"](args)
+
+
 def _register(name: str, shape: Callable[[Any], None]) -> None:
     @register_model_architecture(MODEL, name)
     def architecture(args: Any) -> None:
@@ -69,4 +82,4 @@ def _register(name: str, shape: Callable[[Any], None]) -> None:
 
 
 for _name, _fairseq_name in ARCHITECTURES.items():
-    _register(_name, ARCH_CONFIG_REGISTRY[_fairseq_name])
+    _register(_name, marian if _name == MARIAN else ARCH_CONFIG_REGISTRY[_fairseq_name])
