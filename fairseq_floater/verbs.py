@@ -82,6 +82,10 @@ VERBS = {
         "a RoBERTa or BERT of Hugging Face, or fairseq's of 2019 -> a fairseq checkpoint",
         "checkpoints.cli",
     ),
+    "import-translation": Verb(
+        "a Marian of Hugging Face -> a fairseq checkpoint that translates as it does",
+        "checkpoints.cli",
+    ),
     "warm-start": Verb(
         "a plain Transformer's or RoBERTa's checkpoint -> one that starts a model with positions",
         "checkpoints.cli",

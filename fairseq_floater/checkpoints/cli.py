@@ -1,4 +1,4 @@
-"""Add the verbs of checkpoints: import-roberta, warm-start, average, position-loss, predict."""
+"""Add the verbs of checkpoints: import-*, warm-start, average, position-loss, predict."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from fairseq_floater.checkpoints.averaging import average
 from fairseq_floater.checkpoints.donor import WAYS
 from fairseq_floater.checkpoints.import_roberta import import_roberta
+from fairseq_floater.checkpoints.import_translation import import_translation
 from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, position_loss
 from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
 from fairseq_floater.checkpoints.warm_start import warm_start
@@ -79,6 +80,30 @@ def add_import_roberta(verbs: Any) -> None:
     text = "of a masked-LM head that the source does not have (default: 1)"
     parser.add_argument("--seed", type=int, default=1, help=text)
     parser.add_argument("--force", action="store_true", help="overwrite OUT and its dict.txt")
+
+
+def add_import_translation(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "import-translation",
+        "floater import-translation opus-mt-en-de marian",
+        import_translation,
+        details="The result says how to translate with it, and how to convert it to RoPE or FLOATER.",
+    )
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="HF_DIR",
+        help="folder with config.json, model.safetensors or pytorch_model.bin, vocab.json, source.spm "
+        "and target.spm",
+    )
+    text = "folder to write: checkpoint.pt, dict.SRC.txt, dict.TGT.txt, source.spm, target.spm"
+    parser.add_argument("output", type=Path, metavar="OUT", help=text)
+    parser.add_argument(
+        "--src", metavar="SRC", help="source language (default: HF_DIR's, if it says)"
+    )
+    parser.add_argument("--tgt", metavar="TGT", help="target language")
+    parser.add_argument("--force", action="store_true", help="overwrite these files in OUT")
 
 
 def add_average(verbs: Any) -> None:

@@ -1,7 +1,7 @@
-"""Read a RoBERTa or BERT of Hugging Face's form under the names of fairseq's RoBERTa.
+"""Read models of Hugging Face's form: a RoBERTa or BERT as fairseq's RoBERTa, and the parts of a Marian.
 
-Both compute the same. Hugging Face calls its tensors otherwise, BERT numbers tokens otherwise, and either
-adds the vector of a token's segment, which is the same for every token here.
+RoBERTa and BERT compute the same. Hugging Face calls their tensors otherwise, BERT numbers tokens
+otherwise, and either adds the vector of a token's segment, which is the same for every token here.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ _ONLY = {
     "add_cross_attention": False,
 }
 _EPS = {"roberta": 1e-5, "bert": 1e-12}  # of LayerNorm, where config.json is silent
-# Names of what fairseq calls <s> <pad> </s> <unk> and, last, <mask>.
+FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+# Names of these and, last, <mask>.
 _SPECIALS = {
-    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "roberta": (*FAIRSEQ_SPECIALS, "<mask>"),
     "bert": ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"),
 }
 # Rows that RoBERTa's dictionary has to be a multiple of something; its BPE never gives them.
@@ -104,8 +105,9 @@ def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
         CheckpointError: a file is missing or cut, or fairseq's RoBERTa does not compute the model.
     """
     config = _read_config(folder / "config.json")
-    path, kind = _weights_file(folder), config["model_type"]
-    tensors, ignored = _fairseq_names(path, _read_weights(path))
+    path, weights = read_weights(folder)
+    tensors, ignored = _fairseq_names(path, weights)
+    kind = config["model_type"]
     dictionary, order = _read_vocabulary(folder, kind, len(tensors[TOKENS]), encoder_json)
     for name in (TOKENS, f"{HEAD}weight", f"{HEAD}bias"):
         if name in tensors:
@@ -120,21 +122,27 @@ def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
 
 def _read_config(path: Path) -> dict[str, Any]:
     """Read config.json and check that fairseq's RoBERTa computes what it describes."""
-    if not path.is_file():
-        raise CheckpointError(f"There is no {path}; a Hugging Face model is a folder that has one.")
-    config: dict[str, Any] = read_json(path, dict)
-    kind = config.get("model_type")
-    if kind not in _EPS:
-        known = " or ".join(_EPS)
-        raise CheckpointError(
-            f"{path}: `model_type` must be {known}, but is {shown(kind)} instead."
-        )
+    config = read_config(path, *_EPS)
     for key, only in _ONLY.items():
         if config.get(key, only) not in (only, None):
             raise CheckpointError(
                 f"{path}: `{key}` must be {only!r}, as fairseq's RoBERTa has it, but is "
                 f"{shown(config[key])} instead."
             )
+    return config
+
+
+def read_config(path: Path, *kinds: str) -> dict[str, Any]:
+    """Read config.json, whose ``model_type`` must be one of ``kinds``."""
+    if not path.is_file():
+        raise CheckpointError(f"There is no {path}; a Hugging Face model is a folder that has one.")
+    config: dict[str, Any] = read_json(path, dict)
+    kind = config.get("model_type")
+    if kind not in kinds:
+        known = " or ".join(kinds)
+        raise CheckpointError(
+            f"{path}: `model_type` must be {known}, but is {shown(kind)} instead."
+        )
     return config
 
 
@@ -151,8 +159,9 @@ def _weights_file(folder: Path) -> Path:
     raise CheckpointError(f"{folder} has no weights: neither {names[0]} nor {names[1]}.")
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    """Read tensors by name, in float32."""
+def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file of a model's weights, and its tensors by name, in float32."""
+    path = _weights_file(folder)
     if path.suffix == ".bin":
         tensors = load_pickle(path)
     else:
@@ -169,7 +178,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path} is no whole safetensors file ({error}); a copy may have broken off."
             ) from None
-    return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
+    return path, {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
 
 
 def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
@@ -236,7 +245,38 @@ def _read_vocabulary(
         The dictionary, and for each entry, ``<mask>`` last, its row in Hugging Face's tensors.
     """
     path, numbers = _token_numbers(folder, "vocab.json" if kind == "roberta" else "vocab.txt")
-    tokens, specials = sorted(numbers, key=numbers.__getitem__), _SPECIALS[kind]
+    specials = _SPECIALS[kind]
+    tokens = _checked_tokens(path, numbers, size, kind, specials)
+    entries = [token for token in tokens if token not in specials]
+    order = [numbers[token] for token in (*specials[:4], *entries, specials[4])]
+    if kind == "roberta":
+        entries = _gpt2_numbers(path, entries, encoder_json)
+    return _dictionary(entries), order
+
+
+def read_marian_vocabulary(path: Path, size: int) -> tuple[Dictionary, list[int]]:
+    """Read vocab.json of a Marian with ``size`` rows, as :func:`_read_vocabulary` does.
+
+    It need not have <s>, which gets the number ``size`` then.
+    """
+    numbers = _token_numbers(path.parent, path.name)[1]
+    tokens = _checked_tokens(path, numbers, size, "Marian", FAIRSEQ_SPECIALS[1:])
+    dictionary = _dictionary([token for token in tokens if token not in FAIRSEQ_SPECIALS])
+    return dictionary, [numbers.get(token, size) for token in dictionary.symbols]
+
+
+def _dictionary(entries: Sequence[str]) -> Dictionary:
+    dictionary = Dictionary()
+    for entry in entries:
+        dictionary.add_symbol(entry)
+    return dictionary
+
+
+def _checked_tokens(
+    path: Path, numbers: dict[str, int], size: int, kind: str, specials: Sequence[str]
+) -> list[str]:
+    """Return the tokens in the order of their numbers; ``size`` of them, ``specials`` included."""
+    tokens = sorted(numbers, key=numbers.__getitem__)
     if len(tokens) != size:
         raise CheckpointError(
             f"{path} has {len(tokens)} tokens, but the model's embeddings have {size} rows; it must "
@@ -249,14 +289,7 @@ def _read_vocabulary(
         raise CheckpointError(
             f"{path} has no {missing[0]}; a {kind} vocabulary holds {' '.join(specials)}."
         )
-    entries = [token for token in tokens if token not in specials]
-    order = [numbers[token] for token in (*specials[:4], *entries, specials[4])]
-    if kind == "roberta":
-        entries = _gpt2_numbers(path, entries, encoder_json)
-    dictionary = Dictionary()
-    for entry in entries:
-        dictionary.add_symbol(entry)
-    return dictionary, order
+    return tokens
 
 
 def _token_numbers(folder: Path, name: str) -> tuple[Path, dict[str, int]]:

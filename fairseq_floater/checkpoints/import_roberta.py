@@ -82,7 +82,7 @@ class ImportReport:
     notes: list[str] = field(default_factory=list)
 
     def format_text(self) -> str:
-        flags = shlex.join(_flags(self.options))
+        flags = shlex.join(option_flags(self.options))
         lines = [
             f"source      {self.source}",
             f"output      {self.output}  (--arch {self.arch} {flags})",
@@ -185,7 +185,7 @@ def _read_fairseq(path: Path) -> Source:
     return Source(path, known_options, tensors, read_dictionary(path.parent / "dict.txt"))
 
 
-def _flags(known_options: dict[str, Any]) -> list[str]:
+def option_flags(known_options: dict[str, Any]) -> list[str]:
     """Return options as a command line; those that are off or None are left out."""
     flags = []
     for name, value in known_options.items():
@@ -209,7 +209,7 @@ def _training_options(source: Source, data: Path) -> argparse.Namespace:
     flags += ["--tokens-per-sample", str(source.options["max_positions"])]
     with refused_options(f"{source.path}: fairseq's RoBERTa refuses its options"):
         return options.parse_args_and_arch(
-            options.get_training_parser(), [*flags, *_flags(source.options)]
+            options.get_training_parser(), [*flags, *option_flags(source.options)]
         )
 
 
