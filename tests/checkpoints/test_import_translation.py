@@ -191,7 +191,6 @@ BAD = {
     "another model": (edited("config.json", model_type="bart"), "`model_type` must be marian"),
     "activation": (edited("config.json", activation_function="tanh"), "`activation_function` must"),
     "start": (edited("config.json", decoder_start_token_id=0), "decoder_start_token_id, pad_"),
-    "heads": (edited("config.json", encoder_attention_heads=5), "must be a multiple of"),
     "blocks": (edited("config.json", encoder_layers=3), "encoder.layers.2.self_attn.k_proj.weight"),
     "no subwords": (lambda folder: (folder / "target.spm").unlink(), "There is no hf/target.spm"),
     "languages": (lambda folder: (folder / "tokenizer_config.json").unlink(), "must be given"),
