@@ -176,6 +176,11 @@ def add_verb(
     return parser
 
 
+def from_options(run: Callable[[argparse.Namespace], Any]) -> Callable[..., Any]:
+    """Return the ``run`` of :func:`add_verb` for a function that takes the command line in one piece."""
+    return lambda **options: run(argparse.Namespace(**options))
+
+
 def add_parts(verbs: Any, name: str) -> Any:
     """Add a verb that has parts, and return the subparsers that these are added to."""
     summary = VERBS[name].summary

@@ -46,10 +46,10 @@ def immutable(folder):
 
 
 @contextlib.contextmanager
-def losable(folder, disk, below="ro"):
+def losable(folder, disk):
     """``disk`` mounted at ``folder``, and below it next to nothing, read-only: ``unmount`` loses it."""
     disk.mkdir(exist_ok=True)
-    mount("-t", "tmpfs", "-o", f"{below},size=32m", "tmpfs", folder)
+    mount("-t", "tmpfs", "-o", "ro,size=32m", "tmpfs", folder)
     try:
         mount("--bind", disk, folder)
         yield

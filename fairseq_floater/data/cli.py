@@ -12,7 +12,7 @@ from fairseq_floater.data.understanding import quizzes as quiz_files
 from fairseq_floater.data.wmt14 import recipe
 from fairseq_floater.errors import UserError
 from fairseq_floater.files import USER_DIR
-from fairseq_floater.verbs import add_verb
+from fairseq_floater.verbs import add_verb, from_options
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def add_wmt14(verbs: Any) -> None:
         verbs,
         "wmt14",
         "bash scripts/prepare_wmt14.sh en-de --out data/wmt14-en-de",
-        recipe.run,
+        from_options(recipe.run),
         details="""
 The script takes the options below, fetches the archives and runs the other steps. DIR gets
   archives/   what was downloaded, with its checksums; corpus/ has the raw text of train, valid and test

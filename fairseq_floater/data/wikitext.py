@@ -11,7 +11,6 @@ import shutil
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.wmt14.sources import Archive, listed, mirror
@@ -126,8 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rehearsal", action="store_true", help=text)
 
 
-def run(**options: Any) -> None:
-    args = argparse.Namespace(**options)
+def run(args: argparse.Namespace) -> None:
     if (args.vocab is None) == (args.bpe == "sentencepiece"):
         raise UsageError("`--vocab` must be given with `--bpe sentencepiece`, and only then.")
     steps = {"archives": _list_archives, "text": _unpack, "words": _print_words}

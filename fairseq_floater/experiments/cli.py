@@ -12,7 +12,7 @@ from fairseq_floater.experiments.hardware import add_machine_options, machines_f
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
 from fairseq_floater.experiments.stages import STAGES, Experiment
 from fairseq_floater.experiments.system import add_system_options, system_from_args
-from fairseq_floater.verbs import add_verb
+from fairseq_floater.verbs import add_verb, from_options
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ class RunRecord:
 
 
 def add_args(verbs: Any) -> None:
-
-    def run(**options: Any) -> Arguments:
-        args = argparse.Namespace(**options)
+    def run(args: argparse.Namespace) -> Arguments:
         places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
         arguments = Experiment(args.config).arguments(
             args.stage, system_from_args(args), machines=machines_from_args(args), **places
@@ -48,7 +46,7 @@ def add_args(verbs: Any) -> None:
         verbs,
         "args",
         "floater args configs/numbers_en_de.yaml finetune --encoder floater --data data/bin",
-        run,
+        from_options(run),
     )
     parser.add_argument("config", metavar="CONFIG", help="an experiment's YAML")
     parser.add_argument("stage", metavar="STAGE", choices=tuple(STAGES), help=", ".join(STAGES))
@@ -66,22 +64,24 @@ def add_run(verbs: Any) -> None:
     from fairseq_floater.experiments.preparation import RunRequest
     from fairseq_floater.experiments.protocol import Protocol
 
-    def run(**options: Any) -> RunRecord | None:
-        args = argparse.Namespace(**options)
-        places = {name: options[name] for name in ("raw", "data", "donor", "seed", "losses")}
+    def run(args: argparse.Namespace) -> RunRecord | None:
         experiment = commands.experiment_of(args)
-        asked = RunRequest(
+        request = RunRequest(
             experiment,
             system_from_args(args),
             commands.work_of(args),
+            raw=args.raw,
+            donor=args.donor,
+            seed=args.seed,
             machines=machines_from_args(args, experiment.config.budget),
             preparation=commands.preparation_of(args),
-            **places,
+            data=args.data,
+            losses=args.losses,
         )
-        gpus = use_gpus(asked.machines, dry_run=args.dry_run)
+        gpus = use_gpus(request.machines, dry_run=args.dry_run)
         launcher = Launcher(dry_run=args.dry_run, environment=gpus)
         with launcher.signals():
-            protocol = Protocol(asked, launcher)
+            protocol = Protocol(request, launcher)
             protocol.run()
         return None if args.dry_run else RunRecord(protocol.path)
 
@@ -90,7 +90,7 @@ def add_run(verbs: Any) -> None:
         "run",
         "bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater\n"
         "  bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder t5 -- --t5-max-distance 32",
-        run,
+        from_options(run),
         details="Trains the plain Transformer of CONFIG (once, shared by all systems), starts the encoder "
         "from it,\ntrains on at half the peak rate, averages the last checkpoints, translates and scores "
         "every test set.\nA killed run goes on where it was; SIGTERM saves a checkpoint first. Options of "
@@ -135,14 +135,14 @@ def add_run_s2l(verbs: Any) -> None:
 def _add_comparison(verbs: Any, name: str, example: str, details: str, *, by_length: bool) -> None:
     from fairseq_floater.experiments import compare
 
-    def run(**options: Any) -> None:
-        compare.run(argparse.Namespace(**options, by_length=by_length))
-
     details += (
         "\nFinished runs are skipped, a run that another process is at is left to it, and a killed run "
         "goes on where it\nwas: any number of machines may share the folder. The table is of finished runs."
     )
-    compare.add_options(add_verb(verbs, name, example, run, details=details, json=False))
+    run = from_options(compare.run)
+    parser = add_verb(verbs, name, example, run, details=details, json=False)
+    parser.set_defaults(by_length=by_length)
+    compare.add_options(parser)
 
 
 def add_run_table2(verbs: Any) -> None:
@@ -152,7 +152,7 @@ def add_run_table2(verbs: Any) -> None:
         verbs,
         "run-table2",
         "bash scripts/table2.sh --only 'base-en-de-*'    # a column on this machine's GPUs",
-        lambda **options: table2.run(argparse.Namespace(**options)),
+        from_options(table2.run),
         details="Data and donor of a column once, then warm start, training on, averaging, translation "
         "and scores of\neach row, in any order, on any number of machines with a shared folder. "
         "Finished cells are skipped.\nEnds with the table beside the paper's numbers.",

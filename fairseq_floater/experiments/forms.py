@@ -1,4 +1,4 @@
-"""List the systems of a comparison: registered encoders in the forms they declare, each also stretched.
+"""List the systems of a comparison: the configuration's, or encoders in the forms they declare.
 
 An encoder's class says what is worth comparing of it (``forms``) and whether training may move its
 positions, so a new encoder is compared without a word here.
@@ -12,10 +12,63 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.config import ListedSystem, ShortToLong
+from fairseq_floater.experiments.config import Comparison, ListedSystem, ShortToLong
+from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System, system_from_words
+from fairseq_floater.position_encoders import add_args, complete, trained_limit
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
+
+# The donor trained on, or fairseq's Transformer from random parameters.
+_CONTROL = "--encoder sinusoidal --blocks input"
+
+
+def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
+    """Return the section that lists systems; without one, the control alone, with which others are compared.
+
+    Args:
+        experiment: the configuration.
+        start: ``scratch`` or ``donor``, of the control (None: the donor).
+    """
+    if experiment.config.comparison is not None:
+        return experiment.config.comparison
+    control = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
+    control.baseline = control.listed()[0].system.name
+    return control
+
+
+def systems_of(
+    experiment: Experiment,
+    *,
+    encoders: Sequence[str] | None,
+    start: str | None = None,
+    stretch: str | None = None,
+) -> list[ListedSystem]:
+    """Return the systems of a comparison.
+
+    Args:
+        experiment: the configuration; its baseline is always among them.
+        encoders: registered names; None for the configuration's systems.
+        start: ``scratch`` or ``donor``, of ``encoders``; None: as the baseline.
+        stretch: LOW:HIGH; also each system that takes it under ``--position-stretch``; None: not.
+
+    Raises:
+        UsageError: no encoders, and a configuration that lists no systems.
+    """
+    section = experiment.comparison if encoders is None else section_of(experiment, start)
+    systems = section.listed()
+    if encoders is None and stretch is None:
+        return systems
+    if encoders is not None:
+        systems = [entry for entry in systems if entry.system.name == section.baseline]
+        from_scratch = start != "donor" if start or not systems else systems[0].system.scratch
+        forms = forms_of(encoders, scratch=from_scratch)
+        systems += [form for form in forms if form.system.name != section.baseline]
+    if stretch is not None:
+        systems = with_stretched(systems, stretch)
+    if encoders is None or experiment.config.s2l is None:
+        return systems
+    return within_training(systems, experiment.s2l)
 
 
 def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
@@ -76,8 +129,6 @@ def within_training(systems: Sequence[ListedSystem], section: ShortToLong) -> li
 
 
 def _within(entry: ListedSystem, longest: int) -> ListedSystem:
-    from fairseq_floater.position_encoders import trained_limit
-
     limit = trained_limit(_complete(entry.system), longest)
     if limit is None:
         return entry
@@ -92,7 +143,7 @@ def listed(system: System) -> ListedSystem:
 
 
 def is_accepted(system: System) -> bool:
-    """Return whether the encoder takes the system's options together; brings torch."""
+    """Return whether the encoder takes the system's options together."""
     try:
         _complete(system)
     except (argparse.ArgumentError, ValueError):
@@ -102,8 +153,6 @@ def is_accepted(system: System) -> bool:
 
 def _complete(system: System) -> argparse.Namespace:
     """Return the options of the model; raises ValueError where they exclude each other."""
-    from fairseq_floater.position_encoders import add_args, complete
-
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_args(parser)
     parser.add_argument("--no-token-positional-embeddings", action="store_true")

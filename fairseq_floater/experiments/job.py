@@ -8,14 +8,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UserError, one_line, sentence
-from fairseq_floater.experiments.launch import BusyError, Launcher
+from fairseq_floater.experiments.hardware import Machines, starter
+from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher, StoppedError
 from fairseq_floater.experiments.locks import Locks
 from fairseq_floater.experiments.run_folder import RunFolder, origin
+from fairseq_floater.experiments.screen import TrainingLine
 from fairseq_floater.files import USER_DIR, file_hash, write_whole
 
 SCRIPTS = USER_DIR.parent / "scripts"
@@ -46,6 +49,31 @@ class Step(NamedTuple):
     made_of: list[Any] | None = None
     log: Path | None = None
     is_output: bool = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of a job.
+
+    Args:
+        stage: its name in the record.
+        path: its folder; that of the job, or of a donor.
+        arguments: fairseq-train's.
+        size: of an update, in tokens or examples.
+        size_in_words: the same, and what makes it.
+        notes: further entries of the record, such as the run's settings.
+        counts: the key of the configuration that ``size`` is of.
+        expected: the recipe's updates an epoch, said beside the data's; None where it has none.
+    """
+
+    stage: str
+    path: Path
+    arguments: list[str]
+    size: str
+    size_in_words: str
+    notes: dict[str, Any]
+    counts: str = "tokens-per-update"
+    expected: float | None = None
 
 
 class Job(ABC):
@@ -120,7 +148,7 @@ class Job(ABC):
         self.run_unrecorded(argv, **places)
 
     def run_unrecorded(self, argv: list[Any], **places: Any) -> None:
-        """Run a command that may find its result whole, as those that make data do."""
+        """Run a command that may have nothing to do, as those that make data."""
         places = {"name": self.title, "log": self.log, **places}
         self.launcher.run(argv, locks=self.locks.descriptors, **places)
 
@@ -151,6 +179,62 @@ class Job(ABC):
             return step.result.is_file()
         made_of = list(map(str, step.made_of))
         return bool(self.folder.read().get("made", {}).get(step.result.name, made_of) == made_of)
+
+    def train(self, training: Training, machines: Machines) -> None:
+        """Train until fairseq is done; go on from the last whole checkpoint.
+
+        Raises:
+            ReportError: it was begun with other arguments.
+            StoppedError: it was told to stop, and has saved.
+            UserError: it failed.
+        """
+        folder, path = RunFolder(training.path), training.path
+        name = self.title if path == self.path else path.name
+        command: list[Any] = starter(path.name, machines)
+        command += python("fairseq_cli.train", *training.arguments)
+        if self.launcher.dry_run:
+            self.command(command)
+            return
+        path.mkdir(parents=True, exist_ok=True)
+        folder.check_same(training.stage, training.arguments, training.size, training.counts)
+        if folder.read().get("trained"):
+            self.launcher.say(f"{name}: trained already")
+            return
+        whence = folder.resume(training.stage, training.arguments, machines.world)
+        self.launcher.say(f"{name}: {whence}")
+        with folder.changing() as record:
+            record["arguments"][training.stage] = training.arguments
+            record["tokens"][training.stage] = training.size
+            record["processes"] = machines.world
+            record |= training.notes
+        self.launcher.say(
+            f"{name}: training, {training.size_in_words}; log in {path / 'train.log'}"
+        )
+        line = TrainingLine(self.launcher.screen, name, training.arguments, training.expected)
+        self._watch(command, path, line)
+        with folder.changing() as record:
+            record["trained"] = True
+            record["updates_an_epoch"] = line.updates_an_epoch or record.get("updates_an_epoch")
+
+    def _watch(self, command: list[Any], path: Path, line: TrainingLine) -> None:
+        """Run a training with its progress on the screen."""
+        stopped, failure = path / "checkpoints" / "stopped", None
+        # Left by an earlier stop: a failure before the first update must not be taken for one.
+        stopped.unlink(missing_ok=True)
+        try:
+            self.command(command, name=line.name, log=path / "train.log", line=line)
+        except CommandError as error:
+            failure = error
+        finally:
+            line.close()
+        # First: torchrun fails where its processes were told to stop, and did so well.
+        if stopped.is_file():
+            self.launcher.say(
+                f"{line.name}: told to stop, and saved; run the same command to go on."
+            )
+            raise StoppedError
+        if failure is not None:
+            raise failure
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

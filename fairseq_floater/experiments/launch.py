@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import FrameType
 from typing import Any
 
@@ -21,7 +20,6 @@ from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
 _QUIET = 30  # seconds after which a command that shows no progress is said to be at work
-_PROBE = 65_536  # bytes for which a disk must have room, else it was full
 
 
 class CommandError(UserError):
@@ -156,9 +154,7 @@ class Launcher:
             raise CommandError(f"{name or command[0]}: the command failed: {shlex.join(command)}.")
         for text in _read(log, begin)[0][-_LAST_LINES:]:
             print(text, file=sys.stderr)
-        fault = _disk_fault(log)
-        reason = f": {fault}" if fault else f"; see the end of {log}"
-        raise CommandError(f"{name}: the command failed{reason}.")
+        raise CommandError(f"{name}: the command failed; see the end of {log}.")
 
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
@@ -206,16 +202,6 @@ class Launcher:
                 self.say(f"{name}: at work for {duration(seconds)}; log in {log}")
                 said = seconds
         return code
-
-
-def _disk_fault(log: Path) -> str | None:
-    """Say why nothing more can be written to ``log``, so that its end lacks the reason; else None."""
-    try:
-        with TemporaryFile(dir=log.parent) as file:
-            file.write(bytes(_PROBE))
-    except OSError as error:
-        return f"{log.parent}: {error.strerror}"
-    return None
 
 
 def _read(log: Path, place: int) -> tuple[list[str], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_floater.errors import UserError
@@ -49,11 +49,7 @@ class Locks:
 
     def __init__(self, wait: Callable[[float], None]):
         self._wait = wait
-        self._held: dict[int, Path] = {}
-
-    @property
-    def descriptors(self) -> list[int]:
-        return list(self._held)
+        self.descriptors: list[int] = []
 
     @contextmanager
     def hold(
@@ -74,23 +70,12 @@ class Locks:
         if lock is None:
             yield False
             return
-        self._held[lock] = path
+        self.descriptors.append(lock)
         try:
             yield True
         finally:
-            del self._held[lock]
+            self.descriptors.remove(lock)
             os.close(lock)
-
-    def check_same_disk(self) -> None:
-        """Notice a lost mount: fairseq makes its folder anew, the lock is on the disk that went."""
-        for lock, path in self._held.items():
-            with suppress(OSError):
-                if os.path.samestat(path.stat(), os.fstat(lock)):
-                    continue
-            raise UserError(
-                f"{path.parent} is not the folder it was when the training began: was its disk lost? "
-                "Mount it and run this again."
-            )
 
 
 def make_folder(path: Path) -> None:

@@ -13,12 +13,8 @@ from pathlib import Path
 
 from fairseq import options as fairseq_options
 
-from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
 from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.errors import UsageError, refused_options
-from fairseq_floater.experiments.hardware import Machines
-from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import System
 from fairseq_floater.position_encoders import distance_warning
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.transformer import (  # noqa: F401  registers them
@@ -31,20 +27,6 @@ from fairseq_floater.transformer import (  # noqa: F401  registers them
 _ALONE = threading.Lock()
 
 
-def training_options(
-    experiment: Experiment, stage: str, machines: Machines, system: System
-) -> argparse.Namespace:
-    """Parse the arguments of a stage that trains: donor, finetune or scratch.
-
-    Raises:
-        UsageError: fairseq-train, or the encoder, refuses them.
-    """
-    if stage == "finetune":
-        check_options_of_a_warm_start(experiment.arch(system), system.options)
-    arguments = experiment.arguments(stage, system, machines=machines)
-    return parse_training(arguments, experiment.path, stage)
-
-
 def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.Namespace:
     """Parse arguments of fairseq-train, of the experiment ``config``'s ``stage``.
 
@@ -55,14 +37,9 @@ def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.N
     return _parsed(fairseq_options.get_training_parser, arguments, rule)
 
 
-def check_generation(experiment: Experiment, machines: Machines, system: System) -> None:
-    """Parse the arguments of the translation.
-
-    Raises:
-        UsageError: fairseq-generate refuses them.
-    """
-    arguments = experiment.arguments("generate", system, machines=machines)
-    rule = f"{experiment.path}: fairseq-generate refuses the options of generation"
+def check_generation(arguments: list[str], config: Path) -> None:
+    """Parse arguments of fairseq-generate; raises UsageError where it refuses them."""
+    rule = f"{config}: fairseq-generate refuses the options of generation"
     _parsed(fairseq_options.get_generation_parser, arguments, rule)
 
 
@@ -81,28 +58,21 @@ def _parsed(
 
 
 def untrained_distances(
-    experiment: Experiment, options: argparse.Namespace, data: Path
+    options: argparse.Namespace, data: Path, threshold: int | None
 ) -> str | None:
     """Return a sentence that names option, limit, trained length and remedy; None where all is trained.
 
     Args:
-        experiment: whose threshold stands for the trained length until data are made.
         options: of the training, complete.
-        data: binarised data.
+        data: binarised data, of which the shorter side counts.
+        threshold: of a split by length, which stands for the trained length until data are made: sources
+            of fewer tokens train, and each ends with one more symbol.
     """
     if DEFAULT_TARGETS[options.position_encoder] != "attention":
         return None  # signals have no such limit: the data need not be read
-    longest = _longest(experiment, data)
-    return None if longest is None else distance_warning(options, longest)
-
-
-def _longest(experiment: Experiment, data: Path) -> int | None:
-    """Return the tokens of the longest training sentence, end symbol included, of the shorter side."""
-    languages = experiment.config.languages
+    longest = threshold
     if data.is_dir():
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # else it tells what it has loaded
-        pair = argparse.Namespace(source_lang=languages.source, target_lang=languages.target)
-        lengths = [longest_sentence(str(data), stack, pair) for stack in STACKS]
-        return min((n for n in lengths if n is not None), default=None)
-    # Sources of fewer tokens than the threshold train, and each ends with one more symbol.
-    return None if experiment.config.s2l is None else experiment.config.s2l.threshold
+        lengths = [longest_sentence(str(data), stack, options) for stack in STACKS]
+        longest = min((n for n in lengths if n is not None), default=None)
+    return None if longest is None else distance_warning(options, longest)

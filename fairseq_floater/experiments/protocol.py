@@ -16,12 +16,11 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.hardware import update_in_words
-from fairseq_floater.experiments.job import SCRIPTS, Step, floater, python
+from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
-from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.training import Training, train
+from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.version import __version__
@@ -99,18 +98,22 @@ class Protocol(DataSteps):
     def _model_options(self) -> argparse.Namespace:
         """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
         # Imports torch and fairseq, which takes seconds.
-        from fairseq_floater.experiments.model_options import check_generation, training_options
+        from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
+        from fairseq_floater.experiments.model_options import check_generation, parse_training
 
-        machines, system = self.request.machines, self.request.system
-        check_generation(self.experiment, machines, system)
+        config, system = self.experiment.path, self.request.system
+        check_generation(self.arguments("generate"), config)
         if self.stage == "finetune":
-            training_options(self.experiment, "donor", machines, System(PLAIN))
-        return training_options(self.experiment, self.stage, machines, system)
+            parse_training(self.arguments("donor"), config, "donor")
+            check_options_of_a_warm_start(self.experiment.arch(system), system.options)
+        return parse_training(self.arguments(self.stage), config, self.stage)
 
     def _warn_of_distances(self, options: argparse.Namespace) -> None:
         from fairseq_floater.experiments.model_options import untrained_distances
 
-        warning = untrained_distances(self.experiment, options, self.data / "bin")
+        s2l = self.experiment.config.s2l
+        threshold = None if s2l is None else s2l.threshold
+        warning = untrained_distances(options, self.data / "bin", threshold)
         if warning is not None:
             self.launcher.say(f"{self.title}: warning: {warning}")
 
@@ -142,7 +145,7 @@ class Protocol(DataSteps):
             update_in_words(self.experiment.config.budget, machines),
             notes,
         )
-        train(self, training, machines)
+        self.train(training, machines)
 
     def _warm_start(self) -> None:
         """Start the system from the donor's best checkpoint, and compute its validation loss."""

@@ -28,19 +28,15 @@ from fairseq_floater.experiments.machine_checks import (
     OK,
     Check,
     Gpu,
-    available_memory,
-    bash_check,
     command_check,
     find_gpus,
-    folder_check,
     gpu_check,
     in_bytes,
     judged,
     memory_check,
-    nearest_folder,
     package_check,
 )
-from fairseq_floater.experiments.model_options import training_options
+from fairseq_floater.experiments.model_options import parse_training
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
@@ -109,25 +105,28 @@ def check_readiness(
     else:
         machines = Machines(len(gpus) if processes is None else processes)
     checks = [package_check(*names) for names in PACKAGES.items()]
-    checks += [bash_check(), *(command_check(c) for c in COMMANDS if gpus or c != "nvidia-smi")]
+    checks += [command_check(name) for name in COMMANDS if gpus or name != "nvidia-smi"]
     checks.append(gpu_check(gpus, processes))
     result = Readiness(checks, {})
     if experiment is not None:
-        folder = Path(work or Path("work") / experiment.path.name.removesuffix(".yaml"))
-        _add_experiment(result, experiment, folder, data, machines)
+        folder = Path(work or Path("work") / experiment.name)
+        _add_experiment(result, experiment, folder, Path(data or folder / "data"), machines)
         if gpus and not machines.on_cpu:
             checks.append(gpu_memory_check(gpus, result.estimates["parameters"]))
     return result
 
 
 def _add_experiment(
-    result: Readiness, experiment: Experiment, work: Path, data: str | None, machines: Machines
+    result: Readiness, experiment: Experiment, work: Path, data: Path, machines: Machines
 ) -> None:
-    stages = {s: training_options(experiment, s, machines, System()) for s in ("donor", "finetune")}
+    stages = {}
+    for stage in ("donor", "finetune"):
+        arguments = experiment.arguments(stage, System(), machines=machines)
+        stages[stage] = parse_training(arguments, experiment.path, stage)
     parameters = count_parameters(experiment, stages["donor"])
     checkpoint = CHECKPOINT * parameters
     kept = {stage: kept_checkpoints(options) for stage, options in stages.items()}
-    data_found, data_bytes, learning = data_check(experiment, work, data)
+    of_data, data_bytes, learning = data_check(experiment, data)
     trained = RunFolder(work / PLAIN).read().get("trained")  # then it is on the disk already
     needs = {
         "donor": 0 if trained else (kept["donor"] or 1) * checkpoint,
@@ -139,11 +138,9 @@ def _add_experiment(
     model = f"{parameters:,} parameters ({made_of}), {in_bytes(checkpoint)} a checkpoint"
     result.checks += [
         Check(OK, "model", model),
-        update_check(experiment, machines.processes),
-        data_found,
-        folder_check(work),
+        of_data,
         disk_check(work, needs, kept),
-        memory_check(available_memory(), memory),
+        memory_check(memory),
     ]
     result.estimates = {
         "parameters": parameters,
@@ -196,38 +193,24 @@ def kept_checkpoints(options: argparse.Namespace) -> int | None:
     return count
 
 
-def data_check(experiment: Experiment, work: Path, data: str | None) -> tuple[Check, int, int]:
+def data_check(experiment: Experiment, folder: Path) -> tuple[Check, int, int]:
     """Check the binarised data; returns the disk and the memory that making them takes as well."""
-    folder, settings = Path(data or work / "data"), experiment.config.data
-    seen, disk, memory = f"no folder bin in {folder}", 0, 0
+    settings = experiment.config.data
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0
-    if data:
-        script = "prepare_text.sh" if settings.wmt14 is None else "prepare_wmt14.sh"
-        advice = f"Make the data with scripts/{script}, or leave `--data` out."
-        return Check(MISSING, "data", seen, "", advice), 0, 0
     if settings.numbers is not None:
         return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0
+    disk, memory = WMT14.get(settings.wmt14 or "", (0, 0))
     advice = "Pass the scripts your text with --raw; it takes up to twice its size on top."
     if settings.wmt14 is not None:
-        disk, memory = WMT14[settings.wmt14]
         advice = f"WMT14 {settings.wmt14} is still to be fetched (scripts/prepare_wmt14.sh)."
-    return Check(NOTE, "data", seen, "", advice), disk, memory
-
-
-def update_check(experiment: Experiment, processes: int) -> Check:
-    frequency, tokens = experiment.tokens_per_update(processes)
-    wanted = experiment.config.budget.tokens_per_update
-    seen = f"--update-freq {frequency}, {tokens:,} tokens an update on "
-    seen += f"{processes} GPUs" if processes else "the CPU"
-    needed = f"{wanted:,} (`budget: tokens-per-update`)"
-    advice = "Updates are larger than configured: change --processes or `budget: max-tokens`."
-    return judged(tokens == wanted, "update", seen, needed, advice, NOTE)
+    return Check(NOTE, "data", f"no folder bin in {folder}", "", advice), disk, memory
 
 
 def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
     """Check the free disk for ``work`` against what donor, one system and data take."""
-    place, total = nearest_folder(work), sum(needs.values())
+    place = next(folder for folder in (work, *work.parents) if folder.exists())
+    total = sum(needs.values())
     free = shutil.disk_usage(place).free
     labels = {
         "donor": f"{kept['donor'] or 1} checkpoints of the donor",

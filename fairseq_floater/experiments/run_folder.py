@@ -32,13 +32,22 @@ _OF_A_BATCH = {"--batch-size", "--max-tokens"}
 _OF_THE_MACHINE = {
     "--user-dir",  # where the checkout lies
     "--max-tokens",
-    *("--update-freq", "--ddp-backend", "--cpu", "--fp16", "--load-checkpoint-on-all-dp-ranks"),
-    *("--distributed-world-size", "--distributed-init-method", "--distributed-backend"),
-    *("--distributed-no-spawn", "--find-unused-parameters"),
-    *("--log-interval", "--log-format", "--num-workers"),
+    "--update-freq",
+    "--ddp-backend",
+    "--cpu",
+    "--fp16",
+    "--load-checkpoint-on-all-dp-ranks",
+    "--distributed-world-size",
+    "--distributed-init-method",
+    "--distributed-backend",
+    "--distributed-no-spawn",
+    "--find-unused-parameters",
+    "--log-interval",
+    "--log-format",
+    "--num-workers",
 }
 _DATA = "the data folder"  # what stands before the first option
-_PLACES = (_DATA, "--save-dir", "--finetune-from-model")
+_PLACES = {_DATA, "--save-dir", "--finetune-from-model"}
 # The results of a stage after the training: all of them must go where its arguments change.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {
@@ -111,7 +120,7 @@ class RunFolder:
             return
         free = _OF_THE_MACHINE | (_OF_A_BATCH if key == "batch" else set())
         old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
-        free = free | self._same_places(old, new, record["arguments"])
+        free = free | _same_places(old, new)
         changes = [
             f"{name} was {_value(old, name)} and is {_value(new, name)} now"
             for name in {**old, **new}
@@ -127,26 +136,6 @@ class RunFolder:
                 f"{self.path} was started with other arguments of {stage}: {'; '.join(changes)}. "
                 f"Set back what has changed, use another --work, or remove {remove}."
             )
-
-    def _same_places(
-        self,
-        old: Mapping[str, str],
-        new: Mapping[str, str],
-        recorded: Mapping[str, list[str]],
-    ) -> set[str]:
-        """Return which paths are, seen from this folder, what they were, though spelt in another way.
-
-        Runs are gone on with from other folders, by absolute paths, and where a disk is mounted elsewhere.
-        """
-        begun = map(_by_option, recorded.values())
-        before = next((stage["--save-dir"] for stage in begun if "--save-dir" in stage), None)
-        if before is None:
-            return set()
-        now = self.path / "checkpoints"
-        shared = [name for name in _PLACES if name in old and name in new]
-        return {
-            n for n in shared if os.path.relpath(old[n], before) == os.path.relpath(new[n], now)
-        }
 
     def check_average(self, settings: Mapping[str, str]) -> None:
         """Make sure that the average is of the checkpoints that ``settings`` name.
@@ -208,6 +197,23 @@ def _by_option(arguments: list[str]) -> dict[str, str]:
         else:
             values[name].append(word)
     return {name: " ".join(values) for name, values in values.items()}
+
+
+def _same_places(old: dict[str, str], new: dict[str, str]) -> set[str]:
+    """Return which paths are what they were, seen from the run's folder, though spelt in another way.
+
+    A search names the data alone: they are those of the training, which is looked at before.
+    """
+    if "--save-dir" not in old or "--save-dir" not in new:
+        return {_DATA}
+    seen_before, seen_now = (
+        {
+            name: os.path.relpath(options[name], options["--save-dir"])
+            for name in _PLACES & options.keys()
+        }
+        for options in (old, new)
+    )
+    return {name for name, path in seen_before.items() if seen_now.get(name) == path}
 
 
 def _batch(processes: int, arguments: list[str]) -> str:

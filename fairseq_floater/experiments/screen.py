@@ -97,7 +97,7 @@ class TrainingLine:
         arguments: Sequence[str],
         expected: float | None = None,
     ):
-        self._screen, self._name, self._expected = screen, name, expected
+        self.name, self._screen, self._expected = name, screen, expected
         self.updates_an_epoch: int | None = None
         self._arguments = arguments
         self._first: tuple[float, int] | None = None
@@ -107,16 +107,16 @@ class TrainingLine:
         if match := UPDATE.search(line):
             self._show(int(match[1]), int(match[2]), match[3], int(match[4]))
         elif match := _VALID.search(line):
-            self._screen.say(f"{self._name}: epoch {int(match[1])}, validation loss {match[2]}")
+            self._screen.say(f"{self.name}: epoch {int(match[1])}, validation loss {match[2]}")
         elif _NOTE.search(line):
             text = re.sub(r"^[^|]*\| [A-Z]+ \| ", "", line)
-            self._screen.say(f"{self._name}: {text[:_LONGEST]}")
+            self._screen.say(f"{self.name}: {text[:_LONGEST]}")
 
     def _show(self, epoch: int, an_epoch: int, loss: str, done: int) -> None:
         self.updates_an_epoch = an_epoch
         if self._expected is not None:
             text = f"{an_epoch:,} updates an epoch; the recipe's: {self._expected:,.0f}"
-            self._screen.say(f"{self._name}: {text}")
+            self._screen.say(f"{self.name}: {text}")
             self._expected = None
         total = total_updates(self._arguments, an_epoch)
         total = None if total is None else max(total, done)
@@ -128,7 +128,7 @@ class TrainingLine:
         if total and done > before:
             left = (total - done) * (now - begun) / (done - before)
             parts.append(f"{duration(left)} left")
-        text = f"{self._name}: {', '.join(parts)}"
+        text = f"{self.name}: {', '.join(parts)}"
         if not self._screen.live:
             self._screen.say(text)
             return

@@ -12,12 +12,8 @@ from fairseq_floater.verbs import shell_words
 
 # `--encoder` of a run that is fairseq's Transformer, untouched by the plugin.
 PLAIN = "plain"
-# What stands before `--`; behind it are options of the model.
-_BEFORE = (
-    *("encoder", "blocks", "target", "scratch", "no-base", "losses", "seed", "seeds", "raw"),
-    *("data", "work", "donor", "processes", "cpu", "no-fp16", "nodes", "launch", "rendezvous"),
-    *("jobs", "only", "stretch", "list", "status", "table", "dry-run"),
-)
+# Options of a system, and of machines, that fairseq-train would take for its own behind `--`.
+_BEFORE = ("--encoder", "--blocks", "--target", "--scratch", "--no-base", "--data", "--cpu")
 _SAID_BY = {
     "--position-encoder": "--encoder",
     "--position-blocks": "--blocks",
@@ -61,7 +57,7 @@ class System:
         for name in self.given:
             if name in _SAID_BY:
                 raise UsageError(f"`{name}` is chosen by `{_SAID_BY[name]}`, before `--`.")
-            if name.removeprefix("--") in _BEFORE:
+            if name in _BEFORE:
                 raise UsageError(
                     f"`{name}` is no option of the model: write it before `--`, not behind."
                 )

@@ -15,9 +15,15 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments import tables
 from fairseq_floater.experiments.cells import Cell, seconds_left, select
-from fairseq_floater.experiments.compare import add_options, section_of, systems_of
+from fairseq_floater.experiments.compare import add_options
 from fairseq_floater.experiments.compare import run as run_comparison
-from fairseq_floater.experiments.forms import forms_of, listed, with_stretched
+from fairseq_floater.experiments.forms import (
+    forms_of,
+    listed,
+    section_of,
+    systems_of,
+    with_stretched,
+)
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder

@@ -6,8 +6,7 @@ from fake_launcher import FakeLauncher
 from helpers import sentence
 from toy import ROOT
 
-from fairseq_floater.experiments.hardware import ONE_CPU
-from fairseq_floater.experiments.model_options import training_options, untrained_distances
+from fairseq_floater.experiments.model_options import parse_training, untrained_distances
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.stages import Experiment
@@ -30,8 +29,9 @@ def write_data(folder, lengths):
 
 def warning(words, config=S2L, data="nowhere"):
     experiment, system = Experiment(config), system_from_words(words)
-    options = training_options(experiment, system.stage, ONE_CPU, system)
-    return untrained_distances(experiment, options, ROOT / data)
+    options = parse_training(experiment.arguments(system.stage, system), config, system.stage)
+    threshold = experiment.s2l.threshold if experiment.config.s2l else None
+    return untrained_distances(options, ROOT / data, threshold)
 
 
 def test_the_threshold_of_a_split_stands_for_the_trained_length():

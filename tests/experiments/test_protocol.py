@@ -92,6 +92,8 @@ def test_a_run_belongs_to_its_donor(tmp_path):
         ("--encoder sinusoidal -- --position-stretch 0.5:2", "must come with `--no-token-pos"),
         ("--encoder rope -- --encoder-layers many", "encoder-layers: invalid int value: 'many'"),
         ("--encoder rope -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
+        ("--encoder rope -- --lr 0.01", "of a warm start are the model's alone"),
+        ("--encoder rope -- --encoder-layers 3", "`--encoder-layers` cannot be given to a warm"),
     ],
 )
 def test_a_wrong_option_of_the_model_costs_no_donor(tmp_path, words, message, dry_run):
@@ -311,18 +313,4 @@ def test_a_training_that_saved_and_stopped_is_not_trained(tmp_path):
 
     with pytest.raises(StoppedError):
         run(tmp_path, Stopping(), "floater")
-    assert "trained" not in RunFolder(tmp_path / "plain").read()
-
-
-def test_a_lost_disk_is_noticed(tmp_path):
-    class Losing(FakeLauncher):
-        def run(self, words, **places):
-            super().run(words, **places)
-            if self.steps[-1] == "train plain":
-                lock = tmp_path / "floater-all-qkv" / ".lock"
-                lock.unlink()
-                lock.touch()
-
-    with pytest.raises(UserError, match="was its disk lost"):
-        run(tmp_path, Losing(), "floater")
     assert "trained" not in RunFolder(tmp_path / "plain").read()

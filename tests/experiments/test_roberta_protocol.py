@@ -19,8 +19,8 @@ from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.roberta.cells import cells_of, numbers_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
-from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest
-from fairseq_floater.experiments.roberta.stages import RobertaExperiment
+from fairseq_floater.experiments.roberta.protocol import FlowStage
+from fairseq_floater.experiments.roberta.stages import RobertaExperiment, RobertaRequest
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
 

@@ -253,7 +253,7 @@ def changed(old, new):
     ("change", "message"),
     [
         ({"tasks": {"rtf": {}}}, r"`tasks: key` must be one of cola, .*, but is 'rtf' instead"),
-        ({"tasks": {"rte": {"lr": -1}}}, r"`tasks: rte: lr` must be a number above 0, at most 1000, but"),
+        ({"tasks": {"rte": {"lr": -1}}}, r"`tasks: rte: lr` must be a number above 0, but"),
         ({"tasks": {"rte": {"batch": 0}}}, r"`tasks: rte: batch` must be a positive whole number"),
         ({"tasks": {"rte": {"checkpoint": "first"}}}, r"`tasks: rte: checkpoint` must be one of best"),
         ({"tasks": {"rte": 3}}, r"`tasks: rte` must be options, but is 3 instead"),

@@ -8,8 +8,7 @@ from toy import ROOT
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines
-from fairseq_floater.experiments.model_options import training_options
+from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.stages import Experiment
@@ -125,10 +124,10 @@ def test_a_seed_is_of_the_new_parameters_of_a_warm_start_too():
 def test_options_of_a_run_overrule_the_configuration():
     experiment = Experiment(ROOT / "configs" / "numbers_en_de.yaml")
     words = "--encoder rope --scratch -- --dropout 0.3 --encoder-layers=3 --lr 0.01"
-    args = training_options(experiment, "scratch", ONE_CPU, system_from_words(words))
+    args = parsed(experiment.arguments("scratch", system_from_words(words)))
     assert (args.dropout, args.encoder_layers, args.lr) == (0.3, 3, [0.01])
     warm = system_from_words("--encoder rope -- --dropout 0.3")
-    assert training_options(experiment, "finetune", ONE_CPU, warm).dropout == 0.3
+    assert parsed(experiment.arguments("finetune", warm)).dropout == 0.3
     assert "--dropout" in experiment.arguments("warm-start", warm)
     assert parsed(experiment.arguments("donor", warm)).dropout == 0.1
 
@@ -137,24 +136,16 @@ def test_options_of_a_run_overrule_the_configuration():
     ("words", "message"),
     [
         ("--encoder rope --scratch -- --max-epoch 3", "`--max-epoch` cannot be given after `--`"),
-        (
-            "--encoder rope --scratch -- --max-tokens=99",
-            "`--max-tokens` cannot be given after `--`",
-        ),
-        ("--encoder rope -- --dry-run", "`--dry-run` is no option of the model: write it before"),
-        ("--encoder rope -- --seed=2", "`--seed` is no option of the model: write it before `--`"),
+        ("--encoder rope -- --seed=2", "`--seed` cannot be given after `--`"),
+        ("--encoder rope -- --target=qkv", "`--target` is no option of the model: write it before"),
         ("--encoder rope -- --position-encoder t5", "is chosen by `--encoder`, before `--`"),
         ("--encoder plain -- --dropout 0.3", "fairseq's own model takes no further options"),
-        ("--encoder rope -- --lr 0.01", "of a warm start are the model's alone.*--lr 0.01"),
-        ("--encoder rope -- --encoder-layers 3", "`--encoder-layers` cannot be given to a warm"),
     ],
 )
 def test_options_that_a_run_cannot_have_are_refused_before_it_begins(words, message):
     with pytest.raises(UsageError, match=message):
         run = system_from_words(words)
-        training_options(
-            Experiment(ROOT / "configs" / "numbers_en_de.yaml"), run.stage, ONE_CPU, run
-        )
+        Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments(run.stage, run)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +277,6 @@ def write(tmp_path, change):
         (lambda c: c["shape"].update(arch="bert"), "`shape: arch` must be one of .*'bert'"),
         (lambda c: c["shape"].update(dropout={"a": 1}), "`shape: dropout` must be numbers"),
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
-        (lambda c: c["optimisation"].update(lr=10**400), "a number above 0, at most 1000, but"),
         (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
         (lambda c: c["data"].update(tests=["../../x"]), "`data: tests` must be a list of names"),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),

@@ -13,7 +13,7 @@ from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding import masked_lm
 from fairseq_floater.data.understanding.binarise import Vocabulary
 from fairseq_floater.data.understanding.subwords import KINDS
-from fairseq_floater.verbs import add_parts, add_verb, positive
+from fairseq_floater.verbs import add_parts, add_verb, from_options, positive
 
 
 def add_mlm(verbs: Any) -> None:
@@ -22,7 +22,7 @@ def add_mlm(verbs: Any) -> None:
         parts,
         "wikitext",
         "bash scripts/prepare_mlm.sh data/mlm --bpe gpt2",
-        wikitext.run,
+        from_options(wikitext.run),
         summary="the steps of scripts/prepare_mlm.sh, which fetches WikiText-103 and GPT-2's BPE",
         json=False,
     )

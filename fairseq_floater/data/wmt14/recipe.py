@@ -130,8 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help=text)
 
 
-def run(**options: Any) -> None:
-    args = argparse.Namespace(**options)
+def run(args: argparse.Namespace) -> None:
     steps = {"archives": _list_archives, "corpus": _make_corpus}
     steps |= {"text": _prepare_text, "report": _report}
     with naming(args.out):

@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_floater.experiments.cells import Cell, select
-from fairseq_floater.experiments.commands import seeds
+from fairseq_floater.experiments.commands import add_node_options, seeds
+from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.paper_numbers import TABLES_345
-from fairseq_floater.experiments.roberta.commands import add_run_options, add_work, request_of
 from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import DONOR
-from fairseq_floater.experiments.roberta.stages import FLOATER, ROBERTA, RobertaExperiment, size_of
+from fairseq_floater.experiments.roberta.stages import (
+    FLOATER,
+    ROBERTA,
+    RobertaExperiment,
+    RobertaRequest,
+    size_of,
+)
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.tables import PaperTable, act, add_table_options
 from fairseq_floater.files import USER_DIR
@@ -86,6 +92,47 @@ def _shared(args: argparse.Namespace, config: str) -> list[Cell]:
         Cell(f"{size}-{stage}", column / stage, None, lock=column / f".{stage}.lock")
         for stage in (DONOR, "flow")
     ]
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    text = "everything goes to DIR/<name of CONFIG> and DIR/data (default: work/tables345)"
+    parser.add_argument(
+        "--work", type=Path, default=Path("work/tables345"), metavar="DIR", help=text
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`request_of` reads, but for ``--work``."""
+    add = parser.add_argument
+    text = "text and tasks, laid out as `floater quizzes` does"
+    add("--raw", type=Path, metavar="DIR", help=text)
+    add("--donor", type=Path, metavar="FILE", help="a pretrained RoBERTa, dict.txt beside it")
+    add("--bpe-dir", type=Path, metavar="DIR", help="of prepare_mlm.sh")
+    add("--mirror", metavar="PLACE", help="of prepare_mlm.sh")
+    add_node_options(parser)
+
+
+def request_of(
+    args: argparse.Namespace,
+    experiment: RobertaExperiment,
+    system: System,
+    *,
+    donor: Path | None,
+    seed: int | None,
+) -> RobertaRequest:
+    preparation = {"--bpe-dir": args.bpe_dir, "--mirror": args.mirror}
+    given = ((option, str(value)) for option, value in preparation.items() if value is not None)
+    return RobertaRequest(
+        experiment,
+        system,
+        args.work,
+        raw=args.raw,
+        donor=donor,
+        seed=seed,
+        machines=machines_from_args(args, experiment.config.budget),
+        preparation=tuple(word for pair in given for word in pair),
+        extend=getattr(args, "extend", None),  # of single runs alone
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from fairseq_floater.experiments.roberta import cells, commands
-from fairseq_floater.verbs import add_verb
+from fairseq_floater.experiments.hardware import use_gpus
+from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.roberta import cells
+from fairseq_floater.experiments.roberta.cells import add_run_options, add_work, request_of
+from fairseq_floater.experiments.roberta.finetuning import FineTuning
+from fairseq_floater.experiments.roberta.protocol import FlowStage, Steps
+from fairseq_floater.experiments.roberta.stages import ROBERTA, RobertaExperiment
+from fairseq_floater.experiments.system import PLAIN, add_model_options, system_from_args
+from fairseq_floater.verbs import add_verb, from_options
 
 
 def add_run_tables345(verbs: Any) -> None:
@@ -14,7 +22,7 @@ def add_run_tables345(verbs: Any) -> None:
         verbs,
         "run-tables345",
         "bash scripts/tables345.sh --config configs/roberta_tiny.yaml --work work/tiny --seeds 1,2",
-        lambda **options: cells.run(argparse.Namespace(**options)),
+        from_options(cells.run),
         details="38 cells under five seeds each, one run after the other. Text, data, donor and flow "
         "stage are\nmade by the first that needs them. A run that another process is at is left to it, "
         "a finished\nrun is skipped. Ends with the table beside the paper's numbers.",
@@ -24,29 +32,54 @@ def add_run_tables345(verbs: Any) -> None:
 
 
 def add_pretrain_flow(verbs: Any) -> None:
-    parser = add_verb(
+    parser = _add_single_run(
         verbs,
         "pretrain-flow",
         "bash scripts/pretrain_flow.sh configs/roberta_base.yaml --donor roberta_base.pt",
-        lambda **options: commands.run(argparse.Namespace(**options)),
-        details="Makes text and donor of CONFIG where they are missing, warm-starts the encoder from the "
+        "Makes text and donor of CONFIG where they are missing, warm-starts the encoder from the "
         "donor,\ntrains it by masked LM (FLOATER: h alone, another encoder: all parameters), and prints "
         "the loss by\ntoken position before and after. A killed run goes on where it was.",
-        json=False,
     )
-    commands.add_flow_options(parser)
+    add_model_options(parser, "--encoder", ())
+    add_run_options(parser)
 
 
 def add_finetune(verbs: Any) -> None:
-    parser = add_verb(
+    parser = _add_single_run(
         verbs,
         "finetune",
         "bash scripts/finetune.sh configs/roberta_base.yaml --task rte --system floater \\\n"
         "    --raw raw --donor base.pt",
-        lambda **options: commands.run(argparse.Namespace(**options)),
-        details="Makes the data of the task, and what the system starts from, where they are missing; "
+        "Makes the data of the task, and what the system starts from, where they are missing; "
         "fine-tunes by\nthe recipe of CONFIG, predicts with the chosen checkpoint, scores. A killed run "
         "goes on where it was.\nThe batch is the recipe's on any number of GPUs that divides it.",
-        json=False,
     )
-    commands.add_finetune_options(parser)
+    text = "cola sst-2 mrpc qqp sts-b mnli qnli rte race squad1 squad2, as far as CONFIG has them"
+    parser.add_argument("--task", required=True, metavar="T", help=text)
+    text = "of fine-tuning (default: the configuration's)"
+    parser.add_argument("--seed", type=int, metavar="N", help=text)
+    add_model_options(parser, "--system", (ROBERTA,), required=True)
+    add_run_options(parser)
+
+
+def _add_single_run(verbs: Any, name: str, example: str, details: str) -> argparse.ArgumentParser:
+    run = from_options(_run)
+    parser = add_verb(verbs, name, example, run, details=details, json=False)
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="an experiment's YAML")
+    add_work(parser)
+    text = "of `floater warm-start`, where --max-positions is above the donor's"
+    parser.add_argument("--extend", choices=("tile", "last"), help=text)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Run the masked-LM stage, or the fine-tuning where the command line names a task."""
+    args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
+    experiment, system = RobertaExperiment(args.config), system_from_args(args)
+    task, seed = getattr(args, "task", None), getattr(args, "seed", None)
+    request = request_of(args, experiment, system, donor=args.donor, seed=seed)
+    gpus = use_gpus(request.machines, dry_run=args.dry_run)
+    launcher = Launcher(dry_run=args.dry_run, environment=gpus)
+    job: Steps = FineTuning(request, task, launcher) if task else FlowStage(request, launcher)
+    with launcher.signals():
+        job.run()

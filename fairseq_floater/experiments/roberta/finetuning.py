@@ -7,13 +7,12 @@ from typing import Any
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.arguments import as_options
-from fairseq_floater.experiments.job import Step, floater
+from fairseq_floater.experiments.job import Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
-from fairseq_floater.experiments.roberta.protocol import FlowStage, RobertaRequest, Steps
-from fairseq_floater.experiments.roberta.stages import system_name
+from fairseq_floater.experiments.roberta.protocol import FlowStage, Steps
+from fairseq_floater.experiments.roberta.stages import RobertaRequest, system_name
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.records import NUMBER, read_json
 
 
@@ -122,7 +121,7 @@ class FineTuning(Steps):
             counts="batch",
             expected=experiment.updates_an_epoch(self.task),
         )
-        train(self, training, request.machines)
+        self.train(training, request.machines)
 
     # Predictions and scores.
 

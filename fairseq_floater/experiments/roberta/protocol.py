@@ -6,50 +6,21 @@ lock. A finished step is skipped; a training goes on from its last whole checkpo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.arguments import Request, as_options
+from fairseq_floater.experiments.arguments import as_options
 from fairseq_floater.experiments.hardware import update_in_words
-from fairseq_floater.experiments.job import SCRIPTS, Job, Step, floater
+from fairseq_floater.experiments.job import SCRIPTS, Job, Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.locks import Locks
-from fairseq_floater.experiments.roberta.stages import FLOATER, RobertaExperiment, system_name
+from fairseq_floater.experiments.roberta.stages import RobertaRequest, system_name
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.training import Training, train
 from fairseq_floater.files import file_hash
 
 DONOR = "donor"
-
-
-@dataclass(frozen=True)
-class RobertaRequest(Request):
-    """A request with RoBERTa; the experiment has a folder in ``work``.
-
-    Attributes:
-        extend: where the system's table is longer than the donor's, how `floater warm-start` goes on: tile
-            or last.
-    """
-
-    experiment: RobertaExperiment
-    extend: str | None = None
-
-    @property
-    def folder(self) -> Path:
-        return self.work / self.experiment.name
-
-    @property
-    def mlm(self) -> Path:
-        return self.work / "data" / "mlm"
-
-    @property
-    def stage_folder(self) -> Path:
-        """Return the folder of the masked-LM stage of the system: ``flow``; ``mlm-t5`` for t5."""
-        name = system_name(self.system)
-        return self.folder / ("flow" if name == FLOATER else f"mlm-{name}")
 
 
 class Steps(Job):
@@ -158,7 +129,7 @@ class Steps(Job):
         arguments = self._masked_lm(stage, system, folder)
         size = str(self.experiment.tokens_per_update(machines.world)[1])
         in_words = update_in_words(budget, machines)
-        train(self, Training(stage, folder, arguments, size, in_words, notes), machines)
+        self.train(Training(stage, folder, arguments, size, in_words, notes), machines)
 
 
 def _note_donor(folder: Path, given: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
+    Request,
     as_options,
     in_precision,
     left_by,
@@ -215,6 +217,33 @@ class RobertaExperiment(ConfiguredExperiment):
             "recipe_updates": "" if updates is None else updates,
         }
         return {key: str(value) for key, value in settings.items()}
+
+
+@dataclass(frozen=True)
+class RobertaRequest(Request):
+    """A request with RoBERTa; the experiment has a folder in ``work``.
+
+    Attributes:
+        extend: where the system's table is longer than the donor's, how `floater warm-start` goes on: tile
+            or last.
+    """
+
+    experiment: RobertaExperiment
+    extend: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.work / self.experiment.name
+
+    @property
+    def mlm(self) -> Path:
+        return self.work / "data" / "mlm"
+
+    @property
+    def stage_folder(self) -> Path:
+        """Return the folder of the masked-LM stage of the system: ``flow``; ``mlm-t5`` for t5."""
+        name = system_name(self.system)
+        return self.folder / ("flow" if name == FLOATER else f"mlm-{name}")
 
 
 def _complete(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
