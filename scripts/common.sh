@@ -80,13 +80,25 @@ enter() {
     exec "$PYTHON" -m fairseq_floater "$@"
 }
 
-# help_of PART OPTIONS...: where they ask for help, becomes the help of that part of `floater`.
-help_of() {
-    local option
-    for option in "${@:2}"; do
-        # shellcheck disable=SC2086  # a verb and its part
-        if [[ $option == -h || $option == --help ]]; then exec "$PYTHON" -m fairseq_floater $1 --help; fi
+# prepares VERB [PART] -- OPTIONS...: sets `tool` to that part of `floater`, and `options` to those that it takes, then
+# fetches the archives that it names. Where help is asked for, becomes its help.
+prepares() {
+    local option archives
+    tool=("$PYTHON" -m fairseq_floater)
+    while [[ $1 != -- ]]; do tool+=("$1") && shift; done
+    shift
+    read_flags "$@"
+    ensure_setup
+    options=()
+    for option in "$@"; do
+        case $option in
+        -h | --help) exec "${tool[@]}" --help ;;
+        --dry-run) ;;
+        *) options+=("$option") ;;
+        esac
     done
+    archives=$("${tool[@]}" archives "${options[@]}")
+    fetch_all "$archives"
 }
 
 # curl's own retries throw away the bytes of the call that they belong to: only a young call retries, and

@@ -3,14 +3,7 @@
 # usage: bash scripts/prepare_mlm.sh OUT --bpe gpt2|sentencepiece [options] [--dry-run]; --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-read_flags "$@"
-ensure_setup
-help_of "mlm wikitext" "$@"
-options=()
-for option in "$@"; do [[ $option == --dry-run ]] || options+=("$option"); done
-tool=("$PYTHON" -m fairseq_floater mlm wikitext)
-archives=$("${tool[@]}" archives "${options[@]}")
-fetch_all "$archives"
+prepares mlm wikitext -- "$@"
 run "${tool[@]}" text "${options[@]}"
 mapfile -t prepare < <("${tool[@]}" words "${options[@]}")
 run "$PYTHON" -m fairseq_floater mlm prepare "${prepare[@]}"

@@ -3,12 +3,5 @@
 # usage: bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options] [--dry-run]; --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-read_flags "$@"
-ensure_setup
-help_of "wmt14" "$@"
-options=()
-for option in "$@"; do [[ $option == --dry-run ]] || options+=("$option"); done
-tool=("$PYTHON" -m fairseq_floater wmt14)
-archives=$("${tool[@]}" archives "${options[@]}")
-fetch_all "$archives"
+prepares wmt14 -- "$@"
 for step in corpus text report; do run "${tool[@]}" "$step" "${options[@]}"; done

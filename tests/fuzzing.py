@@ -5,11 +5,8 @@ few thousand of a normal run are the same every time. `--tables` says how many e
 """
 
 import contextlib
-import copy
 import functools
 import io
-import json
-import math
 import os
 import time
 
@@ -105,63 +102,6 @@ def spoilt(data, edits):
             at %= len(data)
             data = data[:at] + bytes([data[at] ^ (1 << second % 8)]) + data[at + 1 :]
     return data
-
-
-# Spoiling values.
-
-ODD_VALUES = (
-    *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**70), 0.5, -0.0),
-    *(1e-300, 1e308, math.nan, math.inf, -math.inf, "", "x", "a b", "a\nb", "../x", "-x", "é"),
-    *("$(touch x)", "'", "--encoder 'x", "nan", "1e999", "x" * 300, "\0"),
-    *("plain", "floater", "de", "[80, 100)", [], [1], ["a"], [[]], [None], ["../x"], [math.nan]),
-    *({}, {"a": 1}, {"a": {"b": [1]}}, {"score": "x"}, [{"x": 1}], {"data": {}}, [0, 1, 2, 3]),
-)
-CHANGES = st.lists(
-    st.tuples(
-        st.sampled_from(("set", "set", "set", "remove", "rename", "add")),
-        _place,
-        st.integers(0, 2**20),
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-def changed(tree, changes, odd_values=ODD_VALUES):
-    """A copy of nested dictionaries and lists after every change: (kind, which place, which value)."""
-    tree = copy.deepcopy(tree)
-    for kind, place, which in changes:
-        holders = [(holder, key) for holder, key in _places(tree)]
-        if not holders:
-            break
-        holder, key = holders[place % len(holders)]
-        odd = copy.deepcopy(odd_values[which % len(odd_values)])
-        if kind == "set":
-            holder[key] = odd
-        elif kind == "remove":
-            del holder[key]
-        elif isinstance(holder, list):
-            holder.insert(key, odd)
-        elif kind == "rename":
-            holder[f"{key}x"] = holder.pop(key)
-        else:
-            holder[odd if isinstance(odd, str) else f"odd {place % 9}"] = odd
-    return tree
-
-
-def _places(tree):
-    found, rest = [], [tree]
-    while rest:
-        holder = rest.pop()
-        if isinstance(holder, (dict, list)):
-            items = list(holder.items() if isinstance(holder, dict) else enumerate(holder))
-            found += [(holder, key) for key, _ in items]
-            rest += [value for _, value in items]
-    return found
-
-
-def as_json(tree):
-    return json.dumps(tree).encode()
 
 
 # What may come of an input.

@@ -9,33 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import ONE_CPU, Machines, update_frequency
+from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.system import PLAIN, System
 
 # What the protocol itself says, or reckons updates, progress and averages from.
 _PROTOCOLS = (
     "arch",
-    "task",
-    "train-subset",
     "seed",
     "save-dir",
-    "restore-file",
     "finetune-from-model",
     "max-tokens",
-    "max-sentences",
     "batch-size",
     "update-freq",
     "max-epoch",
     "max-update",
     "save-interval",
     "save-interval-updates",
-    "no-save",
     "no-epoch-checkpoints",
-    "patience",
     "keep-last-epochs",
     "keep-interval-updates",
-    "stop-min-lr",
-    "stop-time-hours",
 )
 
 
@@ -62,42 +54,24 @@ class ConfiguredExperiment:
 
     @property
     def plain_arch(self) -> str:
-        """Return fairseq's name of the architecture."""
         return str(self.config.shape["arch"])
 
     def arch(self, system: System) -> str:
-        """Return the name of a system's architecture, of the same shape."""
         return self.plain_arch if system.encoder == PLAIN else f"floater_{self.plain_arch}"
-
-    def tokens_per_update(self, processes: int) -> tuple[int, int]:
-        """Return the ``--update-freq`` that keeps the configured tokens an update, and those in force."""
-        budget = self.config.budget
-        return update_frequency(budget.max_tokens, budget.tokens_per_update, processes)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request: one system of an experiment.
-
-    Attributes:
-        experiment: the configuration.
-        system: the encoder, how it enters, and from where it starts.
-        work: where everything goes.
-        raw: text to make data of; None where they are made, or built in.
-        donor: what the system starts from; None to train one.
-        seed: of training; None for the configuration's.
-        machines: what to train on.
-        preparation: further options of the script that prepares the text.
-    """
+    """A request: one system of an experiment."""
 
     experiment: Any
     system: System
     work: Path
-    raw: Path | None = None
-    donor: Path | None = None
-    seed: int | None = None
+    raw: Path | None = None  # text to make data of; None where they are made, or built in
+    donor: Path | None = None  # None to train one
+    seed: int | None = None  # of training; None for the configuration's
     machines: Machines = ONE_CPU
-    preparation: tuple[str, ...] = ()
+    preparation: tuple[str, ...] = ()  # further options of the script that prepares the text
 
 
 def as_options(section: dict[str, Any]) -> list[str]:

@@ -25,21 +25,13 @@ _LOG_END = 20_000  # bytes of a log in which its last update is looked for
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a table.
+    """One run of a table."""
 
-    Attributes:
-        name: of its number, by which it is chosen.
-        folder: where the run lies.
-        job: makes the run; None for what is made by the runs that start from it.
-        seed: None for what several numbers start from, such as a donor.
-        lock: held beside the folder while it is made, where several runs share it.
-    """
-
-    name: str
+    name: str  # by which it is chosen
     folder: Path
-    job: Callable[[Launcher], Job] | None
-    seed: int | None = None
-    lock: Path | None = None
+    job: Callable[[Launcher], Job] | None  # None for what is made by the runs that start from it
+    seed: int | None = None  # None for what several runs start from, such as a donor
+    lock: Path | None = None  # held beside the folder while it is made, where several runs share it
 
     @property
     def title(self) -> str:
@@ -142,7 +134,6 @@ def progress_of(folder: Path, lock: Path | None = None) -> Progress:
 
 
 def _last_update(folder: Path) -> str:
-    """Return ``epoch 3, update 12,400, 2 min ago`` from the end of a training's log."""
     log = folder / "train.log"
     if not log.exists():
         return "no training yet"
@@ -193,7 +184,6 @@ def seconds_left(cells: Iterable[Cell]) -> float | None:
 
 
 def _share_trained(folder: Path, record: dict[str, Any]) -> float:
-    """Return how much of a run's last training is over, 0..1."""
     if record.get("trained"):
         return 1.0
     stage = next((s for s in ("scratch", "finetune") if s in record["arguments"]), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,12 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import section_of, systems_of
 from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
-from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
-from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.tables import Table, act, add_table_options
+from fairseq_floater.experiments.tables import Table, add_table_options
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
@@ -53,81 +51,90 @@ Longest training source: {longest} tokens. Rows of `learned` past the trained le
 Split   {work}/split: counts and overlap in split.json, the origin of each test pair in test.tsv"""
 
 
-def cells_of(
-    args: argparse.Namespace, experiment: Experiment, systems: Sequence[ListedSystem]
-) -> list[Cell]:
-    """Return the runs of systems under each seed."""
-    cells = []
-    for seed in args.seeds:
-        for entry in systems:
-            name, job = entry.system.name, partial(_job, args, experiment, entry.system, seed)
-            cells.append(Cell(name, args.work / f"seed-{seed}" / name, job, seed))
-    return cells
-
-
-def _job(
-    args: argparse.Namespace, experiment: Experiment, system: System, seed: int, launcher: Launcher
-) -> Protocol:
-    request = RunRequest(
-        experiment,
-        system,
-        args.work / f"seed-{seed}",
-        data=args.work / "data",
-        donor=args.donor,
-        seed=seed,
-        machines=machines_from_args(args, experiment.config.budget),
-        losses=True,
-    )
-    return Protocol(request, launcher)
-
-
-def donors_of(args: argparse.Namespace) -> list[Cell]:
-    """Return the donor that all seeds share, or one of each."""
-    if args.donor is not None:
-        return [Cell(PLAIN, args.donor, None, lock=args.donor.parent / ".donor.lock")]
-    donors = []
-    for seed in args.seeds:
-        work = args.work / f"seed-{seed}"
-        donors.append(Cell(PLAIN, work / PLAIN, None, seed, work / ".donor.lock"))
-    return donors
-
-
 class ComparisonTable(Table):
     """The systems of a comparison and their scores: by source length, or of whole test sets.
 
     Args:
-        launcher: starts the commands.
-        args: the command line.
-        experiment: the configuration; with a section ``s2l`` it trains on short sentences.
-        systems: all of them, of which a command line may choose some; the table has all.
-        cells: the chosen ones.
-        jobs: how many side by side.
-        baseline: the system that every other is compared with; None for none.
+        args: the command line, which may choose some of the systems; the table has all.
     """
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        args: argparse.Namespace,
-        experiment: Experiment,
-        systems: Sequence[ListedSystem],
-        cells: Sequence[Cell],
-        jobs: int,
-        baseline: str | None,
-    ):
-        self.by_length = experiment.config.s2l is not None
-        super().__init__(launcher, args.work, "s2l" if self.by_length else "compare", cells, jobs)
-        self.raw, self.seeds = args.raw, args.seeds
-        self.experiment, self.systems, self.baseline = experiment, systems, baseline
+    def __init__(self, args: argparse.Namespace):
+        self.experiment, args.work = experiment_of(args), work_of(args)
+        section = self.experiment.s2l if args.by_length else section_of(self.experiment, args.start)
+        self.baseline = section.baseline
+        looks = args.table or args.status
+        seed = self.experiment.config.seed
+        self.seeds = args.seeds or (looks and _seeds_of(args.work)) or [seed]
+        if args.start is not None and args.encoders is None:
+            raise UsageError(
+                "`--start` is of `--encoders`: the configuration's systems say theirs."
+            )
+        self.systems = systems_of(
+            self.experiment, encoders=args.encoders, start=args.start, stretch=args.stretch
+        )
+        stages = {entry.system.name: entry.system.stage for entry in self.systems}
+        if args.donor is not None and "donor" in stages.values():
+            raise UsageError(
+                f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for "
+                "each seed; leave one of the two out."
+            )
+        cells = select(list(self._cells(args)), args.only)
+        on_cpu = machines_from_args(args).on_cpu
+        jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
+        self.by_length = self.experiment.config.s2l is not None
+        super().__init__(
+            args,
+            "s2l" if self.by_length else "compare",
+            cells,
+            self._donors(args) if any(stages[c.name] == "finetune" for c in cells) else (),
+            jobs=jobs,
+            environment=ONE_THREAD if on_cpu and jobs > 1 else None,
+        )
+
+    def _cells(self, args: argparse.Namespace) -> Iterator[Cell]:
+        machines = machines_from_args(args, self.experiment.config.budget)
+        for seed in self.seeds:
+            for entry in self.systems:
+                request = RunRequest(
+                    self.experiment,
+                    entry.system,
+                    args.work / f"seed-{seed}",
+                    data=args.work / "data",
+                    donor=args.donor,
+                    seed=seed,
+                    machines=machines,
+                    losses=True,
+                )
+                name = entry.system.name
+                yield Cell(name, request.work / name, partial(Protocol, request), seed)
+
+    def _donors(self, args: argparse.Namespace) -> list[Cell]:
+        if args.donor is not None:
+            return [Cell(PLAIN, args.donor, None, lock=args.donor.parent / ".donor.lock")]
+        folders = {seed: args.work / f"seed-{seed}" for seed in self.seeds}
+        return [
+            Cell(PLAIN, folder / PLAIN, None, seed, folder / ".donor.lock")
+            for seed, folder in folders.items()
+        ]
+
+    def left(self) -> str:
+        seconds = seconds_left(self.cells)
+        if not seconds:
+            return ""
+        at_once = self.jobs
+        if self.args.status and not self.args.jobs:
+            # A look counts with the runs that it sees at work, whatever number they were told.
+            running = sum(progress_of(cell.folder).state == "running" for cell in self.cells)
+            at_once = running or self.jobs
+        return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
 
     def run(self) -> None:
-        """Make the data of all systems, then run them as every table does."""
         launcher, experiment = self.launcher, self.experiment
         if launcher.dry_run:
             names = ("PYTHONPATH", *ONE_THREAD)
             values = {name: launcher.environment.get(name) for name in names}
             launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
-        request = RunRequest(experiment, System(PLAIN), self.work, raw=self.raw)
+        request = RunRequest(experiment, System(PLAIN), self.work, raw=self.args.raw)
         data = Protocol(request, launcher)
         if self.by_length:
             data.prepare_split()
@@ -136,13 +143,11 @@ class ComparisonTable(Table):
         super().run()
 
     def _whole(self, system: System) -> list[Path]:
-        """Return the folders of a system's runs that can be scored."""
         folders = [self.work / f"seed-{seed}" / system.name for seed in self.seeds]
         dry_run = self.launcher.dry_run
         return [f for f in folders if dry_run or RunFolder(f).read().get("state") == "done"]
 
     def command(self) -> list[Any]:
-        """Return the command that scores what is finished."""
         folders = {entry: self._whole(entry.system) for entry in self.systems}
         runs = {entry: paths for entry, paths in folders.items() if paths}
         if len({tuple(path.parent for path in paths) for paths in runs.values()}) > 1:
@@ -197,7 +202,6 @@ class ComparisonTable(Table):
         return "" if is_scored else "No run is whole yet: no table."
 
     def print(self) -> None:
-        """Score what is finished; print the table and where everything is."""
         super().print()
         if self.launcher.dry_run or self.lacking():
             return
@@ -242,41 +246,4 @@ def _seeds_of(work: Path) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> None:
-    experiment, args.work = experiment_of(args), work_of(args)
-    section = experiment.s2l if args.by_length else section_of(experiment, args.start)
-    looks = args.table or args.status
-    args.seeds = args.seeds or (looks and _seeds_of(args.work)) or [experiment.config.seed]
-    if args.start is not None and args.encoders is None:
-        raise UsageError("`--start` is of `--encoders`: the configuration's systems say theirs.")
-    systems = systems_of(experiment, encoders=args.encoders, start=args.start, stretch=args.stretch)
-    stages = {entry.system.name: entry.system.stage for entry in systems}
-    if args.donor is not None and "donor" in stages.values():
-        raise UsageError(
-            f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for each "
-            "seed; leave one of the two out."
-        )
-    cells = select(cells_of(args, experiment, systems), args.only)
-    on_cpu = machines_from_args(args).on_cpu
-    jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
-
-    def left() -> str:
-        seconds = seconds_left(cells)
-        if not seconds:
-            return ""
-        at_once = jobs
-        if args.status and not args.jobs:
-            # A look counts with the runs that it sees at work, whatever number they were told.
-            running = sum(progress_of(cell.folder).state == "running" for cell in cells)
-            at_once = running or jobs
-        return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
-
-    act(
-        args,
-        cells,
-        lambda launcher: ComparisonTable(
-            launcher, args, experiment, systems, cells, jobs, section.baseline
-        ),
-        shared=donors_of(args) if any(stages[c.name] == "finetune" for c in cells) else (),
-        environment=ONE_THREAD if on_cpu and jobs > 1 else None,
-        left=left,
-    )
+    ComparisonTable(args).act()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,20 +13,19 @@ from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.data.wmt14.sources import RECIPES
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.hardware import UpdateBudget
 from fairseq_floater.experiments.sections import (
     ConfigError,
-    check_flat,
+    check_budget,
     check_missing,
+    check_one_of,
     check_rate,
-    check_seed,
-    key_name,
     read_sections,
     require,
 )
 from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
-LONGEST_LABEL = 31  # of a system; the table of scores is then at most 100 columns wide
 # Which checkpoints a stage's average is made of; `average-of` of its budget.
 AVERAGE_OF = ("epochs", "updates")
 
@@ -65,11 +62,9 @@ class Data:
 
 
 @dataclass
-class Budget:
+class Budget(UpdateBudget):
     """The tokens of an update, the length of each training, and the checkpoints averaged."""
 
-    max_tokens: int = MISSING
-    tokens_per_update: int = MISSING
     donor: dict[str, Any] = MISSING
     finetune: dict[str, Any] = MISSING
     scratch: dict[str, Any] | None = None
@@ -139,50 +134,33 @@ def read_config(path: Path) -> Config:
 
 
 def _check(path: Path, config: Config) -> None:
-    """Check what types do not say; raises ConfigError."""
     check = partial(require, path)
     data, budget, languages = config.data, config.budget, config.languages
     for side, language in vars(languages).items():
         rule = "a code such as de (in quotes where YAML takes it for something else)"
         fits = LANGUAGE.fullmatch(language) and language not in ("True", "False")  # YAML's `no`
         check(fits, f"languages: {side}", rule, language)
-    named = data.tests and all(re.fullmatch(r"[\w.-]+", str(test)) for test in data.tests)
-    rule = "a list of names of letters, digits, `_`, `-` and `.`"
-    check(named, "data: tests", rule, data.tests)
-    choices: list[tuple[str, Any, Iterable[str]]] = [
-        ("shape: arch", _option(path, config, "shape", "arch"), ARCHITECTURES.values()),
-        ("data: bpe", data.bpe, SEGMENTATIONS),
-        ("data: wmt14", data.wmt14, RECIPES),
-    ]
+    needed = {"shape": ["arch"], "optimisation": ["lr"], "generation": ["beam", "lenpen"]}
+    for section, keys in needed.items():
+        options = getattr(config, section)
+        check_missing(path, [f"{section}.{key}" for key in keys if options.get(key) is None])
+    check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES.values())
+    check_one_of(path, "data: bpe", bpe := data.bpe or "sentencepiece", SEGMENTATIONS)
+    if data.wmt14 is not None:
+        check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
+        pair = f"{languages.source}-{languages.target}"
+        check(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
     for stage in ("donor", "finetune", "scratch"):
-        limits = budget.of(stage) or {}
-        choices.append((f"budget: {stage}: average-of", limits.get("average-of"), AVERAGE_OF))
-    for key, value, known in choices:
-        check(value in (None, *known), key, f"one of {', '.join(known)}", value)
-    pair = f"{languages.source}-{languages.target}"
-    check(data.wmt14 in (None, pair), "data: wmt14", f"{pair}, as `languages`", data.wmt14)
-    for key in ("max_tokens", "tokens_per_update", "average"):
-        number = getattr(budget, key)
-        check(number > 0, f"budget: {key_name(key)}", "a positive whole number", number)
-    check_seed(path, config.seed)
-    check_rate(path, "optimisation: lr", _option(path, config, "optimisation", "lr"))
-    for key in ("beam", "lenpen"):
-        _option(path, config, "generation", key)
-    for section in ("shape", "optimisation", "generation"):
-        check_flat(path, section, getattr(config, section))
+        unit = (budget.of(stage) or {}).get("average-of", AVERAGE_OF[0])
+        check_one_of(path, f"budget: {stage}: average-of", unit, AVERAGE_OF)
+    check_budget(path, budget)
+    check(budget.average > 0, "budget: average", "a positive whole number", budget.average)
+    check_rate(path, "optimisation: lr", config.optimisation["lr"])
     if config.s2l is not None:
-        bpe = data.bpe or "sentencepiece"
         check(bpe == "sentencepiece", "data: bpe", "sentencepiece for `s2l`", bpe)
         _check_systems(path, "s2l", config.s2l)
     if config.compare is not None:
         _check_systems(path, "compare", config.compare)
-
-
-def _option(path: Path, config: Config, section: str, key: str) -> Any:
-    """Return a required option of fairseq's."""
-    value = getattr(config, section).get(key)
-    check_missing(path, [f"{section}.{key}"] if value is None else [])
-    return value
 
 
 def _check_systems(path: Path, name: str, section: Comparison) -> None:
@@ -200,12 +178,8 @@ def _check_systems(path: Path, name: str, section: Comparison) -> None:
         raise ConfigError(f"{where} names {names} one of them twice.")
     if double := next((label for label in labels if labels.count(label) > 1), None):
         raise ConfigError(f"{where} has two labelled {double}; give one a `label`.")
-    rule = f"1 to {LONGEST_LABEL} characters without `|`"
-    for label in (e["label"] for e in section.systems if "label" in e and isinstance(e, dict)):
-        fits = re.fullmatch(rf"[^|\n]{{1,{LONGEST_LABEL}}}", label)
-        require(path, fits, f"{name}: systems: label", rule, label)
-    known = section.baseline in (None, *names)
-    require(path, known, f"{name}: baseline", f"one of {', '.join(names)}", section.baseline)
+    if section.baseline is not None:
+        check_one_of(path, f"{name}: baseline", section.baseline, names)
 
 
 def _is_system(value: Any) -> bool:

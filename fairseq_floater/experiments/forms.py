@@ -24,12 +24,7 @@ _CONTROL = "--encoder sinusoidal --blocks input"
 
 
 def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
-    """Return the section that lists systems; without one, the control alone, with which others are compared.
-
-    Args:
-        experiment: the configuration.
-        start: ``scratch`` or ``donor``, of the control (None: the donor).
-    """
+    """Return the section that lists systems; without one, the control alone, as baseline of others."""
     if experiment.config.comparison is not None:
         return experiment.config.comparison
     control = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
@@ -76,10 +71,6 @@ def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
 
     From random parameters nothing stands underneath a signal, so that it alone says where a token is;
     from a donor fairseq's sinusoid stays, as in the paper.
-
-    Args:
-        encoders: names.
-        scratch: train from random parameters, else from the donor.
     """
     forms = []
     for name in encoders:
@@ -138,12 +129,10 @@ def _within(entry: ListedSystem, longest: int) -> ListedSystem:
 
 
 def listed(system: System) -> ListedSystem:
-    """Return a system as a configuration lists it."""
     return ListedSystem(system, shlex.join(system.words()), system.label)
 
 
 def is_accepted(system: System) -> bool:
-    """Return whether the encoder takes the system's options together."""
     try:
         _complete(system)
     except (argparse.ArgumentError, ValueError):
@@ -152,7 +141,6 @@ def is_accepted(system: System) -> bool:
 
 
 def _complete(system: System) -> argparse.Namespace:
-    """Return the options of the model; raises ValueError where they exclude each other."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_args(parser)
     parser.add_argument("--no-token-positional-embeddings", action="store_true")

@@ -9,21 +9,45 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Protocol
+
+from omegaconf import MISSING
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.verbs import shell_words
+from fairseq_floater.verbs import positive, shell_words
 
 # What fairseq takes for the description of the processes, before its options: a job of SLURM, whose tasks
 # are others than ours, or somebody's torchrun.
 _OF_OTHERS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "RANK")
 
 
-class Budget(Protocol):
-    """What an update is made of, as configurations have it."""
+@dataclass
+class UpdateBudget:
+    """The tokens of a batch of one process, and of an update, as configurations have them."""
 
-    max_tokens: int
-    tokens_per_update: int
+    max_tokens: int = MISSING
+    tokens_per_update: int = MISSING
+
+    def update(self, processes: int) -> tuple[int, int]:
+        """Return the ``--update-freq`` for the configured tokens, at least, and the tokens it makes."""
+        a_step = self.max_tokens * max(processes, 1)
+        frequency = max(1, -(-self.tokens_per_update // a_step))
+        return frequency, frequency * a_step
+
+    def update_in_words(self, machines: Machines) -> str:
+        """Return the tokens of an update on ``machines``, and what makes them."""
+        frequency, tokens = self.update(machines.world)
+        text = f"{tokens} tokens an update (--update-freq {frequency}, {machines})"
+        wanted = self.tokens_per_update
+        return text if tokens == wanted else f"{text} instead of the configured {wanted}"
+
+    def even_gpus(self, gpus: int, nodes: int = 1) -> int:
+        """Return the most of ``gpus`` a node among which an update is shared without becoming larger.
+
+        Where even one a node makes it larger, all of them.
+        """
+        sizes = {n: self.update(n * nodes)[1] for n in range(1, gpus + 1)}
+        least = self.update(1)[1]
+        return max((n for n, tokens in sizes.items() if tokens == least), default=gpus)
 
 
 @dataclass(frozen=True)
@@ -33,30 +57,20 @@ class Machines:
     fairseq itself starts the processes of one node's GPUs. Several nodes, or several processes on the
     CPU, are started by torchrun (``scripts/protocol.sh``), which adds each one's ``--distributed-rank``.
 
-    Args:
-        processes: of each node.
-        nodes: how many.
-        cpu: the processes have no GPUs.
-        fp16: whether GPUs may train in half precision.
-        launch: a command that starts the words after it once on each of several nodes.
-        rendezvous: host and free port of one of the nodes.
-
     Raises:
-        UsageError: numbers below what makes sense.
+        UsageError: a negative number of processes.
     """
 
     processes: int = 0
     nodes: int = 1
-    cpu: bool = False
-    fp16: bool = True
-    launch: str = ""
-    rendezvous: str = ""
+    cpu: bool = False  # the processes have no GPUs
+    fp16: bool = True  # GPUs may train in half precision
+    launch: str = ""  # a command that starts the words after it once on each of several nodes
+    rendezvous: str = ""  # host and free port of one of the nodes
 
     def __post_init__(self) -> None:
         if self.processes < 0:
             raise UsageError(f"`--processes` must not be negative, but is {self.processes}.")
-        if self.nodes < 1:
-            raise UsageError(f"`--nodes` must be at least 1, but is {self.nodes}.")
 
     @property
     def on_cpu(self) -> bool:
@@ -142,27 +156,6 @@ def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:wanted])}
 
 
-def update_frequency(max_tokens: int, tokens: int, processes: int) -> tuple[int, int]:
-    """Return the ``--update-freq`` for ``tokens`` an update, at least, and the tokens it makes.
-
-    Args:
-        max_tokens: of a batch of one process.
-        tokens: of an update, as configured.
-        processes: that train, at least one.
-    """
-    a_step = max_tokens * max(processes, 1)
-    frequency = max(1, -(-tokens // a_step))
-    return frequency, frequency * a_step
-
-
-def update_in_words(budget: Budget, machines: Machines) -> str:
-    """Return the tokens of an update on ``machines``, and what makes them."""
-    configured = budget.tokens_per_update
-    frequency, tokens = update_frequency(budget.max_tokens, configured, machines.world)
-    text = f"{tokens} tokens an update (--update-freq {frequency}, {machines})"
-    return text if tokens == configured else f"{text} instead of the configured {configured}"
-
-
 def starter(name: str, machines: Machines) -> list[str]:
     """Return the argv that start each process of the training ``name`` before fairseq-train's.
 
@@ -198,25 +191,12 @@ def add_machine_options(parser: argparse.ArgumentParser, processes: int | None =
         help="GPUs of a node; 0 is the CPU (default: "
         + ("all that share an update evenly)" if processes is None else f"{processes})"),
     )
-    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes (default: 1)")
+    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="nodes (default: 1)")
     parser.add_argument("--cpu", action="store_true", help="the processes have no GPUs")
     parser.add_argument("--no-fp16", action="store_true", help="train in full precision")
 
 
-def even_gpus(budget: Budget, gpus: int, nodes: int = 1) -> int:
-    """Return the most of ``gpus`` a node among which an update is shared without becoming larger.
-
-    Where even one a node makes it larger, all of them.
-    """
-    sizes = {
-        n: update_frequency(budget.max_tokens, budget.tokens_per_update, n * nodes)[1]
-        for n in range(1, gpus + 1)
-    }
-    least = update_frequency(budget.max_tokens, budget.tokens_per_update, 1)[1]
-    return max((n for n, tokens in sizes.items() if tokens == least), default=gpus)
-
-
-def machines_from_args(args: argparse.Namespace, budget: Budget | None = None) -> Machines:
+def machines_from_args(args: argparse.Namespace, budget: UpdateBudget | None = None) -> Machines:
     """Return what to train on: unless told otherwise, GPUs here that share an update of ``budget`` evenly.
 
     Raises:
@@ -225,7 +205,7 @@ def machines_from_args(args: argparse.Namespace, budget: Budget | None = None) -
     processes = args.processes
     if processes is None:
         gpus = 0 if args.cpu else len(visible_gpus())
-        processes = gpus if budget is None else even_gpus(budget, gpus, args.nodes)
+        processes = gpus if budget is None else budget.even_gpus(gpus, args.nodes)
     machines = Machines(processes, args.nodes, args.cpu, not args.no_fp16)
     if "launch" not in args:  # nothing is started
         return machines

@@ -34,57 +34,31 @@ def floater(*argv: Any) -> list[Any]:
 
 
 class Step(NamedTuple):
-    """A file of a run, and the command that makes it.
-
-    Attributes:
-        result: the file.
-        argv: the command.
-        made_of: options that the record keeps: a result of other ones is made anew. None: not kept.
-        log: takes what the command writes; None for the run's.
-        is_output: the command prints the result, which is kept whole or not at all.
-    """
+    """A file of a run, and the command that makes it."""
 
     result: Path
     argv: list[Any]
-    made_of: list[Any] | None = None
-    log: Path | None = None
-    is_output: bool = False
+    made_of: list[Any] | None = None  # options that the record keeps: of others it is made anew
+    log: Path | None = None  # takes what the command writes; None for the run's
+    is_output: bool = False  # the command prints the result, which is kept whole or not at all
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training of a job.
-
-    Args:
-        stage: its name in the record.
-        path: its folder; that of the job, or of a donor.
-        arguments: fairseq-train's.
-        size: of an update, in tokens or examples.
-        size_in_words: the same, and what makes it.
-        notes: further entries of the record, such as the run's settings.
-        counts: the key of the configuration that ``size`` is of.
-        expected: the recipe's updates an epoch, said beside the data's; None where it has none.
-    """
+    """A training of a job."""
 
     stage: str
-    path: Path
+    path: Path  # the job's folder, or a donor's
     arguments: list[str]
-    size: str
+    size: str  # of an update, in tokens or examples
     size_in_words: str
-    notes: dict[str, Any]
-    counts: str = "tokens-per-update"
-    expected: float | None = None
+    notes: dict[str, Any]  # further entries of the record, such as the run's settings
+    counts: str = "tokens-per-update"  # the key of the configuration that `size` is of
+    expected: float | None = None  # the recipe's updates an epoch, said beside the data's
 
 
 class Job(ABC):
-    """A run in its folder; its subclasses have the steps.
-
-    Args:
-        path: its folder.
-        title: how messages call it.
-        launcher: starts the commands.
-        locks: of the run that this one is a part of; None for an independent run.
-    """
+    """A run in its folder; subclasses have the steps. A part of another run takes that one's ``locks``."""
 
     # How messages call another process at work on the run.
     script = "protocol.sh"
@@ -119,7 +93,6 @@ class Job(ABC):
 
     @contextmanager
     def _session(self) -> Iterator[None]:
-        """Record where, when and by what commands were run, unless everything was whole already."""
         begun, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
         session: dict[str, Any] = {"begun": begun.isoformat(timespec="seconds"), **origin()}
         self._has_worked = False
@@ -217,7 +190,6 @@ class Job(ABC):
             record["updates_an_epoch"] = line.updates_an_epoch or record.get("updates_an_epoch")
 
     def _watch(self, command: list[Any], path: Path, line: TrainingLine) -> None:
-        """Run a training with its progress on the screen."""
         stopped, failure = path / "checkpoints" / "stopped", None
         # Left by an earlier stop: a failure before the first update must not be taken for one.
         stopped.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
+_PROBE = 65_536  # bytes for which a disk must have room, else it was full
 _QUIET = 30  # seconds after which a command that shows no progress is said to be at work
 
 
@@ -41,7 +43,6 @@ class BusyError(SystemExit):
 
 
 def _word(word: Any) -> str:
-    """Return a word of a command; a path is never taken for an option."""
     return f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word)
 
 
@@ -118,7 +119,7 @@ class Launcher:
 
         Args:
             argv: the command.
-            name: what it belongs to, for messages.
+            name: the run that it belongs to, for messages.
             log: takes what it writes, at its end; None for the screen.
             output: takes its stdout, and is overwritten.
             line: takes the lines that come into ``log``.
@@ -130,8 +131,7 @@ class Launcher:
         """
         command = [_word(word) for word in argv]
         if self.dry_run:
-            into = "" if output is None else f" > {shlex.quote(_word(output))}"
-            print(shlex.join(command) + into, flush=True)
+            _print(command, output)
             return
         self.check_stopped()
         begin = 0
@@ -148,13 +148,14 @@ class Launcher:
             finally:
                 self._children.discard(child)
         self.check_stopped()
-        if code == 0:
-            return
-        if log is None:
+        if code != 0 and log is None:
             raise CommandError(f"{name or command[0]}: the command failed: {shlex.join(command)}.")
-        for text in _read(log, begin)[0][-_LAST_LINES:]:
-            print(text, file=sys.stderr)
-        raise CommandError(f"{name}: the command failed; see the end of {log}.")
+        if code != 0 and log is not None:
+            for text in _read(log, begin)[0][-_LAST_LINES:]:
+                print(text, file=sys.stderr)
+            fault = _disk_fault(log)
+            reason = f": {fault}" if fault else f"; see the end of {log}"
+            raise CommandError(f"{name}: the command failed{reason}.")
 
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
@@ -204,13 +205,25 @@ class Launcher:
         return code
 
 
-def _read(log: Path, place: int) -> tuple[list[str], int]:
+def _disk_fault(log: Path) -> str | None:
+    """Say why nothing more can be written to ``log``, so that its end lacks the reason; else None."""
     try:
-        with log.open("rb") as file:
-            file.seek(place)
-            text = file.read()
-    except OSError:
-        return [], place  # the disk is gone: the command will say so
+        with TemporaryFile(dir=log.parent) as file:
+            file.write(bytes(_PROBE))
+    except OSError as error:
+        return f"{log.parent}: {error.strerror}"
+    return None
+
+
+def _print(command: list[str], output: Path | None) -> None:
+    into = "" if output is None else f" > {shlex.quote(_word(output))}"
+    print(shlex.join(command) + into, flush=True)
+
+
+def _read(log: Path, place: int) -> tuple[list[str], int]:
+    with log.open("rb") as file:
+        file.seek(place)
+        text = file.read()
     end = text.rfind(b"\n") + 1
     lines = text[:end].decode("utf-8", errors="replace").split("\n")
     return [line for line in lines if line.strip()], place + end

@@ -118,5 +118,4 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def in_bytes(size: int) -> str:
-    """Format ``6.2 GB``, in powers of ten."""
     return f"{size / GB:,.1f} GB" if size >= GB else f"{size / 10**6:,.1f} MB"

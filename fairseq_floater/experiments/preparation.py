@@ -20,26 +20,17 @@ from fairseq_floater.records import read_json
 class RunRequest(Request):
     """A request in translation.
 
-    Attributes:
-        data: prepared data; WMT14's are made in that folder.
-        losses: also compute the loss of every test sentence; where the configuration's ``s2l`` says
-            ``before``, of the warm start as well, which is translated with too.
+    With ``losses`` the loss of every test sentence is computed as well; where the configuration's
+    ``s2l`` says ``before``, that of the warm start too, which is translated with.
     """
 
     experiment: Experiment
-    data: Path | None = None
+    data: Path | None = None  # prepared data; WMT14's are made in that folder
     losses: bool = False
 
 
 class DataSteps(Job):
-    """The steps of a run that make its data, which several runs share.
-
-    Args:
-        request: the request.
-        path: the run's folder.
-        title: how messages call it.
-        launcher: starts the commands.
-    """
+    """The steps of a run that make its data, which several runs share."""
 
     def __init__(self, request: RunRequest, path: Path, title: str, launcher: Launcher):
         super().__init__(path, title, launcher)
@@ -103,52 +94,46 @@ class DataSteps(Job):
                 "systems. For another one pass the data that it made: --data WORK/data."
             )
         log = self.request.work / "data.log"
-        if self.experiment.config.data.numbers is not None:
-            if raw is not None:
-                raise UsageError(
-                    f"{self.experiment.path} makes its own corpus; --raw is for your text."
-                )
-            raw = self.request.work / "numbers"
-            self.run_unrecorded(floater("numbers", raw, *self.arguments("numbers")), log=log)
         if wmt14 and raw is None:
             options: list[Any] = ["--out", self.data, "--bpe", self.settings["bpe"]]
             options += ["--vocab", self.settings["vocab"], *self.request.preparation]
             self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
-        elif raw is not None:
-            if raw.is_dir() and self.request.raw is not None:
-                self._check_tests(raw)
-            command = floater("prepare", raw, self.data, *self.arguments("prepare"))
-            try:
-                self.run_unrecorded(command, log=log)
-            except CommandError:
-                self.launcher.say(
-                    f"If text or settings have changed, use another --work or remove {self.data}."
-                )
-                raise
-        elif not binarised:
-            raise UsageError(
-                f"{self.experiment.path} is for your text: pass its folder with --raw."
+            return
+        if raw is None and self.experiment.config.data.numbers is None and binarised:
+            return
+        text = self._make_text(log=log)
+        if raw is not None and raw.is_dir():  # a test set that is missing costs no data
+            languages = self.experiment.config.languages
+            for test in self.experiment.config.data.tests:
+                for language in (languages.source, languages.target):
+                    text_file(raw, test, language)
+        command = floater("prepare", text, self.data, *self.arguments("prepare"))
+        try:
+            self.run_unrecorded(command, log=log)
+        except CommandError:
+            self.launcher.say(
+                f"If text or settings have changed, use another --work or remove {self.data}."
             )
+            raise
 
-    def _check_tests(self, raw: Path) -> None:
-        """Make sure that every test set of the configuration is among the text; data are made without."""
-        languages = self.experiment.config.languages
-        for test in self.experiment.config.data.tests:
-            for language in (languages.source, languages.target):
-                text_file(raw, test, language)
+    def _make_text(self, **places: Any) -> Path:
+        """Return the folder of the raw text; make the built-in corpus, where it is that."""
+        raw, path = self.request.raw, self.experiment.path
+        if self.experiment.config.data.numbers is None:
+            if raw is None:
+                raise UsageError(f"{path} is for your text: pass its folder with --raw.")
+            return raw
+        if raw is not None:
+            raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
+        text = self.request.work / "numbers"
+        self.run_unrecorded(floater("numbers", text, *self.arguments("numbers")), **places)
+        return text
 
     def prepare_split(self) -> None:
-        """Split the text by source length, and make the data of the short part."""
-        experiment, work, raw = self.experiment, self.request.work, self.request.raw
-        if raw is None and experiment.config.data.numbers is None:
-            raise UsageError(f"{experiment.path} is for your text: pass its folder with --raw.")
-        if raw is not None and experiment.config.data.numbers is not None:
-            raise UsageError(f"{experiment.path} is for the built-in corpus, without --raw.")
-        split, text, commands = work / "split", raw or work / "numbers", []
-        if raw is None:
-            commands.append(floater("numbers", text, *self.arguments("numbers")))
-        commands.append(floater("s2l", "split", text, split, *self.arguments("split")))
-        commands.append(floater("prepare", split, work / "data", *self.arguments("prepare")))
+        work, places = self.request.work, {"log": self.request.work / "steps.log"}
         with self.alone(work / ".data.lock"):
-            for command in commands:
-                self.run_unrecorded(command, log=work / "steps.log", name=work.name)
+            text, split = self._make_text(name=work.name, **places), work / "split"
+            command = floater("s2l", "split", text, split, *self.arguments("split"))
+            self.run_unrecorded(command, name=work.name, **places)
+            command = floater("prepare", split, work / "data", *self.arguments("prepare"))
+            self.run_unrecorded(command, name=work.name, **places)

@@ -15,7 +15,6 @@ from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
-from fairseq_floater.experiments.hardware import update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import DataSteps, RunRequest
@@ -30,25 +29,19 @@ BEFORE = ".before"
 
 
 class Protocol(DataSteps):
-    """The steps of one run, in order: :meth:`run`.
+    """The steps of one run, in order: :meth:`run`."""
 
-    Args:
-        run: the request.
-        launcher: starts the commands.
-    """
-
-    def __init__(self, run: RunRequest, launcher: Launcher):
-        self.stage = run.system.stage
-        self.donor = run.donor or run.work / PLAIN
-        if self.stage == "donor" and run.donor is not None and run.seed is not None:
+    def __init__(self, request: RunRequest, launcher: Launcher):
+        self.stage = request.system.stage
+        self.donor = request.donor or request.work / PLAIN
+        if self.stage == "donor" and request.donor is not None and request.seed is not None:
             raise UsageError(
                 f"With `--donor` the run of `--encoder {PLAIN}` is what others start from, under the seed of "
-                f"{run.experiment.path}; leave `--seed` out."
+                f"{request.experiment.path}; leave `--seed` out."
             )
-        name = run.system.name
-        path = self.donor if self.stage == "donor" else run.work / name
-        title = name if run.seed is None else f"{name}, seed {run.seed}"
-        super().__init__(run, path, title, launcher)
+        name, seed = request.system.name, request.seed
+        path = self.donor if self.stage == "donor" else request.work / name
+        super().__init__(request, path, name if seed is None else f"{name}, seed {seed}", launcher)
         self.signature = f"encoder:{PLAIN}|version:{__version__}"
 
     def own_command(self) -> str:
@@ -72,13 +65,14 @@ class Protocol(DataSteps):
             # A tokenizer that is not installed costs no training.
             bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
         options = None if whole else self._model_options()
-        if options is not None and self.request.system.encoder != PLAIN:
-            self.signature = signature(options)
+        positions = None if self.request.system.encoder == PLAIN else options
+        if positions is not None:
+            self.signature = signature(positions)
         self.prepare_data()
         if not (whole or self.launcher.dry_run):
             self._warn_of_limit()
-        if options is not None and self.request.system.encoder != PLAIN:
-            self._warn_of_distances(options)
+        if positions is not None:
+            self._warn_of_distances(positions)
         if self.stage != "scratch":
             with self.alone(self.donor.parent / ".donor.lock"):
                 self._train("donor", self.donor)
@@ -142,13 +136,12 @@ class Protocol(DataSteps):
             path,
             self.arguments(stage),
             self.settings["tokens_per_update"],
-            update_in_words(self.experiment.config.budget, machines),
+            self.experiment.config.budget.update_in_words(machines),
             notes,
         )
         self.train(training, machines)
 
     def _warm_start(self) -> None:
-        """Start the system from the donor's best checkpoint, and compute its validation loss."""
         result, model = self.path / "warm_start.json", self.path / "warm_start.pt"
         best = self.donor / "checkpoints" / "checkpoint_best.pt"
         self.check_start(best, begun=result.is_file())
@@ -163,27 +156,18 @@ class Protocol(DataSteps):
 
     def _average(self) -> None:
         result = self.path / "average.json"
-        is_whole = result.is_file()
-        if is_whole:
-            self.folder.check_average(self.settings)
+        made_of = {key: self.settings[key] for key in ("average", "average_of")}
+        if result.is_file():
+            self.folder.check_average(made_of)
         options = ["--inputs", self.path / "checkpoints", "--last", self.settings["average"]]
         options += ["--updates"] if self.settings["average_of"] == "updates" else []
         options += ["--output", self.path / "average.pt", "--force", "--json", result]
         if self.make(Step(result, floater("average", *options))):
-            self._keep_settings("average", "average_of")
             self.say(f"average of the last {self.settings['average']} checkpoints")
-        elif is_whole and not self.launcher.dry_run:
-            self._keep_settings()
-
-    def _keep_settings(self, *keys: str) -> None:
-        """Keep the settings where none are kept, else those of ``keys``.
-
-        What was trained with is noted when it is trained: a later look from another machine changes
-        nothing.
-        """
-        with self.folder.changing() as record:
-            new = {key: self.settings[key] for key in keys} if record["settings"] else self.settings
-            record["settings"].update(new)
+        if not self.launcher.dry_run:
+            with self.folder.changing() as record:
+                # Kept when it was trained; a donor that another run trained has none yet.
+                record["settings"] = (record["settings"] or self.settings) | made_of
 
     def _translate(self, model: str, test: str, mark: str = "") -> None:
         """Translate a test set with ``model``, a file of this run; ``mark`` is in the names of results."""
@@ -192,7 +176,6 @@ class Protocol(DataSteps):
         self._generate("generate", model, test, f"generate.{test}{mark}.txt")
 
     def _generate(self, stage: str, model: str, test: str, name: str) -> None:
-        """Keep fairseq-generate's output of a test set as ``name``."""
         arguments, result = self.arguments(stage), self.path / name
         options = ["--path", self.path / model, "--gen-subset", self.subset(test)]
         command = python("fairseq_cli.generate", *arguments, *options)

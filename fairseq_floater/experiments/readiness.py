@@ -19,7 +19,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_floater.checkpoints.rebuild import BareTask, placeholder_dictionary
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.hardware import Machines, even_gpus
+from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.machine_checks import (
     COMMANDS,
     GB,
@@ -89,8 +89,7 @@ def check_readiness(
     Args:
         work: the experiment's folder; None for ``work/<name of config>``, as in the scripts.
         data: data that are made already; None for ``<work>/data``.
-        processes: GPUs; None for those that torch sees, of which a configuration takes what shares an
-            update evenly.
+        processes: GPUs; None for those that torch sees.
 
     Raises:
         UsageError: options that do not go together, or a configuration that fairseq refuses.
@@ -100,10 +99,7 @@ def check_readiness(
             raise UsageError(f"`{name}` is an experiment's folder and needs `--config`.")
     gpus = find_gpus()
     experiment = None if config is None else Experiment(config)
-    if processes is None and experiment is not None:
-        machines = Machines(even_gpus(experiment.config.budget, len(gpus)))
-    else:
-        machines = Machines(len(gpus) if processes is None else processes)
+    machines = Machines(len(gpus) if processes is None else processes)
     checks = [package_check(*names) for names in PACKAGES.items()]
     checks += [command_check(name) for name in COMMANDS if gpus or name != "nvidia-smi"]
     checks.append(gpu_check(gpus, processes))
@@ -152,7 +148,6 @@ def _add_experiment(
 
 
 def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
-    """Check that the smallest GPU holds the model, its gradients and Adam's moments."""
     smallest, needed = min(gpu.memory for gpu in gpus), TRAINING * parameters
     seen = f"{in_bytes(smallest)} on the smallest"
     if smallest < needed:
@@ -208,7 +203,6 @@ def data_check(experiment: Experiment, folder: Path) -> tuple[Check, int, int]:
 
 
 def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
-    """Check the free disk for ``work`` against what donor, one system and data take."""
     place = next(folder for folder in (work, *work.parents) if folder.exists())
     total = sum(needs.values())
     free = shutil.disk_usage(place).free

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.errors import ReportError, shown
+from fairseq_floater.errors import ReportError
 from fairseq_floater.files import USER_DIR, write_text
 from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.requirements import cpu_name, versions
@@ -138,17 +138,13 @@ class RunFolder:
             )
 
     def check_average(self, settings: Mapping[str, str]) -> None:
-        """Make sure that the average is of the checkpoints that ``settings`` name.
-
-        Raises:
-            ReportError: of others.
-        """
+        """Raise ReportError unless the average is of the checkpoints that ``settings`` name."""
         made = self.read()["settings"]
-        for key in ("average", "average_of"):
-            if made.get(key, settings[key]) != settings[key]:
+        for key, value in settings.items():
+            if made.get(key, value) != value:
                 raise ReportError(
-                    f"{self.path} was made with {key} {made[key]}, not {settings[key]}; use another "
-                    "--work, or remove average.json, generate.*, losses.* and scores.* there."
+                    f"{self.path} was made with {key} {made[key]}, not {value}; use another --work, or "
+                    "remove average.json, generate.*, losses.* and scores.* there."
                 )
 
     def resume(self, stage: str, arguments: list[str], processes: int) -> str:
@@ -156,11 +152,6 @@ class RunFolder:
 
         fairseq counts its place in an epoch in batches of each process. Within an epoch another number of
         processes, or batches of another size, would train parts of it twice, or leave them out.
-
-        Args:
-            stage: as of :meth:`check_same`.
-            arguments: as of :meth:`check_same`.
-            processes: how many will train.
 
         Raises:
             CheckpointError: the last checkpoint lies within an epoch and was saved by another number, or
@@ -225,8 +216,7 @@ def _batch(processes: int, arguments: list[str]) -> str:
 
 
 def _equal(old: str | None, new: str | None) -> bool:
-    """Return whether two values are the same; 1e-7 is 1e-07."""
-    try:
+    try:  # 1e-7 is 1e-07
         return old == new or float(old or "") == float(new or "")
     except ValueError:
         return False
@@ -264,22 +254,14 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
     if not lines:
         raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
     subset, fields = lines[-1]
-    try:
-        pairs = (field.split(" ", 1) for field in fields.split(" | "))
-        losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
-    except ValueError:
-        raise ReportError(f"{log} ends in a validation without numbers: {shown(fields)}.") from None
+    pairs = (field.split(" ", 1) for field in fields.split(" | "))
+    losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
     write_text(output, json.dumps(losses, indent=2) + "\n")
     return losses
 
 
 def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) -> None:
-    """Make sure that ready data are what a configuration describes.
-
-    Args:
-        folder: what prepare_text.sh or prepare_wmt14.sh made.
-        settings: the run's (:meth:`fairseq_floater.experiments.stages.Experiment.settings`).
-        rehearsal: whether WMT14's archives may be a stand-in's.
+    """Make sure that data are what a run's ``settings`` describe; WMT14's may be a stand-in's in a rehearsal.
 
     Raises:
         ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.

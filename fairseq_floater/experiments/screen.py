@@ -41,12 +41,7 @@ def total_updates(arguments: Sequence[str], an_epoch: int) -> int | None:
 
 
 class Screen:
-    """Messages on stderr, and how many of several systems are done.
-
-    Args:
-        systems: how many systems are to be run.
-        left: says in words how much time is left for all of them.
-    """
+    """Messages on stderr, and how many of several systems are done; ``left`` says how much time is left."""
 
     def __init__(self, systems: int = 1, left: Callable[[], str] = str):
         self.systems, self.left = systems, left
@@ -85,9 +80,8 @@ class Screen:
 class TrainingLine:
     """The progress of a training, from the lines of fairseq's log as they come.
 
-    Args:
-        arguments: fairseq-train's, of which ``--max-epoch`` and ``--max-update`` say how long it is.
-        expected: the updates an epoch of the recipe that it follows; those of the data are said beside them.
+    ``--max-epoch`` and ``--max-update`` among its ``arguments`` say how long it is; ``expected`` are the
+    updates an epoch of the recipe that it follows.
     """
 
     def __init__(

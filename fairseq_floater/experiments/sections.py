@@ -7,7 +7,7 @@ options of fairseq.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,7 +17,6 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairseq_floater.errors import UsageError, shown
 
-LARGEST_SEED = 2**32 - 1  # numpy's
 # Whose a configuration with a section of this name is.
 _OWNERS = {
     "tasks": "an experiment with RoBERTa, for scripts/tables345.sh",
@@ -109,19 +108,16 @@ def require(path: Path, holds: object, key: str, rule: str, value: object) -> No
         raise ConfigError(f"{path}: `{key}` must be {rule}, but is {shown(value)} instead.")
 
 
-def check_seed(path: Path, seed: int) -> None:
-    """Refuse seeds that numpy does not take."""
-    require(path, 0 <= seed <= LARGEST_SEED, "seed", f"from 0 to {LARGEST_SEED}", seed)
-
-
 def check_rate(path: Path, key: str, rate: object) -> None:
     """Refuse a learning rate that is no number, or none to train with."""
     require(path, isinstance(rate, (int, float)) and rate > 0, key, "a number above 0", rate)
 
 
-def check_flat(path: Path, section: str, options: Mapping[str, Any]) -> None:
-    """Refuse options of fairseq that are neither a value nor a list of values."""
-    for key, value in options.items():
-        values = value if isinstance(value, list) else [value]
-        flat = not any(isinstance(v, (dict, list)) for v in values)
-        require(path, flat, f"{section}: {key}", "numbers, true, false or text", value)
+def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:
+    require(path, value in (*known,), key, f"one of {', '.join(map(str, known))}", value)
+
+
+def check_budget(path: Path, budget: Any) -> None:
+    for key in ("max_tokens", "tokens_per_update"):
+        number = getattr(budget, key)
+        require(path, number > 0, f"budget: {key_name(key)}", "a positive whole number", number)

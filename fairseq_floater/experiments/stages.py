@@ -32,20 +32,15 @@ from fairseq_floater.files import USER_DIR
 class Setting:
     """What the arguments of a stage are made for.
 
-    Attributes:
-        data: binarised data.
-        work: the experiment's folder; the run is in ``work/<system.name>``.
-        machines: what it runs on.
-        seed: of training; None for the file's.
-        donor: the folder of the donor, shared by several seeds and trained with the file's; None for
-            ``work/plain``.
+    A ``donor`` is the folder of one that several seeds share and that is trained with the file's; None
+    for ``work/plain``.
     """
 
     system: System
-    data: str | Path = "data/bin"
+    data: str | Path = "data/bin"  # binarised
     work: str | Path = "work"
     machines: Machines = ONE_CPU
-    seed: int | None = None
+    seed: int | None = None  # of training; None for the file's
     donor: str | Path | None = None
 
     @property
@@ -92,7 +87,7 @@ class Experiment(ConfiguredExperiment):
             options["lr"] = options["lr"] / 2
         options = left_by(system, options | limits)
         options["max-tokens"] = self.config.budget.max_tokens
-        options["update-freq"] = self.tokens_per_update(machines.world)[0]
+        options["update-freq"] = self.config.budget.update(machines.world)[0]
         for name in ("arch", "average-of"):
             options.pop(name, None)
         arguments = [place(setting.data), *self._task(), "--arch", self.arch(system)]
@@ -172,7 +167,6 @@ class Experiment(ConfiguredExperiment):
         self, system: System, machines: Machines = ONE_CPU, seed: int | None = None
     ) -> dict[str, str]:
         """Return what runs and tables need to know besides arguments."""
-        _, tokens = self.tokens_per_update(machines.world)
         data, budget, generation = self.config.data, self.config.budget, self.config.generation
         limits = budget.of(system.stage) or {}
         settings = {
@@ -185,7 +179,7 @@ class Experiment(ConfiguredExperiment):
             "wmt14": data.wmt14 or "",
             "vocab": data.vocab,
             "processes": machines,
-            "tokens_per_update": tokens,
+            "tokens_per_update": budget.update(machines.world)[1],
             # fairseq's defaults where the file is silent.
             "max_len_a": generation.get("max-len-a", 0),
             "max_len_b": generation.get("max-len-b", 200),

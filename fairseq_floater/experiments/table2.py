@@ -19,7 +19,7 @@ from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.tables import PaperTable, act, add_table_options
+from fairseq_floater.experiments.tables import PaperTable, add_table_options
 from fairseq_floater.files import USER_DIR
 
 
@@ -49,7 +49,6 @@ def cells_of(args: argparse.Namespace) -> list[Cell]:
 
 
 def donors_of(args: argparse.Namespace) -> list[Cell]:
-    """Return the donors of the four columns, ``base-en-de-plain``."""
     donors = []
     for column in COLUMNS:
         folder = args.work / config_of(*column)
@@ -100,4 +99,4 @@ def run(args: argparse.Namespace) -> None:
     donors = donors_of(args)
     cells = select(donors if args.donors else cells_of(args), args.only)
     shared = [] if args.only or args.donors else donors
-    act(args, cells, lambda started: Table2(started, args.work, "table2", cells), shared=shared)
+    Table2(args, "table2", cells, shared).act()

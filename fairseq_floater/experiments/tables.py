@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_floater.errors import UserError
@@ -18,21 +17,52 @@ from fairseq_floater.files import write_whole
 
 
 class Table(ABC):
-    """Cells and the table of them.
+    """The runs that a command line chooses, and the table of them.
 
     Args:
-        launcher: starts the commands.
-        work: where everything goes.
+        args: the command line; everything goes to its ``work``.
         name: of the table's files in ``work``, without ending.
         cells: those that are run.
+        shared: what the cells start from, for the status.
         jobs: how many side by side.
+        environment: further variables of the commands.
     """
 
     def __init__(
-        self, launcher: Launcher, work: Path, name: str, cells: Sequence[Cell], jobs: int = 1
+        self,
+        args: argparse.Namespace,
+        name: str,
+        cells: Sequence[Cell],
+        shared: Sequence[Cell] = (),
+        *,
+        jobs: int = 1,
+        environment: Mapping[str, str] | None = None,
     ):
-        self.launcher, self.work, self.name = launcher, work, name
-        self.cells, self.jobs = cells, jobs
+        self.args, self.work, self.name = args, args.work, name
+        self.cells, self.shared, self.jobs = cells, shared, jobs
+        looks = args.list or args.status or args.table
+        gpus = {} if looks else use_gpus(machines_from_args(args), dry_run=args.dry_run)
+        self.launcher = Launcher(
+            dry_run=args.dry_run,
+            screen=Screen(len(cells), self.left),
+            environment={**(environment or {}), **gpus},
+        )
+
+    def act(self) -> None:
+        """Print the names, the status or the table, or run the cells, as the command line says."""
+        if self.args.list:
+            print("\n".join(dict.fromkeys(cell.name for cell in self.cells)))
+        elif self.args.status:
+            print(self.status())
+        elif self.args.table:
+            self.print()
+        else:
+            with self.launcher.signals():
+                self.run()
+
+    def left(self) -> str:
+        """Say how much time is left for all cells, where that is known."""
+        return ""
 
     @abstractmethod
     def command(self) -> list[Any]:
@@ -62,9 +92,8 @@ class Table(ABC):
             print(f"# {cell.name}", flush=True)
         self.launcher.say(f"== {cell.title.replace(' seed', ', seed')}")
 
-    def status(self, shared: Sequence[Cell] = ()) -> str:
-        """Return how far each cell is, after what they start from, and the time left."""
-        return f"{status_text([*shared, *self.cells])}\n{self.launcher.screen.left()}".rstrip()
+    def status(self) -> str:
+        return f"{status_text([*self.shared, *self.cells])}\n{self.left()}".rstrip()
 
     def print(self) -> None:
         table, log = self.work / f"{self.name}.md", self.work / f"{self.name}.log"
@@ -92,11 +121,10 @@ class PaperTable(Table):
         is_scored = any(path for pattern in self.scores for path in self.work.glob(pattern))
         return "" if is_scored else "Nothing is scored yet: no table."
 
-    def status(self, shared: Sequence[Cell] = ()) -> str:
-        """List the seeds of a cell together."""
+    def status(self) -> str:
         names = list(dict.fromkeys(cell.name for cell in self.cells))
         cells = sorted(self.cells, key=lambda cell: names.index(cell.name))
-        return status_text([*shared, *cells])
+        return status_text([*self.shared, *cells])
 
 
 def add_table_options(parser: argparse.ArgumentParser, only: str) -> None:
@@ -108,41 +136,3 @@ def add_table_options(parser: argparse.ArgumentParser, only: str) -> None:
         ("table", "print the table of what is done"),
     ):
         parser.add_argument(f"--{action}", action="store_true", help=text)
-
-
-def act(
-    args: argparse.Namespace,
-    cells: Sequence[Cell],
-    table: Callable[[Launcher], Table],
-    *,
-    shared: Sequence[Cell] = (),
-    environment: Mapping[str, str] | None = None,
-    left: Callable[[], str] = str,
-) -> None:
-    """Do what the command line asks for: print the status, the names or the table, or run the cells.
-
-    Args:
-        args: the command line.
-        cells: the chosen ones.
-        table: makes the table.
-        shared: what the cells start from, for the status.
-        environment: further variables of the commands.
-        left: says in words how much time is left.
-    """
-    if args.list:
-        print("\n".join(dict.fromkeys(cell.name for cell in cells)))
-        return
-    gpus = {}
-    if not (args.status or args.table):
-        gpus = use_gpus(machines_from_args(args), dry_run=args.dry_run)
-    screen = Screen(len(cells), left)
-    launcher = Launcher(
-        dry_run=args.dry_run, screen=screen, environment={**(environment or {}), **gpus}
-    )
-    if args.status:
-        print(table(launcher).status(shared))
-    elif args.table:
-        table(launcher).print()
-    else:
-        with launcher.signals():
-            table(launcher).run()

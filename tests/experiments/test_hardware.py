@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-from dataclasses import dataclass
 
 import pytest
 from toy import environment, run
@@ -12,10 +11,9 @@ from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.commands import add_node_options
 from fairseq_floater.experiments.hardware import (
     Machines,
-    even_gpus,
+    UpdateBudget,
     machines_from_args,
     starter,
-    update_in_words,
     use_gpus,
     visible_gpus,
 )
@@ -100,28 +98,25 @@ def test_fairseq_takes_no_processes_but_ours(monkeypatch):
     assert len(ports) == 2  # by the number of the job they would be equal
 
 
-@dataclass
-class Budget:
-    max_tokens: int
-    tokens_per_update: int
-
-
 @pytest.mark.parametrize(
     ("budget", "gpus", "nodes", "taken"),
     [
         *(
-            (Budget(4096, 32_768), gpus, 1, taken)
+            (UpdateBudget(4096, 32_768), gpus, 1, taken)
             for gpus, taken in ((8, 8), (6, 4), (3, 2), (1, 1))
         ),
-        *((Budget(2000, 2000), gpus, 1, min(gpus, 1)) for gpus in (0, 1, 4)),
-        *((Budget(3584, 28_672), 8, nodes, taken) for nodes, taken in ((2, 4), (4, 2), (16, 8))),
-        (Budget(1500, 2000), 4, 1, 2),  # an update has 3,000 on one
+        *((UpdateBudget(2000, 2000), gpus, 1, min(gpus, 1)) for gpus in (0, 1, 4)),
+        *(
+            (UpdateBudget(3584, 28_672), 8, nodes, taken)
+            for nodes, taken in ((2, 4), (4, 2), (16, 8))
+        ),
+        (UpdateBudget(1500, 2000), 4, 1, 2),  # an update has 3,000 on one
     ],
 )
 def test_a_machine_lends_the_gpus_among_which_an_update_is_shared(
     machine, budget, gpus, nodes, taken
 ):
-    assert even_gpus(budget, gpus, nodes) == taken
+    assert budget.even_gpus(gpus, nodes) == taken
     machine(gpus)
     parser = argparse.ArgumentParser()
     add_node_options(parser)
@@ -134,7 +129,7 @@ def test_a_machine_lends_the_gpus_among_which_an_update_is_shared(
 
 
 def test_an_update_of_another_size_is_said():
-    found = update_in_words(Budget(2000, 2000), Machines(4))
+    found = UpdateBudget(2000, 2000).update_in_words(Machines(4))
     assert found == "8000 tokens an update (--update-freq 1, 4 GPUs) instead of the configured 2000"
-    found = update_in_words(Budget(1000, 2000), Machines(1))
+    found = UpdateBudget(1000, 2000).update_in_words(Machines(1))
     assert found == "2000 tokens an update (--update-freq 2, 1 GPU)"

@@ -1,19 +1,15 @@
-"""Spoilt configurations, hypotheses and text: every one is taken, or refused in a sentence."""
+"""Spoilt hypotheses and text: every one is taken, or refused in a sentence."""
 
 import gzip
 import json
 
 import pytest
-import yaml
 from fuzzing import (
-    CHANGES,
     EDITS,
     LANGS,
     ODD_BYTES,
     PIECES,
     accepted,
-    as_json,
-    changed,
     inputs,
     put,
     spoilt,
@@ -21,84 +17,15 @@ from fuzzing import (
 )
 from hypothesis import example
 from hypothesis import strategies as st
-from toy import ROOT
 
 from fairseq_floater.data.parallel_text import check_parallel, find_splits, read_lines
 from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_tagged
 from fairseq_floater.evaluation.lines import TextFile
-from fairseq_floater.experiments.stages import STAGES
-
-CONFIGS = [
-    yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs").glob("*_s2l.yaml"))
-]
-TEXTS = [yaml.safe_dump(config, sort_keys=False).encode() for config in CONFIGS]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("fuzz")
-
-
-# Configurations.
-
-
-def stated(config, **values):
-    """A configuration with values for ``section__key``."""
-    config = json.loads(json.dumps(config))
-    for name, value in values.items():
-        section, key = name.split("__")
-        config[section][key.replace("_", "-")] = value
-    return yaml.safe_dump(config).encode()
-
-
-BAD_YAML = (
-    *(b"[" * 3000, b"&a [*a]", b"!!bool x", b"!!timestamp x", b"2001-99-99", b"a: 1\na: 2", b"\0"),
-    *(b"a: " + b"9" * 5000, b"\xff\xfe", b""),
-    stated(CONFIGS[0], optimisation__lr=None),
-    stated(CONFIGS[0], data__tests=["../../x"]),
-    stated(CONFIGS[0], data__numbers=5),
-    stated(CONFIGS[0], languages__source="en\nname=x"),
-    stated(CONFIGS[0], s2l__systems=["--encoder floater -- --x 'y"]),
-    stated(CONFIGS[0], shape__arch=[{"x": []}]),
-)
-
-
-def configured(place, data, stage):
-    path = put(place / "config.yaml", data)
-    return accepted("args", path, stage, names=[path])
-
-
-@pytest.mark.parametrize("data", BAD_YAML, ids=range(len(BAD_YAML)))
-def test_a_configuration_that_is_none(tmp_path, data):
-    assert not configured(tmp_path, data, "finetune")
-
-
-@inputs(
-    "configurations, bytes",
-    45,
-    which=st.integers(0, len(TEXTS) - 1),
-    edits=EDITS,
-    stage=st.sampled_from(tuple(STAGES)),
-)
-def test_configurations_with_spoilt_bytes(place, which, edits, stage):
-    return configured(place, spoilt(TEXTS[which], edits), stage)
-
-
-@inputs("configurations, anything", 20, data=st.binary(max_size=60) | st.text(max_size=60))
-def test_files_that_are_no_configuration(place, data):
-    return configured(place, data if isinstance(data, bytes) else data.encode(), "donor")
-
-
-@inputs(
-    "configurations, values",
-    45,
-    which=st.integers(0, len(CONFIGS) - 1),
-    changes=CHANGES,
-    stage=st.sampled_from(tuple(STAGES)),
-)
-def test_configurations_with_odd_values(place, which, changes, stage):
-    # JSON is YAML, but for infinities, and read as fast.
-    return configured(place, as_json(changed(CONFIGS[which], changes)), stage)
 
 
 # What is scored.

@@ -1,4 +1,4 @@
-"""Spoilt test sets, scores and records of the tools' own: every one is taken, or refused in a sentence."""
+"""Spoilt test sets and hypotheses of short to long: every one is taken, or refused in a sentence."""
 
 import pytest
 from fuzzing import (
@@ -9,13 +9,11 @@ from fuzzing import (
     inputs,
     put,
     spoilt,
-    unrefused,
 )
 from hypothesis import strategies as st
 
 from fairseq_floater.evaluation.s2l.options import SplitOptions
 from fairseq_floater.evaluation.s2l.split import split
-from fairseq_floater.experiments import run_folder
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +60,3 @@ def scored(s2l, name, data):
 )
 def test_scoring_a_spoilt_split(s2l, edits, name):
     return scored(s2l, name, spoilt((s2l / name).read_bytes(), edits))
-
-
-LOG = b"""x | INFO | valid |  | valid on 'valid' subset | loss 3.25 | ppl 9.5 | bsz 12
-x | INFO | valid |  | valid on 'valid' subset | loss 3.15 | ppl 9.1 | bsz 12 | num_updates 7
-"""
-
-
-@inputs("logs of fairseq-validate", 40, edits=EDITS)
-def test_spoilt_logs(place, edits):
-    log, result = put(place / "before.log", spoilt(LOG, edits)), place / "before.json"
-    taken = unrefused(run_folder.write_validation, log, result, names=[log])
-    assert taken == result.is_file()
-    result.unlink(missing_ok=True)
-    return taken

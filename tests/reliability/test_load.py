@@ -116,7 +116,7 @@ def test_scoring_bin_by_bin(tmp_path):
             for lang in ("en", "de"):
                 write(raw / f"{split}.{lang}", sentences(size, f"{split} {lang}"))
         out = tmp_path / f"out{count}"
-        words = (
+        words = [
             "--src",
             "en",
             "--tgt",
@@ -127,7 +127,7 @@ def test_scoring_bin_by_bin(tmp_path):
             "24",
             "--edges",
             "48",
-        )
+        ]
         measured(f"s2l split, {count:,} test pairs", "s2l", "split", raw, out, *words)
         with (out / "test.de").open(encoding="utf-8") as file:
             found = (damaged(line, number) for number, line in enumerate(file))

@@ -27,7 +27,7 @@ from fairseq_floater.experiments.roberta.stages import (
     size_of,
 )
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.tables import PaperTable, act, add_table_options
+from fairseq_floater.experiments.tables import PaperTable, add_table_options
 from fairseq_floater.files import USER_DIR
 
 
@@ -56,7 +56,6 @@ def paper_numbers() -> list[Number]:
 
 
 def numbers_of(experiment: RobertaExperiment) -> list[Number]:
-    """Return the numbers of a configuration: its tasks, each with both systems."""
     tasks = experiment.config.tasks
     return [Number(experiment.name, task, s) for task in tasks for s in (ROBERTA, FLOATER)]
 
@@ -155,9 +154,4 @@ def run(args: argparse.Namespace) -> None:
     cells = select(cells_of(args, numbers), args.only)
     configs = [] if args.only else dict.fromkeys(number.config for number in numbers)
     shared = [cell for config in configs for cell in _shared(args, config)]
-    act(
-        args,
-        cells,
-        lambda started: Tables345(started, args.work, "tables345", cells),
-        shared=shared,
-    )
+    Tables345(args, "tables345", cells, shared).act()

@@ -8,11 +8,12 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from fairseq_floater.experiments.hardware import UpdateBudget
 from fairseq_floater.experiments.sections import (
-    check_flat,
+    check_budget,
     check_missing,
+    check_one_of,
     check_rate,
-    check_seed,
     read_sections,
     require,
 )
@@ -25,19 +26,12 @@ CHECKPOINTS = ("best", "last")
 
 @dataclass(frozen=True)
 class Task:
-    """A task of fine-tuning.
+    """A task of fine-tuning."""
 
-    Args:
-        family: glue, race or squad: the verbs that prepare and score it.
-        title: as the paper's tables have it.
-        splits: predicted and scored; the first is the tables'.
-        version: of SQuAD.
-    """
-
-    family: str
-    title: str
-    splits: tuple[str, ...] = ("valid",)
-    version: str = ""
+    family: str  # glue, race or squad: the verbs that prepare and score it
+    title: str  # as the paper's tables have it
+    splits: tuple[str, ...] = ("valid",)  # predicted and scored; the first is the tables'
+    version: str = ""  # of SQuAD
 
     @property
     def ending(self) -> str:
@@ -75,14 +69,12 @@ class Data:
 
 
 @dataclass
-class Budget:
+class Budget(UpdateBudget):
     """The tokens of an update of masked-LM training, and the options of each such training.
 
     ``others`` is what differs from ``flow`` where all parameters are trained.
     """
 
-    max_tokens: int = MISSING
-    tokens_per_update: int = MISSING
     flow: dict[str, Any] = MISSING
     others: dict[str, Any] | None = None
     donor: dict[str, Any] | None = None
@@ -129,48 +121,35 @@ def read_config(path: Path) -> Config:
 
 
 def _check(path: Path, config: Config) -> None:
-    """Check what types do not say; raises ConfigError."""
     data, budget = config.data, config.budget
     for section, keys in (("shape", ("arch", "max-positions")), ("masked_lm", ("optimizer",))):
         check_missing(path, [f"{section}.{k}" for k in keys if k not in getattr(config, section)])
-    choices: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-        ("data: bpe", data.bpe, SUBWORDS),
-        ("data: text", data.text or TEXTS[0], TEXTS),
-        ("shape: arch", config.shape["arch"], ARCHITECTURES),
-    )
-    for key, value, known in choices:
-        require(path, value in known, key, f"one of {', '.join(known)}", value)
+    check_one_of(path, "data: bpe", data.bpe, SUBWORDS)
+    check_one_of(path, "data: text", data.text or TEXTS[0], TEXTS)
+    check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES)
     needs_vocabulary = data.bpe == "sentencepiece"
     rule = "given with sentencepiece alone, and above 0"
     fits = (data.vocab is not None) == needs_vocabulary and (data.vocab or 1) > 0
     require(path, fits, "data: vocab", rule, data.vocab)
     once = data.text is None or data.quizzes is None
     require(path, once, "data: quizzes", "left out with `text`", data.quizzes)
-    for key in ("max_tokens", "tokens_per_update"):
-        number, name = getattr(budget, key), key.replace("_", "-")
-        require(path, number > 0, f"budget: {name}", "a positive whole number", number)
+    check_budget(path, budget)
     bins = config.position_loss.bins
     rising = bins and bins == sorted({*bins}) and bins[0] > 0
     require(path, rising, "position-loss: bins", "rising whole numbers above 0", bins)
-    check_seed(path, config.seed)
     for stage in ("flow", "donor"):
         if (options := getattr(budget, stage)) is not None:
             _check_training(path, f"budget: {stage}", {**config.masked_lm, **options})
-    for section in ("shape", "floater", "masked_lm"):
-        check_flat(path, section, getattr(config, section))
     for section, known in (("finetune", _GROUPS), ("tasks", tuple(TASKS))):
         for name, options in getattr(config, section).items():
-            rule = f"one of {', '.join(known)}"
-            require(path, name in known, f"{section}: key", rule, name)
+            check_one_of(path, f"{section}: key", name, known)
             require(path, isinstance(options, dict), f"{section}: {name}", "options", options)
-            check_flat(path, f"{section}: {name}", options)
 
 
 def _check_training(path: Path, where: str, options: dict[str, Any]) -> None:
     check_rate(path, f"{where}: lr", options.get("lr"))
     ends = options.get("max-update") or options.get("max-epoch")
     require(path, ends, where, "limited by max-update or max-epoch", sorted(options))
-    check_flat(path, where, options)
 
 
 def _check_task(path: Path, name: str, recipe: dict[str, Any]) -> None:
@@ -181,6 +160,4 @@ def _check_task(path: Path, name: str, recipe: dict[str, Any]) -> None:
         number = recipe.get(key, 1)
         fits = isinstance(number, int) and number > 0
         require(path, fits, f"{where}: {key}", "a positive whole number", number)
-    kept = recipe.get("checkpoint", "best")
-    rule = f"one of {', '.join(CHECKPOINTS)}"
-    require(path, kept in CHECKPOINTS, f"{where}: checkpoint", rule, kept)
+    check_one_of(path, f"{where}: checkpoint", recipe.get("checkpoint", "best"), CHECKPOINTS)

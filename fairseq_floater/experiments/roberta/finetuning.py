@@ -17,13 +17,7 @@ from fairseq_floater.records import NUMBER, read_json
 
 
 class FineTuning(Steps):
-    """The fine-tuning of one system on one task under one seed, its predictions and scores.
-
-    Args:
-        request: the command line's.
-        task: one of :data:`~fairseq_floater.experiments.roberta.config.TASKS`.
-        launcher: starts the commands.
-    """
+    """The fine-tuning of one system on one task under one seed, its predictions and scores."""
 
     script = "finetune.sh"
 
@@ -81,7 +75,6 @@ class FineTuning(Steps):
         return stage.checkpoint
 
     def _prepare_task(self) -> None:
-        """Make the data of the task, or make sure that they are what its raw files make."""
         with self.alone(self.request.work / ".data.lock"):
             family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
             if self.raw is None:
@@ -138,7 +131,6 @@ class FineTuning(Steps):
 
     @property
     def _task_of_glue(self) -> list[str]:
-        """Return the task where the verb is GLUE's, which all of its tasks share."""
         return [self.task] if self.kind.family == "glue" else []
 
     def _predict(self, split: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError, UserError
 from fairseq_floater.experiments.arguments import as_options
-from fairseq_floater.experiments.hardware import update_in_words
 from fairseq_floater.experiments.job import SCRIPTS, Job, Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.locks import Locks
@@ -64,7 +63,6 @@ class Steps(Job):
             parse_training(arguments, self.experiment.path, stage)
 
     def prepare_text(self) -> None:
-        """Make the raw data that are built in, and the data of masked LM."""
         request, data = self.request, self.experiment.config.data
         log = request.work / "data.log"
         with self.alone(request.work / ".data.lock"):
@@ -80,12 +78,10 @@ class Steps(Job):
                 self.command(self._text_command(), log=log)
 
     def need_raw(self, made: Path, what: str, holds: str) -> None:
-        """Raise UsageError unless data that would be made of raw files exist."""
         if not (made / "summary.json").is_file():
             raise UsageError(f"{what}: pass the folder that holds {holds} with --raw.")
 
     def _text_command(self) -> list[Any]:
-        """Return the command of scripts/prepare_mlm.sh, which downloads too."""
         data, raw = self.experiment.config.data, self.raw
         argv: list[Any] = ["bash", SCRIPTS / "prepare_mlm.sh", self.request.mlm, "--bpe", data.bpe]
         argv += ["--vocab", str(data.vocab)] if data.vocab else []
@@ -95,7 +91,6 @@ class Steps(Job):
         return [*argv, *self.request.preparation]
 
     def prepare_donor(self) -> Path:
-        """Train the donor, or take the one that is given; return its checkpoint."""
         folder = self.request.folder / DONOR
         given = self.given_donor
         with self.alone(self.request.folder / f".{DONOR}.lock"):
@@ -127,8 +122,7 @@ class Steps(Job):
     def _train(self, stage: str, system: System, folder: Path, notes: dict[str, Any]) -> None:
         machines, budget = self.request.machines, self.experiment.config.budget
         arguments = self._masked_lm(stage, system, folder)
-        size = str(self.experiment.tokens_per_update(machines.world)[1])
-        in_words = update_in_words(budget, machines)
+        size, in_words = str(budget.update(machines.world)[1]), budget.update_in_words(machines)
         self.train(Training(stage, folder, arguments, size, in_words, notes), machines)
 
 

@@ -56,7 +56,6 @@ class RobertaExperiment(ConfiguredExperiment):
         return size_of(self.name)
 
     def check_task(self, task: str) -> None:
-        """Refuse a task that the file has no recipe for."""
         if task not in self.config.tasks:
             known = ", ".join(self.config.tasks)
             raise UsageError(f"`--task` must be one of {known} in {self.path}, but is {task!r}.")
@@ -64,7 +63,6 @@ class RobertaExperiment(ConfiguredExperiment):
     # The model.
 
     def model(self, system: System) -> list[str]:
-        """Return the options of the model: its architecture, its shape, its position encoder."""
         shape = {key: value for key, value in self.config.shape.items() if key != "arch"}
         refused = _OF_OTHER_TARGETS.get(system.resolved_target or "", ())
         if system.encoder == FLOATER:
@@ -82,12 +80,8 @@ class RobertaExperiment(ConfiguredExperiment):
     ) -> list[str]:
         """Return fairseq-train's arguments of the donor's training, or of the stage after it.
 
-        Args:
-            stage: donor, or flow, which trains the system's warm start (``warm_start.pt``).
-            system: the one of the stage; a donor is fairseq's model.
-            data: what `floater mlm prepare` made.
-            folder: where the training lies.
-            machines: what it runs on.
+        ``flow`` trains the system's warm start (``warm_start.pt`` in ``folder``); of a ``donor`` the system
+        is fairseq's model.
 
         Raises:
             ConfigError: a donor is to be trained, but the file says nothing of that.
@@ -105,7 +99,7 @@ class RobertaExperiment(ConfiguredExperiment):
         options = _complete({**self.config.masked_lm, **limits}, machines)
         options = left_by(system, options)
         options["max-tokens"] = budget.max_tokens
-        options["update-freq"] = self.tokens_per_update(machines.world)[0]
+        options["update-freq"] = budget.update(machines.world)[0]
         arguments = [place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"]
         arguments += ["--criterion", "masked_lm", *as_options(trained), *self.model(system)]
         arguments += [*as_options(options), *_hardware(machines)]
@@ -136,16 +130,7 @@ class RobertaExperiment(ConfiguredExperiment):
         machines: Machines,
         seed: int,
     ) -> list[str]:
-        """Return fairseq-train's arguments of a fine-tuning.
-
-        Args:
-            task: one of the file's.
-            system: what is fine-tuned.
-            data: the prepared task.
-            start: the donor, or the checkpoint of the system's masked-LM stage.
-            folder: where the training lies.
-            machines: what it runs on.
-            seed: of training.
+        """Return fairseq-train's arguments of a fine-tuning from ``start``.
 
         Raises:
             UsageError: the batch cannot be shared by so many processes.
@@ -221,15 +206,10 @@ class RobertaExperiment(ConfiguredExperiment):
 
 @dataclass(frozen=True)
 class RobertaRequest(Request):
-    """A request with RoBERTa; the experiment has a folder in ``work``.
-
-    Attributes:
-        extend: where the system's table is longer than the donor's, how `floater warm-start` goes on: tile
-            or last.
-    """
+    """A request with RoBERTa; the experiment has a folder in ``work``."""
 
     experiment: RobertaExperiment
-    extend: str | None = None
+    extend: str | None = None  # `--extend` of `floater warm-start`, where a table is the longer one
 
     @property
     def folder(self) -> Path:
