@@ -130,14 +130,6 @@ def test_a_floater_of_size_zero_translates_as_its_donor(toy, tmp_path):
         assert actual[number][0][0] == pytest.approx(best[0], abs=1e-4)
 
 
-def test_an_unknown_encoder_is_refused_with_the_choices(toy, tmp_path):
-    options = ("--arch", toys.ARCH, "--position-encoder", "foo")
-    message = toy.train(tmp_path, *options, code=2).stderr
-    assert "argument --position-encoder: invalid choice: 'foo'" in message
-    assert all(name in message.splitlines()[-1] for name in POSITION_ENCODERS)
-    assert not list(tmp_path.iterdir())
-
-
 # fairseq-generate's options, on a trained FLOATER.
 
 
@@ -190,13 +182,6 @@ def test_search_strategies(toy, trained, translated, options, nbest):
     # Another search than the usual one finds something else somewhere.
     usual = hypotheses(translated("floater"))
     assert any({t for _, t in found[n]} != {t for _, t in usual[n]} for n in found)
-
-
-def test_references_are_scored(toy, trained):
-    output = toy.generate(trained("floater").last, "--score-reference").stdout
-    found, expected = hypotheses(output), targets(output)
-    assert sorted(found) == list(range(TEST_LINES))
-    assert all(text == expected[n] for n, [(_, text)] in found.items())
 
 
 def test_soft_alignments_are_printed(toy, trained):

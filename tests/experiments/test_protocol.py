@@ -126,14 +126,6 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
     assert "average" in run(tmp_path, launcher, "floater", config=config)
 
 
-def test_a_test_set_that_is_not_there_costs_no_training(tmp_path):
-    config, launcher = tmp_path / "other.yaml", FakeLauncher()
-    config.write_text(CONFIG.read_text().replace("tests: [test, test_long]", "tests: [newstest]"))
-    with pytest.raises(UserError, match="knows no test set newstest .*; it has test, test_long"):
-        run(tmp_path, launcher, "floater", config=config)
-    assert launcher.steps == DATA
-
-
 def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):
     launcher, raw = FakeLauncher(), tmp_path / "raw"
     raw.mkdir()
@@ -155,23 +147,24 @@ def test_data_that_cannot_be_made_anew_say_which_folder_is_in_the_way(tmp_path, 
     assert advice in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("encoder", ["floater", "plain"])
-def test_a_wrong_option_of_the_donor_costs_no_data(tmp_path, encoder):
+@pytest.mark.parametrize(
+    ("change", "message", "steps"),
+    [
+        (("donor: {max-epoch:", "donor: {max-epochs:"), "the options of donor: .*--max-epochs", []),
+        (("max-len-a:", "max_len_a:"), "refuses the options of generation: .*max_len_a", []),
+        (
+            ("tests: [test, test_long]", "tests: [newstest]"),
+            "knows no test set newstest .*; it has test, test_long",
+            DATA,
+        ),
+    ],
+)
+def test_what_a_configuration_has_wrong_costs_no_training(tmp_path, change, message, steps):
     config, launcher = tmp_path / "other.yaml", FakeLauncher()
-    config.write_text(CONFIG.read_text().replace("donor: {max-epoch:", "donor: {max-epochs:"))
-    with pytest.raises(UserError, match="refuses the options of donor: .*--max-epochs"):
-        run(tmp_path, launcher, encoder, config=config)
-    assert not launcher.steps
-
-
-def test_a_wrong_option_of_the_search_costs_no_training(tmp_path):
-    config, launcher = tmp_path / "other.yaml", FakeLauncher()
-    config.write_text(CONFIG.read_text().replace("max-len-a:", "max_len_a:"))
-    with pytest.raises(
-        UserError, match="fairseq-generate refuses the options of generation: .*max_len_a"
-    ):
+    config.write_text(CONFIG.read_text().replace(*change))
+    with pytest.raises(UserError, match=message):
         run(tmp_path, launcher, "floater", config=config)
-    assert not launcher.steps
+    assert launcher.steps == steps
 
 
 def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):

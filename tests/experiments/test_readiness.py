@@ -260,15 +260,8 @@ def test_bad_usage_is_one_sentence_and_exits_with_2(capsys, words, message):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"shape": {"encoder-layer": 3}}, "refuses the options of donor: .*--encoder-layer 3"),
-        (
-            {"optimisation": {"optimizer": "adamant"}},
-            "options of donor: .*invalid choice: 'adamant'",
-        ),
         ({"budget": {"finetune": {"max-epochs": 3}}}, "options of finetune: .*--max-epochs 3"),
         ({"shape": {"encoder-attention-heads": 5}}, "cannot build `shape`: .*divisible"),
-        ({"shape": {"decoder-embed-dim": 64}}, "cannot build `shape`: --share-all-embeddings"),
-        ({"data": {"vocab": "many"}}, "`data: vocab` is of the wrong kind: .*'many'"),
     ],
 )
 def test_a_configuration_that_fairseq_refuses_is_refused(tmp_path, capsys, sections, message):

@@ -15,8 +15,7 @@ from toy import ROOT, environment, run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.launch import BusyError, CommandError, Launcher
-from fairseq_floater.experiments.locks import try_lock
+from fairseq_floater.experiments.launch import CommandError, Launcher
 from fairseq_floater.experiments.roberta.cells import cells_of, numbers_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage
@@ -153,17 +152,6 @@ def test_updates_an_epoch_are_said_beside_the_recipes(tmp_path):
     assert any("156 updates an epoch; the recipe's: 204" in text for text in launcher.said)
 
 
-def test_a_failure_is_in_the_record_until_the_next_run(tmp_path):
-    with pytest.raises(CommandError):
-        finetune(tmp_path, FakeLauncher(fails="train flow"))
-    folder = RunFolder(tmp_path / "roberta_tiny" / "rte-floater" / "seed-1")
-    assert folder.read()["state"] == "failed"
-    assert "trained" not in RunFolder(tmp_path / "roberta_tiny" / "flow").read()
-    steps = finetune(tmp_path, FakeLauncher())
-    assert steps[2:4] == ["train flow", "position-loss"]
-    assert folder.read()["state"] == "done"
-
-
 def test_a_batch_of_another_size_is_refused(tmp_path):
     finetune(tmp_path, FakeLauncher())
     folder = RunFolder(tmp_path / "roberta_tiny" / "rte-floater" / "seed-1")
@@ -204,18 +192,6 @@ def test_options_that_act_after_a_training_are_obeyed(tmp_path):
     assert finetune(tmp_path, FakeLauncher(), config=other) == [*TEXT, "glue prepare"]
     with pytest.raises(UserError, match="was started with another `--extend`"):
         finetune(tmp_path, FakeLauncher(), config=other, extend="tile")
-
-
-def test_another_run_at_work_is_left_alone(tmp_path):
-    path = tmp_path / "roberta_tiny" / "flow"
-    path.mkdir(parents=True)
-    lock = try_lock(path / ".lock")
-    launcher = FakeLauncher()
-    with pytest.raises(BusyError):
-        FlowStage(asked(tmp_path), launcher).run()
-    assert launcher.steps == []
-    assert launcher.said == [f"Another pretrain_flow.sh is at work on {path}."]
-    os.close(lock)
 
 
 # Donors.

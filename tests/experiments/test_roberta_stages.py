@@ -303,17 +303,6 @@ def test_a_dry_run_of_all_38_cells(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_of_the_stand_in_has_every_step(tmp_path):
-    words = ("finetune.sh", TINY, "--task", "squad2", "--system", "floater", "--processes", 0)
-    _, found = commands(words, tmp_path)
-    steps = [w[3] if "fairseq_floater" in w else w[2 if w[0] != "bash" else 1] for w in found]
-    assert [step.rsplit("/", 1)[-1] for step in steps] == [
-        *("quizzes", "prepare_mlm.sh", "fairseq_cli.train", "warm-start", "position-loss"),
-        *("fairseq_cli.train", "position-loss", "squad", "fairseq_cli.train", "predict", "squad"),
-    ]
-    assert "--na-prob" in found[-1]
-
-
 def test_a_stage_of_another_encoder_has_its_own_folder(tmp_path):
     words = ("pretrain_flow.sh", TINY, "--encoder", "t5", "--model-options=--t5-buckets 16")
     _, found = commands((*words, "--processes", 0), tmp_path)

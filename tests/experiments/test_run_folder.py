@@ -9,12 +9,7 @@ import torch
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.locks import is_locked, try_lock
-from fairseq_floater.experiments.run_folder import (
-    RunFolder,
-    _by_option,
-    check_data,
-    write_validation,
-)
+from fairseq_floater.experiments.run_folder import RunFolder, check_data, write_validation
 
 
 def save(folder, iterations):
@@ -166,13 +161,7 @@ def test_a_record_that_cannot_be_read_is_refused(tmp_path):
         RunFolder(tmp_path).read()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("[]", "null", "3", '{"arguments": 3}', '{"arguments": {"donor": 3}}', '{"settings": []}'),
-        *('{"made": null}', '{"processes": "2"}', '{"sessions": [{"seconds": null}]}', 9999 * "["),
-    ],
-)
+@pytest.mark.parametrize("text", ["[]", '{"arguments": {"donor": 3}}', '{"processes": "2"}'])
 def test_a_record_of_another_shape_is_refused(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(ReportError, match=r"run\.json(: the| is no)"):
@@ -220,8 +209,3 @@ def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
     log.write_text("nothing\n")
     with pytest.raises(ReportError, match="holds no line"):
         write_validation(log, out)
-
-
-def test_of_an_option_given_twice_the_last_one_counts():
-    words = ["data/bin", "--dropout", "0.3", "--arch", "x", "--dropout", "0.1"]
-    assert _by_option(words) == {"the data folder": "data/bin", "--dropout": "0.1", "--arch": "x"}

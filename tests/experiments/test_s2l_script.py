@@ -95,17 +95,6 @@ def test_a_conversion_is_scored_before_and_after_training_on(tmp_path):
         ((), 2, "the following arguments are required: CONFIG"),
         ((ROOT / "configs" / "numbers_en_de.yaml",), 2, "no short-to-long experiment"),
         ((ROOT / "configs" / "text_s2l.yaml",), 2, "pass its folder with --raw"),
-        (
-            (ROOT / "configs" / "numbers_s2l.yaml", "--seeds", "a"),
-            2,
-            "argument --seeds: must be numbers",
-        ),
-        (
-            (ROOT / "configs" / "numbers_s2l.yaml", "--jobs", "0"),
-            2,
-            "argument --jobs: must be a whole number",
-        ),
-        (("nowhere.yaml",), 1, "There is no configuration nowhere.yaml"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, words, code, message):

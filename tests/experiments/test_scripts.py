@@ -1,19 +1,12 @@
 """The scripts as a person runs them, on an experiment of seconds."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from toy import ROOT, environment, run_script
-
-from fairseq_floater.checkpoints.reading import load_checkpoint
+from toy import ROOT, run_script
 
 
 @pytest.fixture(scope="module")
@@ -81,25 +74,6 @@ def test_a_second_run_skips_what_is_whole(finished, config):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lr": 0.5}, "--lr was 0.003 and is 0.5 now"),
-        ({"warmup-updates": 7}, "and is 7 now"),
-    ],
-    ids=["rate", "whole number"],
-)
-def test_other_settings_do_not_mix_into_a_run(finished, config, change, message):
-    settings = yaml.safe_load(config.read_text())
-    settings["optimisation"] |= change
-    other = config.with_name("other.yaml")
-    other.write_text(yaml.safe_dump(settings))
-    refused = run_script("protocol.sh", other, "--encoder", "floater", "--work", finished)
-    assert refused.returncode == 1
-    assert "plain was started with other arguments of donor: " in refused.stderr
-    assert message in refused.stderr
-
-
-@pytest.mark.parametrize(
     ("section", "change", "stage"),
     [("optimisation", {"lr": 0.5}, "finetune"), ("generation", {"beam": 3}, "generate")],
 )
@@ -118,39 +92,6 @@ def test_a_finished_run_is_not_taken_for_one_of_other_settings(
     assert kept.returncode == 0, kept.stderr
     record = json.loads((finished / "floater-all-qkv" / "run.json").read_text())
     assert stage in record["arguments"]
-
-
-@pytest.mark.slow  # test_faults.py kills trainings too
-def test_a_killed_training_goes_on_to_the_same_parameters(finished, config):
-    words = ("--encoder", "none", "--scratch", "--work", finished)
-    command = ["bash", str(ROOT / "scripts" / "protocol.sh"), str(config), *map(str, words)]
-    killed = subprocess.Popen(
-        command,
-        env=environment(),
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    first = finished / "none-all-hidden-scratch" / "checkpoints" / "checkpoint_last.pt"
-    deadline = time.monotonic() + 120
-    while not first.exists():
-        assert time.monotonic() < deadline and killed.poll() is None
-        time.sleep(0.02)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    resumed = run_script("protocol.sh", config, *words)
-    assert resumed.returncode == 0, resumed.stderr[-3000:]
-    result = Path("none-all-hidden-scratch") / "checkpoints" / "checkpoint2.pt"
-    interrupted = load_checkpoint(finished / result)["model"]
-
-    fresh = finished.with_name("fresh")
-    fresh.mkdir()
-    for shared in ("data", "numbers"):
-        (fresh / shared).symlink_to(finished / shared)
-    whole = run_script("protocol.sh", config, "--encoder", "none", "--scratch", "--work", fresh)
-    assert whole.returncode == 0, whole.stderr[-3000:]
-    for name, tensor in load_checkpoint(fresh / result)["model"].items():
-        torch.testing.assert_close(interrupted[name], tensor, rtol=0, atol=1e-6)
 
 
 def test_the_table_of_the_runs(finished):

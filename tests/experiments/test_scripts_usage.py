@@ -29,12 +29,6 @@ def test_help_and_bad_options(script):
         (["nowhere.yaml", "--encoder", "floater"], 1, "There is no configuration nowhere.yaml"),
         (["{config}"], 2, "arguments are required: --encoder"),
         (["{config}", "--encoder", "fourier"], 2, "fourier"),
-        (["{config}", "--encoder", "floater", "--blocks", "some"], 2, "some"),
-        (
-            ["{config}", "--encoder", "floater", "--work"],
-            2,
-            "argument --work: expected one argument",
-        ),
         (["{config}", "--encoder", "floater", "--work", "/dev/null/x"], 1, "cannot be made"),
         (["{text}", "--encoder", "floater", "--work", "{tmp}"], 2, "pass its folder with --raw"),
     ],

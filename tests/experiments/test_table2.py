@@ -187,19 +187,6 @@ def test_a_dry_run_of_all_24_cells(tmp_path):
     check_dry_run(done, cells())
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--only",), "argument --only: expected one argument"),
-        (("--only", "huge-*"), "`--only` must match cells"),
-        (("--seeds", "1;2"), "argument --seeds: must be numbers with commas, but is 1;2"),
-        (("--fast",), "unrecognized arguments: --fast"),
-    ],
-)
-def test_bad_usage(words, message):
-    assert message in run(["bash", SCRIPT, *words], code=2).stderr
-
-
 # A rehearsal in miniature.
 
 

@@ -106,37 +106,6 @@ def test_splitting(tmp_path, kind):
     assert peaks[1] < peaks[0] + 1000 * held + 64 * MEGABYTE
 
 
-def test_scoring_bin_by_bin(tmp_path):
-    """Nobody has a test set of this size; a sentence takes its texts and its counts."""
-    peaks = []
-    for count in (LINES // 20, LINES // 4):
-        raw = tmp_path / f"raw{count}"
-        raw.mkdir()
-        for split, size in (("train", 2000), ("valid", 100), ("test", count)):
-            for lang in ("en", "de"):
-                write(raw / f"{split}.{lang}", sentences(size, f"{split} {lang}"))
-        out = tmp_path / f"out{count}"
-        words = [
-            "--src",
-            "en",
-            "--tgt",
-            "de",
-            "--vocab",
-            "500",
-            "--threshold",
-            "24",
-            "--edges",
-            "48",
-        ]
-        measured(f"s2l split, {count:,} test pairs", "s2l", "split", raw, out, *words)
-        with (out / "test.de").open(encoding="utf-8") as file:
-            found = (damaged(line, number) for number, line in enumerate(file))
-            hypotheses = write(tmp_path / "hypotheses", found)
-        words = ("s2l", "score", out, "--hypotheses", f"one={hypotheses}", "--bootstrap", "100")
-        peaks.append(measured(f"s2l score, {count:,} pairs", *words))
-    assert peaks[1] < peaks[0] + 2000 * (LINES // 4) + 128 * MEGABYTE
-
-
 def test_averaging(tmp_path):
     """As fairseq saves a base model (512 wide, 6 + 6 blocks, 32,768 subwords) with Adam's moments."""
     generator = torch.Generator().manual_seed(1)

@@ -1,0 +1,141 @@
+"""The systems of a comparison: those that a configuration lists, and registered encoders in their forms."""
+
+import argparse
+from functools import partial
+
+import pytest
+from fairseq import options
+from toy import ROOT
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.forms import (
+    forms_of,
+    listed,
+    section_of,
+    systems_of,
+    with_stretched,
+)
+from fairseq_floater.experiments.paper_numbers import TABLE_2
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import system_from_words
+from fairseq_floater.position_encoders.registry import (
+    ENCODERS,
+    POSITION_ENCODERS,
+    encoder_names,
+)
+
+CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
+CONTROL = "sinusoidal-input-hidden"
+STRETCH = "0.5:2.5"
+SINUSOID, ROPE, T5 = (
+    "sinusoidal-input-hidden-scratch",
+    "rope-all-attention-scratch",
+    "t5-all-attention-scratch-t5-max-distance_23",
+)
+
+
+def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
+    forms = forms_of(tuple(ENCODERS), scratch=True)
+    assert {entry.system.encoder for entry in forms} == set(ENCODERS)
+    experiment = Experiment(CONFIG)
+    for entry in forms:
+        words = experiment.arguments("scratch", entry.system, work=str(tmp_path))
+        args = options.parse_args_and_arch(options.get_training_parser(), words)
+        assert args.position_encoder == entry.system.encoder
+
+
+@pytest.mark.parametrize("start", ["scratch", "donor"])
+def test_forms_have_names_labels_and_options_of_their_own(start):
+    forms = with_stretched(forms_of(tuple(ENCODERS), scratch=start == "scratch"), STRETCH)
+    for distinct in ("name", "label"):
+        assert len({getattr(entry.system, distinct) for entry in forms}) == len(forms)
+    for entry in forms:
+        assert system_from_words(entry.options) == entry.system
+        assert entry.system.scratch == (start == "scratch")
+
+
+def test_forms_differ_in_nothing_but_the_encoder():
+    forms = {entry.system.name: entry.system for entry in forms_of(tuple(ENCODERS), scratch=True)}
+    # Fairseq's own Transformer keeps its sinusoid; underneath other signals nothing stands.
+    assert {name for name, run in forms.items() if run.joins_base and run.base} == set()
+    assert forms[SINUSOID].base and not forms["sinusoidal-all-hidden-scratch-nobase"].base
+    targets = [run.resolved_target for run in forms.values() if run.encoder == "floater"]
+    assert set(targets) == {"hidden", "qkv", "relative"}
+
+
+def test_no_vector_is_for_a_distance_that_training_does_not_have():
+    chosen = systems_of(
+        Experiment(CONFIG),
+        encoders=("t5", "shaw"),
+        start="scratch",
+        stretch=STRETCH,
+    )
+    near = {s.system.name for s in chosen}
+    assert {T5, "shaw-all-attention-scratch"} < near
+    # Stretched by 2.5 training has distances of 2.5 * 23.
+    assert (
+        f"t5-all-attention-scratch-position-stretch_{STRETCH.replace(':', '_')}-t5-max-distance_57"
+        in near
+    )
+
+
+def test_a_stretched_twin_follows_each_system_that_takes_it():
+    forms = forms_of(tuple(ENCODERS), scratch=True)
+    stretched = {s.system.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
+    assert stretched == {name for name, cls in POSITION_ENCODERS.items() if cls.continuous}
+    # A system that is listed already, and one whose base would stay in place, get no twin.
+    listed = Experiment(CONFIG).s2l.listed()
+    names = [entry.system.name for entry in with_stretched(listed, STRETCH)]
+    assert len(set(names)) == len(names)
+    assert f"{SINUSOID}-position-stretch_0.5_2.5" not in names
+    for wrong in ("2", "0:1"):
+        with pytest.raises(UsageError, match="`--position-stretch` must be LOW:HIGH"):
+            with_stretched(listed, wrong)
+    rows = Experiment(ROOT / "configs" / "text_tiny.yaml").comparison.listed()
+    with pytest.raises(UsageError, match="No system takes `--stretch`"):
+        with_stretched(rows, STRETCH)
+    with pytest.raises(argparse.ArgumentTypeError, match="some of .* but is 'rope,fourier'"):
+        encoder_names("rope,fourier")
+
+
+def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched():
+    words = ("--encoder rope --scratch -- --encoder-layers=3", "--encoder t5 --scratch")
+    given = [listed(system_from_words(word)) for word in words]
+    twins = with_stretched(given, STRETCH)
+    assert [entry.system.options for entry in twins] == [
+        ("--encoder-layers=3",),
+        ("--encoder-layers=3", "--position-stretch", STRETCH),
+        (),
+        ("--position-stretch", STRETCH),
+    ]
+    stretched = [
+        listed(system_from_words(f"--encoder rope --scratch -- --position-stretch={STRETCH}"))
+    ]
+    assert with_stretched(stretched, STRETCH) == stretched
+
+
+def test_the_baseline_is_always_compared():
+    chosen = partial(systems_of, Experiment(CONFIG), start="scratch", stretch=None)
+    assert [s.system.name for s in chosen(encoders=("t5", "rope"))] == [SINUSOID, T5, ROPE]
+    names = [s.system.name for s in chosen(encoders=("sinusoidal",))]
+    assert names == [SINUSOID, "sinusoidal-all-hidden-scratch-nobase"]
+    assert chosen(encoders=None) == Experiment(CONFIG).s2l.listed()
+
+
+def test_a_configuration_without_systems_needs_encoders():
+    experiment = Experiment(ROOT / "configs" / "wmt14_en_de_base.yaml")
+    chosen = partial(systems_of, experiment, stretch=None)
+    with pytest.raises(UsageError, match="lists no systems"):
+        chosen(encoders=None)
+    assert [s.system.name for s in chosen(encoders=("rope",))] == [CONTROL, "rope-all-attention"]
+    names = [s.system.name for s in chosen(encoders=("rope",), start="scratch")]
+    assert names == [SINUSOID, ROPE]
+    assert section_of(experiment, "scratch").baseline == SINUSOID
+
+
+def test_the_rows_of_table_2_are_listed_for_own_text():
+    rows = {(blocks, encoder) for blocks, encoder in TABLE_2}
+    for name in ("text_tiny", "text_base", "numbers_en_de"):
+        listed = systems_of(Experiment(ROOT / "configs" / f"{name}.yaml"), encoders=None)
+        assert {(s.system.blocks, s.system.encoder) for s in listed} == rows
+        assert not any(s.system.scratch for s in listed)
