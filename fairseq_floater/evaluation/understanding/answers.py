@@ -18,6 +18,10 @@ class Scores:
     fields: dict[str, Any]
     table: list[str]
 
+    @property
+    def score(self) -> float:
+        return float(self.fields["score"])
+
     def format_text(self) -> str:
         return "\n".join(self.table)
 
