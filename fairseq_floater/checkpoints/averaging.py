@@ -113,6 +113,8 @@ def _chosen(
         raise UsageError("`--last` and `--best` exclude each other.")
     if updates and last is None:
         raise UsageError("`--updates` says which checkpoints are the `--last` N: pass both.")
+    if not paths:
+        raise UsageError("`--inputs` must name at least one checkpoint, but names none.")
     count = best if last is None else last
     if count is None:
         if any(p.is_dir() for p in paths):
