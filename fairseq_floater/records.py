@@ -20,7 +20,7 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
     may lack.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} is no readable JSON: {error}.") from None
     _check(content, shape, f"{path}: the content")

@@ -20,8 +20,8 @@ def main() -> None:
     if spec is None or spec.origin is None:
         sys.exit("fairseq is not installed for this Python.")
     for path in sorted(Path(spec.origin).parent.rglob("*.py")):
-        source = path.read_bytes()
-        mended, count = INSTANCE.subn(rb"\1", source)
+        code = path.read_bytes()
+        mended, count = INSTANCE.subn(rb"\1", code)
         if count:
             path.write_bytes(mended)
             print(f"{path}: {count} defaults")

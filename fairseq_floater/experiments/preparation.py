@@ -118,18 +118,22 @@ class DataSteps(Job):
 
     def _make_text(self, **places: Any) -> Path:
         """Return the folder of the raw text; make the built-in corpus, where it is that."""
-        raw, path = self.request.raw, self.experiment.path
-        if self.experiment.config.data.numbers is None:
-            if raw is None:
-                raise UsageError(f"{path} is for your text: pass its folder with --raw.")
-            return raw
-        if raw is not None:
-            raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
+        self._check_raw()
+        if self.request.raw is not None:
+            return self.request.raw
         text = self.request.work / "numbers"
         self.run_unrecorded(floater("numbers", text, *self.arguments("numbers")), **places)
         return text
 
+    def _check_raw(self) -> None:
+        raw, path = self.request.raw, self.experiment.path
+        if self.experiment.config.data.numbers is not None and raw is not None:
+            raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
+        if self.experiment.config.data.numbers is None and raw is None:
+            raise UsageError(f"{path} is for your text: pass its folder with --raw.")
+
     def prepare_split(self) -> None:
+        self._check_raw()  # before the lock makes a folder
         work, places = self.request.work, {"log": self.request.work / "steps.log"}
         with self.alone(work / ".data.lock"):
             text, split = self._make_text(name=work.name, **places), work / "split"
