@@ -25,7 +25,7 @@ from fairseq_floater.experiments.commands import (
     work_of,
 )
 from fairseq_floater.experiments.config import ListedSystem
-from fairseq_floater.experiments.forms import section_of, systems_of
+from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.preparation import RunRequest
@@ -60,8 +60,8 @@ class ComparisonTable(Table):
 
     def __init__(self, args: argparse.Namespace):
         self.experiment, args.work = experiment_of(args), work_of(args)
-        section = self.experiment.s2l if args.by_length else section_of(self.experiment, args.start)
-        self.baseline = section.baseline
+        if args.by_length:
+            _ = self.experiment.s2l  # raises where the configuration has none
         looks = args.table or args.status
         seed = self.experiment.config.seed
         self.seeds = args.seeds or (looks and _seeds_of(args.work)) or [seed]
@@ -69,7 +69,7 @@ class ComparisonTable(Table):
             raise UsageError(
                 "`--start` is of `--encoders`: the configuration's systems say theirs."
             )
-        self.systems = systems_of(
+        self.systems, self.baseline = systems_of(
             self.experiment, encoders=args.encoders, start=args.start, stretch=args.stretch
         )
         stages = {entry.system.name: entry.system.stage for entry in self.systems}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.experiments.config import Comparison, ListedSystem, ShortToLong
+from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System, system_from_words
 from fairseq_floater.position_encoders import add_args, complete, trained_limit
@@ -23,47 +23,40 @@ from fairseq_floater.position_encoders.warp_law import Stretching
 _CONTROL = "--encoder sinusoidal --blocks input"
 
 
-def section_of(experiment: Experiment, start: str | None = None) -> Comparison:
-    """Return the section that lists systems; without one, the control alone, as baseline of others."""
-    if experiment.config.comparison is not None:
-        return experiment.config.comparison
-    control = Comparison([f"{_CONTROL} --scratch" if start == "scratch" else _CONTROL])
-    control.baseline = control.listed()[0].system.name
-    return control
-
-
 def systems_of(
     experiment: Experiment,
     *,
     encoders: Sequence[str] | None,
     start: str | None = None,
     stretch: str | None = None,
-) -> list[ListedSystem]:
-    """Return the systems of a comparison.
+) -> tuple[list[ListedSystem], str | None]:
+    """Return the systems of a comparison, and the name of its baseline, which is among them.
 
     Args:
-        experiment: the configuration; its baseline is always among them.
+        experiment: the configuration, which names the baseline; without a comparison it is the control.
         encoders: registered names; None for the configuration's systems.
-        start: ``scratch`` or ``donor``, of ``encoders``; None: as the baseline.
+        start: ``scratch`` or ``donor``, of ``encoders`` and the baseline; None: as the baseline.
         stretch: LOW:HIGH; also each system that takes it under ``--position-stretch``; None: not.
 
     Raises:
         UsageError: no encoders, and a configuration that lists no systems.
     """
-    section = experiment.comparison if encoders is None else section_of(experiment, start)
-    systems = section.listed()
-    if encoders is None and stretch is None:
-        return systems
+    section = experiment.comparison if encoders is None else experiment.config.comparison
+    systems = section.listed() if section else [listed(system_from_words(_CONTROL))]
+    baseline = section.baseline if section else systems[0].system.name
     if encoders is not None:
-        systems = [entry for entry in systems if entry.system.name == section.baseline]
-        from_scratch = start != "donor" if start or not systems else systems[0].system.scratch
+        systems = [entry for entry in systems if entry.system.name == baseline]
+        if systems and start not in (None, "scratch" if systems[0].system.scratch else "donor"):
+            systems = [listed(replace(systems[0].system, scratch=start == "scratch"))]
+            baseline = systems[0].system.name
+        from_scratch = systems[0].system.scratch if systems else start != "donor"
         forms = forms_of(encoders, scratch=from_scratch)
-        systems += [form for form in forms if form.system.name != section.baseline]
+        systems += [form for form in forms if form.system.name != baseline]
     if stretch is not None:
         systems = with_stretched(systems, stretch)
-    if encoders is None or experiment.config.s2l is None:
-        return systems
-    return within_training(systems, experiment.s2l)
+    if encoders is not None and experiment.config.s2l is not None:
+        systems = within_training(systems, experiment.s2l.threshold, baseline)
+    return systems, baseline
 
 
 def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
@@ -107,15 +100,16 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
     return twins
 
 
-def within_training(systems: Sequence[ListedSystem], section: ShortToLong) -> list[ListedSystem]:
+def within_training(
+    systems: Sequence[ListedSystem], threshold: int, baseline: str | None
+) -> list[ListedSystem]:
     """Let distances that training does not have share what the longest one learns (`--t5-max-distance`, ...).
 
     So no parameter keeps its initial value. Stretched training has longer distances; the baseline stays
     as the configuration has it.
     """
     return [
-        entry if entry.system.name == section.baseline else _within(entry, section.threshold)
-        for entry in systems
+        entry if entry.system.name == baseline else _within(entry, threshold) for entry in systems
     ]
 
 

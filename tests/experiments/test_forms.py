@@ -11,7 +11,6 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.forms import (
     forms_of,
     listed,
-    section_of,
     systems_of,
     with_stretched,
 )
@@ -64,11 +63,8 @@ def test_forms_differ_in_nothing_but_the_encoder():
 
 
 def test_no_vector_is_for_a_distance_that_training_does_not_have():
-    chosen = systems_of(
-        Experiment(CONFIG),
-        encoders=("t5", "shaw"),
-        start="scratch",
-        stretch=STRETCH,
+    chosen, _ = systems_of(
+        Experiment(CONFIG), encoders=("t5", "shaw"), start="scratch", stretch=STRETCH
     )
     near = {s.system.name for s in chosen}
     assert {T5, "shaw-all-attention-scratch"} < near
@@ -114,28 +110,37 @@ def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched()
     assert with_stretched(stretched, STRETCH) == stretched
 
 
-def test_the_baseline_is_always_compared():
-    chosen = partial(systems_of, Experiment(CONFIG), start="scratch", stretch=None)
-    assert [s.system.name for s in chosen(encoders=("t5", "rope"))] == [SINUSOID, T5, ROPE]
-    names = [s.system.name for s in chosen(encoders=("sinusoidal",))]
-    assert names == [SINUSOID, "sinusoidal-all-hidden-scratch-nobase"]
-    assert chosen(encoders=None) == Experiment(CONFIG).s2l.listed()
+def names_of(*args, **options):
+    systems, baseline = systems_of(*args, **options)
+    return [entry.system.name for entry in systems], baseline
+
+
+def test_the_baseline_is_always_compared_and_started_like_the_others():
+    chosen = partial(names_of, Experiment(CONFIG), start="scratch")
+    assert chosen(encoders=("t5", "rope")) == ([SINUSOID, T5, ROPE], SINUSOID)
+    names = [SINUSOID, "sinusoidal-all-hidden-scratch-nobase"]
+    assert chosen(encoders=("sinusoidal",)) == (names, SINUSOID)
+    listed = [entry.system.name for entry in Experiment(CONFIG).s2l.listed()]
+    assert chosen(encoders=None) == (listed, SINUSOID)
+    warm = names_of(Experiment(CONFIG), encoders=("rope",), start="donor")
+    assert warm == ([CONTROL, "rope-all-attention"], CONTROL)
+    # Its configuration has a baseline that is trained on from a donor.
+    chosen = partial(names_of, Experiment(ROOT / "configs" / "text_tiny.yaml"), encoders=("rope",))
+    assert chosen() == ([CONTROL, "rope-all-attention"], CONTROL)
+    assert chosen(start="scratch") == ([SINUSOID, ROPE], SINUSOID)
 
 
 def test_a_configuration_without_systems_needs_encoders():
-    experiment = Experiment(ROOT / "configs" / "wmt14_en_de_base.yaml")
-    chosen = partial(systems_of, experiment, stretch=None)
+    chosen = partial(names_of, Experiment(ROOT / "configs" / "wmt14_en_de_base.yaml"))
     with pytest.raises(UsageError, match="lists no systems"):
         chosen(encoders=None)
-    assert [s.system.name for s in chosen(encoders=("rope",))] == [CONTROL, "rope-all-attention"]
-    names = [s.system.name for s in chosen(encoders=("rope",), start="scratch")]
-    assert names == [SINUSOID, ROPE]
-    assert section_of(experiment, "scratch").baseline == SINUSOID
+    assert chosen(encoders=("rope",)) == ([CONTROL, "rope-all-attention"], CONTROL)
+    assert chosen(encoders=("rope",), start="scratch") == ([SINUSOID, ROPE], SINUSOID)
 
 
 def test_the_rows_of_table_2_are_listed_for_own_text():
     rows = {(blocks, encoder) for blocks, encoder in TABLE_2}
     for name in ("text_tiny", "text_base", "numbers_en_de"):
-        listed = systems_of(Experiment(ROOT / "configs" / f"{name}.yaml"), encoders=None)
+        listed, _ = systems_of(Experiment(ROOT / "configs" / f"{name}.yaml"), encoders=None)
         assert {(s.system.blocks, s.system.encoder) for s in listed} == rows
         assert not any(s.system.scratch for s in listed)
