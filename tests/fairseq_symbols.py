@@ -30,11 +30,10 @@ def imported(source: str) -> set[str]:
                 modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name.split(".")[0] in ROOTS:
+                root = alias.name.split(".")[0]
+                if root in ROOTS:
                     names.add(alias.name)
-                    modules[alias.asname or alias.name.split(".")[0]] = (
-                        alias.name if alias.asname else alias.name.split(".")[0]
-                    )
+                    modules[alias.asname or root] = alias.name if alias.asname else root
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             base = modules.get(node.value.id)
@@ -62,7 +61,7 @@ def overridden() -> set[str]:
 
 
 def lookup(name: str) -> object | None:
-    """Return what a dotted name means in the installed fairseq, or None."""
+    """Return the object of a dotted name in the installed fairseq, or None."""
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
         try:

@@ -20,11 +20,7 @@ from fairseq import options
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_floater.checkpoints.hugging_face import (
-    read_config,
-    read_marian_vocabulary,
-    read_weights,
-)
+from fairseq_floater.checkpoints.hugging_face import read_config, read_weights
 from fairseq_floater.checkpoints.import_roberta import option_flags
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
@@ -34,6 +30,7 @@ from fairseq_floater.checkpoints.reading import (
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import STACKS, BareTask
+from fairseq_floater.checkpoints.vocabularies import read_marian_vocabulary
 from fairseq_floater.errors import UsageError, refused_options, shown
 from fairseq_floater.files import write_whole
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
@@ -136,12 +133,16 @@ def import_translation(
     for name in _SUBWORDS:
         write_whole(output / name, partial(shutil.copyfile, source / name))
     for file, dictionary in zip(dictionaries, words):
-        write_whole(file, lambda temporary, d=dictionary: d.save(str(temporary)))  # type: ignore[misc]
+        _write_dictionary(dictionary, file)
     state = fresh_state(config_of(args), args, parameters, {})
     save_checkpoint(state, checkpoint)  # the last of the files: where it is, all are
     entries, copied = (len(words[0]), len(words[1])), len(weights) - len(ignored)
     report = (str(source), str(output), languages, MARIAN, shape, entries, copied, ignored)
     return TranslationImport(*report)
+
+
+def _write_dictionary(dictionary: Dictionary, file: Path) -> None:
+    write_whole(file, lambda temporary: dictionary.save(str(temporary)))
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -159,10 +160,10 @@ def _languages(folder: Path, src: str | None, tgt: str | None) -> tuple[str, str
     """Return the names of the languages: given ones, else those of tokenizer_config.json."""
     path = folder / "tokenizer_config.json"
     known = read_json(path, dict) if path.is_file() else {}
-    languages = (src or known.get("source_lang"), tgt or known.get("target_lang"))
-    if not all(isinstance(language, str) for language in languages):
+    source, target = src or known.get("source_lang"), tgt or known.get("target_lang")
+    if not (isinstance(source, str) and isinstance(target, str)):
         raise UsageError(f"`--src` and `--tgt` must be given, because {path} names no languages.")
-    return languages  # type: ignore[return-value]
+    return source, target
 
 
 def _fairseq_form(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_launcher import FakeLauncher
+from number_systems import CONFIG, CONTROL, ROPE, SINUSOID, T5
 from toy import ROOT
 
 from fairseq_floater.cli import main
@@ -20,15 +21,7 @@ from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 
-CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
 WHOLE = ROOT / "configs" / "numbers_en_de.yaml"
-CONTROL = "sinusoidal-input-hidden"
-STRETCH = "0.5:2.5"
-SINUSOID, ROPE, T5 = (
-    "sinusoidal-input-hidden-scratch",
-    "rope-all-attention-scratch",
-    "t5-all-attention-scratch-t5-max-distance_23",
-)
 
 
 def parsed(argv, by_length=False):

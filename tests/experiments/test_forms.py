@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 from fairseq import options
+from number_systems import CONFIG, CONTROL, ROPE, SINUSOID, STRETCH, T5
 from toy import ROOT
 
 from fairseq_floater.errors import UsageError
@@ -21,15 +22,6 @@ from fairseq_floater.position_encoders.registry import (
     ENCODERS,
     POSITION_ENCODERS,
     encoder_names,
-)
-
-CONFIG = ROOT / "configs" / "numbers_s2l.yaml"
-CONTROL = "sinusoidal-input-hidden"
-STRETCH = "0.5:2.5"
-SINUSOID, ROPE, T5 = (
-    "sinusoidal-input-hidden-scratch",
-    "rope-all-attention-scratch",
-    "t5-all-attention-scratch-t5-max-distance_23",
 )
 
 
