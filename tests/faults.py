@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -112,6 +113,9 @@ def names(folder):
 # Running.
 
 
+SHORT = tempfile.TemporaryDirectory(prefix="faults")
+
+
 def start(tool, folder, words=None):
     """The command in a process group of its own, its messages in ``messages`` beside ``out``."""
     with (folder / "messages").open("ab") as messages:
@@ -148,7 +152,8 @@ def fresh(place, inputs):
     """A new folder to run in."""
     shutil.rmtree(place, ignore_errors=True)
     (place / "out").mkdir(parents=True)
-    (place / "tmp").mkdir()
+    # The path of a socket has at most 107 characters, which a folder of pytest-xdist exceeds.
+    (place / "tmp").symlink_to(tempfile.mkdtemp(dir=SHORT.name))
     (place / "in").symlink_to(inputs)
     return place
 
