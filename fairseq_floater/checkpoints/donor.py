@@ -237,8 +237,8 @@ def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
     for positions in positions_of(stacks):
         if isinstance(positions.encoder, AttentionPositions):
             width = positions.encoder.spec.head_dim
-            for part, block in zip(positions.parts, positions.blocks):
-                for parameter in block.self_attn.q_proj.parameters():
+            for part, attention in zip(positions.parts, positions.attentions):
+                for parameter in attention.q_proj.parameters():
                     parameter.mul_(part.scaling(width) / NEUTRAL.scaling(width))
         elif encoder == "floater" and args.floater_start == BIAS:
             for part, start, bias in biases_of(positions):

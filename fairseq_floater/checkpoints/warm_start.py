@@ -218,9 +218,8 @@ def _adopt(
             length = min(trained_length or longest_sentence(data, name, args) or limit, limit)
             return _donor_rows(donor, name, stack, args, length)
 
-        attentions = [block.self_attn for block in positions.blocks]
         stays = encoder.spec.base or positionless
-        note = encoder.adopt_donor(positions.parts, attentions, donor_rows, stays)
+        note = encoder.adopt_donor(positions.parts, positions.attentions, donor_rows, stays)
         if isinstance(encoder, FloaterPositions) and args.floater_start == BIAS:
             with torch.no_grad():
                 for part, start, bias in biases_of(positions):
@@ -228,7 +227,8 @@ def _adopt(
                     bias.zero_()
             note = "p(0) starts at the donor's biases, which are zero now"
         if note:
-            side = "" if positions.attribute == "positions" else ", source positions"
+            crosses = "cross-attention" if encoder.spec.crosses else "source positions"
+            side = "" if positions.attribute == "positions" else f", {crosses}"
             notes.append(f"{name}{side}: {note}")
     return notes
 

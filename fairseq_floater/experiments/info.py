@@ -21,8 +21,9 @@ from fairseq_floater.position_encoders import (
 )
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
-from fairseq_floater.position_encoders.shared_options import has_positions
+from fairseq_floater.position_encoders.shared_options import OFF, has_positions
 from fairseq_floater.position_encoders.signal import (
+    CROSS_STREAMS,
     QKV,
     SOURCE_STREAMS,
     decoder_streams,
@@ -164,6 +165,8 @@ def _attached(
     ]
     if args.position_target == QKV:
         places.append(("decoder", "source_positions", SOURCE_STREAMS))
+    if args.position_cross != OFF:
+        places.append(("decoder", "source_positions", CROSS_STREAMS))
     if alone:
         places = [("encoder.sentence_encoder", "positions", places[0][2])]
     encoders = []

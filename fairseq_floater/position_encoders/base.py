@@ -28,7 +28,8 @@ class EncoderSpec:
         padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
         base: whether fairseq's ``embed_positions`` stands underneath.
         options: the encoder's, by ``dest``.
-        streams: what a signal is added to, see ``signal.py``.
+        streams: what a signal is added to, see ``signal.py``; ``("cross",)``: the encoder acts inside
+            cross-attention, on the distances between target and source tokens.
         combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
         blocks: how many the stack has.
@@ -60,8 +61,13 @@ class EncoderSpec:
 
     @property
     def causal(self) -> bool:
-        """Return whether no key comes after its query, as in a decoder."""
+        """Return whether no key comes after its query, as in a decoder's self-attention."""
         return self.side == "target"
+
+    @property
+    def crosses(self) -> bool:
+        """Return whether keys are source tokens and queries target tokens."""
+        return self.streams == ("cross",)
 
     @property
     def usual_length(self) -> int:
@@ -119,6 +125,8 @@ class PositionEncoder(KeptTable):
     before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
     silent_at_zero: ClassVar[tuple[str, ...]] = ()
+    #: It can act inside cross-attention, by the distances between target and source tokens.
+    can_cross: ClassVar[bool] = False
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()

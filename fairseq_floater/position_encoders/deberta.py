@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.hooks import Tables, for_each_query
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS
@@ -79,6 +79,7 @@ class DebertaPart(AttentionPart):
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         key_rows, query_rows, of_queries, of_keys = tables
+        k = for_each_query(k, q)
         heads = q.shape[:2]
         by_query = _products(q, key_rows).gather(-1, of_queries.expand(*heads, -1, -1))
         if q.size(2) == len(of_keys) == 1:  # a step of decoding: a key meets one row, not all
@@ -180,7 +181,7 @@ class DebertaPositions(AttentionPositions):
         self.span: int = options["deberta_buckets"] or options["deberta_distance"]
         self.vectors = nn.Parameter(STD * torch.randn(2 * self.span, spec.dim))
         self.norm = nn.LayerNorm(spec.dim) if options["deberta_share"] else None
-        self.late = 0 if spec.causal else options["deberta_absolute"]
+        self.late = 0 if spec.causal or spec.crosses else options["deberta_absolute"]
         positioned = spec.blocks if spec.every_block else 1
         if self.late > positioned:
             raise ValueError(

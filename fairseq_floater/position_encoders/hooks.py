@@ -195,6 +195,12 @@ def _read(table: Tensor, positions: Tensor) -> Tensor:
     return table[None] if table.size(0) == 1 else gather_rows(table, positions)
 
 
+def for_each_query(x: Tensor, queries: Tensor) -> Tensor:
+    """Repeat what is held once a sentence, ``x`` [B / beam, ...], for each of ``queries`` [B, ...]."""
+    copies = len(queries) // len(x)
+    return x if copies == 1 else x.repeat_interleave(copies, 0)
+
+
 def first_copies(x: Any, batch_dim: int, beam_size: int) -> Any:
     """Keep the first of each sentence's copies along ``batch_dim`` of a tensor; None stays None."""
     if x is None or x.dim() <= batch_dim or x.size(batch_dim) == 1:  # the same for all

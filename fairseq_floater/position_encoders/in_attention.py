@@ -1,7 +1,8 @@
-"""Define the second kind of position encoder: positions that act inside self-attention.
+"""Define the second kind of position encoder: positions that act inside attention.
 
 They turn queries and keys, or add to the logits and to what is read with them, by the distance of
-two tokens or by where each stands. They add nothing to cross-attention, as in T5, Shaw and RoPE.
+two tokens or by where each stands: in self-attention, and with ``--position-cross relative`` an encoder of
+its own does the same in cross-attention.
 
 Letters: T queries, S keys, B sentences, H heads, D head width, N rows of a table; d = i - j is the
 signed distance from key j to query i.
@@ -57,7 +58,7 @@ class AttentionPart(BlockPositions, AttentionHooks):
         self.spec = spec
 
     def lend(self, attention: Any) -> None:
-        """Let the part read the projections of its block's self-attention, if it needs them."""
+        """Let the part read the projections of the attention that it acts in, if it needs them."""
 
 
 class AttentionPositions(PositionEncoder):
@@ -67,6 +68,7 @@ class AttentionPositions(PositionEncoder):
     acts_on = "logits"
     part = AttentionPart
     base = "replaced"
+    can_cross = True
     needs_logits = True
 
     @classmethod
@@ -143,6 +145,7 @@ class WithoutTable(AttentionPositions):
     """Keep no table: what is added to the logits depends on more than the distance, or on the words."""
 
     tabulated = False
+    can_cross = False
 
 
 class DistanceBias(AttentionPositions):

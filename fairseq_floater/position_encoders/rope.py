@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.hooks import Tables, first_copies
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
@@ -35,12 +35,17 @@ def turns_values(options: dict[str, Any]) -> bool:
 
 
 class RopePart(AttentionPart):
-    """Turn q and k, and with ``--rope-values`` v, of one block."""
+    """Turn q and k, and with ``--rope-values`` v, of one block.
+
+    Tables: cos and sin of q, and those of k and v where they differ: [B or 1, 1, T or S, R / 2].
+    """
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
         if stream == "v" and not turns_values(self.spec.options):
             return x
-        cos, sin = tables
+        cos, sin = tables[:2] if stream == "q" else tables[-2:]
+        if len(cos) > len(x):  # the source's keys are held once for all beams
+            cos, sin = (first_copies(part, 0, len(cos) // len(x)) for part in (cos, sin))
         turned, rest = x.tensor_split([2 * cos.size(-1)], dim=-1)
         turned = turn_pairs(turned, cos, sin)
         return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
@@ -110,6 +115,9 @@ class RopePositions(AttentionPositions):
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token, at.rows_before)
-        rows = gather_rows(table.flatten(1), at.queries)[:, None]
-        # [B or 1, 1, T, R / 2] each
-        return [rows.chunk(table.size(1), dim=-1)] * len(blocks)
+        of_tokens = [at.queries, at.keys] if self.spec.crosses else [at.queries]
+        tables: list[Tensor] = []
+        for positions in of_tokens:
+            rows = gather_rows(table.flatten(1), positions)[:, None]
+            tables += rows.chunk(table.size(1), dim=-1)
+        return [tables] * len(blocks)

@@ -15,6 +15,7 @@ from fairseq_floater.position_encoders.shared_options import (
     ATTENTION_OPTIONS,
     BOTH,
     LINEAR,
+    OFF,
     SHARED_OPTIONS,
     all_options,
     encoder_options,
@@ -57,6 +58,7 @@ def refuse(
     messages = chain(
         _of_positions(args, encoder),
         _of_attention(args, encoder),
+        _of_cross_attention(args, encoder, options),
         _of_fairseqs_options(args) if stacks else (),
         _of_one_stack(args) if stacks == ONE_STACK else (),
         () if law is None else _of_moved_positions(args, encoder, options, law),
@@ -167,6 +169,40 @@ def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
         )
 
 
+def _of_cross_attention(
+    args: Any, encoder: type[PositionEncoder], options: dict[str, Any]
+) -> Iterator[str]:
+    ratio = args.position_cross_ratio
+    if args.position_cross == OFF:
+        if ratio != 1:
+            yield f"`--position-cross-ratio` {ratio:g} must come with `--position-cross relative`."
+        return
+    name = encoder.name
+    if not encoder.can_cross:
+        if args.position_target == "qkv":
+            reason = "its target qkv puts source and target positions into cross-attention already"
+        elif args.position_target == "attention":
+            reason = "it is defined along one sequence, from the tokens between query and key"
+        else:
+            reason = "it knows no distance between two tokens"
+        yield f"`--position-cross` must be off with --position-encoder {name}: {reason}."
+    if args.position_sides != BOTH:
+        yield (
+            f"`--position-cross` relative must come with `--position-sides` {BOTH}, but that is "
+            f"{args.position_sides} instead: a distance needs positions on both sides."
+        )
+    if args.linear_cross or getattr(args, "no_cross_attention", False):
+        yield (
+            "`--position-cross` must be off with `--linear-cross` and `--no-cross-attention`: there are no "
+            "logits of cross-attention."
+        )
+    if ratio != int(ratio) and not encoder.takes_stretch(options):
+        yield (
+            f"`--position-cross-ratio` must be a whole number with --position-encoder {name} and these "
+            f"options, but is {ratio:g} instead: they have no positions between two tokens."
+        )
+
+
 def _of_fairseqs_options(args: Any) -> Iterator[str]:
     if getattr(args, "base_layers", 0):
         yield (
@@ -220,10 +256,12 @@ def _of_one_stack(args: Any) -> Iterator[str]:
             "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
             "alone has source tokens only."
         )
-    if args.linear_cross:
-        yield (
-            "`--linear-cross` must be off with a RoBERTa: an encoder alone has no cross-attention."
-        )
+    for option, value in (
+        ("--linear-cross", args.linear_cross),
+        ("--position-cross", args.position_cross),
+    ):
+        if value not in (False, OFF):
+            yield f"`{option}` must be off with a RoBERTa: an encoder alone has no cross-attention."
 
 
 def training_fault(args: Any) -> str | None:

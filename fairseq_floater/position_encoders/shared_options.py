@@ -23,6 +23,7 @@ BOTH = "both"
 LINEAR = "linear"
 COSINE = "cosine"
 BASES = ("auto", "keep", "drop")
+OFF, RELATIVE = "off", "relative"
 
 
 def joined(names: Iterable[str]) -> str:
@@ -40,6 +41,22 @@ POSITION_SIDES = Option(
     "whose tokens have positions; the other side has none, fairseq's sinusoid included (source: a "
     "decoder that knows order by its causal mask alone)",
     choices=(BOTH, "source", "target"),
+)
+CROSS_OPTIONS = (
+    Option(
+        "--position-cross",
+        OFF,
+        "what an encoder of distances adds between a target token i and a source token j: nothing, or what "
+        "it adds inside self-attention, for the distance R i - j (relative)",
+        choices=(OFF, RELATIVE),
+    ),
+    Option(
+        "--position-cross-ratio",
+        1.0,
+        "R of --position-cross relative, source tokens per target token",
+        float,
+        above=0,
+    ),
 )
 ATTENTION_OPTIONS = (
     Option(
@@ -94,6 +111,7 @@ SHARED_OPTIONS = (
         "fairseq's own sinusoid underneath: keep, drop, or as the encoder's paper has it (auto)",
         choices=BASES,
     ),
+    *CROSS_OPTIONS,
     *WARP_OPTIONS,
     *ATTENTION_OPTIONS,
 )

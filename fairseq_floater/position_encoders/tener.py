@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
-from fairseq_floater.position_encoders.hooks import Tables
+from fairseq_floater.position_encoders.hooks import Tables, for_each_query
 from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
@@ -40,6 +40,7 @@ class TenerPart(QueryBiases):
         terms = products_with_rows(turn_pairs(self.scaled_for_distances(q), cos, sin), of_keys)
         if key_term:
             cos, sin, of_queries = key_term
+            k = for_each_query(k, q)
             turned = turn_pairs(k * self.scaling(k.size(-1)), cos, sin)
             terms = terms + products_with_rows(turned, of_queries).transpose(2, 3)
         return terms

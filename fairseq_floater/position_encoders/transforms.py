@@ -1,17 +1,25 @@
 """Number the tokens: each by its place among the real ones, or where training put it (`warp.py`).
 
-Letters: N rows of a table, C channels, B sentences, T tokens.
+Letters: N rows of a table, C channels, B sentences, T tokens, S source tokens.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# A target token between two source tokens (`--position-cross-ratio`) has a row of its own up to this many
+# parts of a token, ...
+MOST_PARTS = 20
+# ... and elsewhere the nearest of this many.
+USUAL_PARTS = 16
 
 
 def token_positions(is_padding: Tensor) -> Tensor:
@@ -160,3 +168,20 @@ class Tokens:
             rows_per_token = self.warp.rows_per_token
         queries = keys[:, -1:] if self.last_only else keys
         return At(queries, keys, num_rows, rows_per_token, before)
+
+    def facing(self, source: Tokens, ratio: float) -> At:
+        """Number these target tokens as queries, and the tokens of ``source`` as keys.
+
+        Target token i stands at ``ratio`` i, rounded to a part of a token where a table has no row.
+        """
+        target, keys = self.at(slots_do=False), source.at(slots_do=False)
+        parts = 1
+        if self.warp is None:  # else training has rounded them already
+            exact = Fraction(ratio).limit_denominator(MOST_PARTS)
+            parts = exact.denominator if float(exact) == ratio else USUAL_PARTS
+        before, times = target.rows_before, ratio * parts
+        queries = target.queries
+        if times != 1:
+            queries = ((queries - before).double() * times).round().long() + before
+        last = max(math.ceil((target.num_rows - 1) * times), (keys.num_rows - 1) * parts)
+        return At(queries, keys.keys * parts, last + 1, target.rows_per_token * parts, before)

@@ -93,7 +93,7 @@ class XlPositions(AttentionPositions):
         spec = self.spec
         table = self(at.num_rows, blocks, dtype, at.rows_per_token).flatten(0, 1)
         columns = self.signed_rows(at.distances)
-        if at.rows_per_token == 1 and at.num_rows <= at.keys.size(1):
+        if at.rows_per_token == 1 and at.num_rows <= max(at.keys.size(1), at.queries.size(1)):
             rows = table[None]
         else:
             used, columns = distinct(columns, len(table))

@@ -8,20 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.rope import VALUES, RopePart, RopePositions
+from fairseq_floater.position_encoders.rope import VALUES, RopePositions
 from fairseq_floater.position_encoders.transforms import Places
 
 # The share of a head's channels that keeps the first pair from fading at once.
 GAMMA = 0.4
-
-
-class XposPart(RopePart):
-    """Turn and scale q and k of one block; tables: cos and sin of q, then in a decoder of k."""
-
-    def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
-        return super().turn(x, stream, tables[-2:] if stream == "k" else tables[:2])
 
 
 class XposPositions(RopePositions):
@@ -43,7 +35,7 @@ class XposPositions(RopePositions):
     title = "xPos"
     formula = "q_i, k_j turned by i w, j w; decoder: product times z^((i - j) / 512)"
     source = "Sun et al. 2023; encoder: RoPE"
-    part = XposPart
+    can_cross = False
     range_advice = (
         "Raise --xpos-scale-base, or use float32 or bfloat16 for sentences as long as this."
     )

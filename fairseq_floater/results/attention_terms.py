@@ -95,7 +95,8 @@ def read_terms(
         parts = owned_parts(stack, attribute)
         readers = _Readers(encoder, parts, count)
         for index, part in enumerate(parts):
-            place = (name, part.block_index + 1)
+            where = "cross-attention" if encoder.spec.crosses else name
+            place = (where, part.block_index + 1)
             for stream, *term in readers.terms(index):
                 terms.append(Term(*place, stream, known, readers.distances, *term))
     return terms

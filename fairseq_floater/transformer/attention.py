@@ -246,7 +246,8 @@ class PositionBiasedAttention(MultiheadAttention):
     def _fused(self, q: Tensor, keys: Keys, attn_mask: Tensor | None, scale: float) -> Tensor:
         """Attend by torch's fused function: [B, H, T, D]; the keys may be one a sentence."""
         sentences = keys.k.size(0)
-        assert attn_mask is None or sentences == q.size(0), "self-attention alone has masks"
+        if attn_mask is not None and sentences < q.size(0):
+            attn_mask = beams_as_queries(attn_mask.expand(q.size(0), -1, -1, -1), sentences)
         if keys.padding is not None:
             hidden = additive_mask(keys.padding[:, None, None], q.dtype)
             attn_mask = hidden if attn_mask is None else attn_mask + hidden

@@ -53,9 +53,12 @@ class _BlockMixin(nn.Module):
     encoder_attn: Any
     #: The block's part of the position encoder, set by the stack.
     positions: nn.Module | None
+    #: The block's part of the encoder that acts in cross-attention alone, if any.
+    source_positions: nn.Module | None
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.source_positions = None
         if self.activation_fn is nn.SiLU:  # fairseq's `swish` is the class, not a function
             self.activation_fn = F.silu
 
@@ -182,6 +185,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
         source_tables: int = 0,
+        source_bias: Tensor | None = None,
         beam_size: int = 1,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run the block, as fairseq's does, with positions.
@@ -194,12 +198,13 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             tables: what the encoder of target positions prepared for this block, then what the encoder
                 of source positions did.
             source_tables: how many of them are of source positions.
+            source_bias: added to the logits of cross-attention, [B or 1, H, T, S].
             beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
         """
         target_tables = len(tables) - source_tables
         tables, of_source = tables[:target_tables], tables[target_tables:]
         biases = _biases(self.positions, tables, SELF_STREAMS + CROSS_QUERY_STREAMS)
-        source_biases = _biases(None, of_source, ("k", "v"))
+        source_biases = _biases(self.source_positions, of_source, ("k", "v"))
         cross_q = biases.pop("cross_q", None)
         query = keys = self._prepared(x, self.self_attn_layer_norm)
         if self.cross_self_attention and not self.self_attn.holds_keys(incremental_state):
@@ -231,7 +236,9 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             x, weights = self._attend_to_source(
                 x,
                 encoder_out,
-                cross,
+                _hooks(self.source_positions, cross),
+                tables=of_source,
+                attn_mask=source_bias,
                 need_weights=need_attn or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
                 key_padding_mask=encoder_padding_mask,
@@ -244,7 +251,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
         self,
         x: Tensor,
         encoder_out: Tensor,
-        biases: dict[str, PositionBias],
+        hooks: AttentionHooks,
         *,
         need_weights: bool,
         need_head_weights: bool,
@@ -252,7 +259,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     ) -> tuple[Tensor, Tensor | None]:
         """Apply cross-attention and its residual: x [T, B, C], encoder_out [S, B, C] -> [T, B, C].
 
-        Other arguments are the attention's; ``biases`` are those of its streams.
+        Other arguments are the attention's.
         """
         has_weights = self.encoder_attn.has_weights
         attended, weights = self.encoder_attn(
@@ -260,7 +267,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             key=encoder_out,
             value=encoder_out,
             static_kv=True,
-            hooks=ProjectionBiases(biases),
+            hooks=hooks,
             need_weights=has_weights and need_weights,
             need_head_weights=has_weights and need_head_weights,
             **options,
@@ -269,7 +276,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
 
 
 def _hooks(part: nn.Module | None, biases: dict[str, PositionBias]) -> AttentionHooks:
-    """Return how positions enter self-attention: by the block's part, or by a signal's ``biases``."""
+    """Return how positions enter an attention: by the block's part, or by a signal's ``biases``."""
     return part if isinstance(part, AttentionPart) else ProjectionBiases(biases)
 
 

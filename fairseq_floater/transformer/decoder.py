@@ -15,7 +15,9 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.shared_options import OFF
 from fairseq_floater.position_encoders.signal import (
+    CROSS_STREAMS,
     QKV,
     SOURCE_STREAMS,
     PositionSignal,
@@ -67,8 +69,9 @@ class _Source(NamedTuple):
 class PositionedDecoder(TransformerDecoderBase):
     """Extend fairseq's decoder by ``positions`` of target and ``source_positions`` of source tokens.
 
-    The second exists for target ``qkv`` only: cross-attention's keys and values are biased by the
-    position of the source token they come from.
+    The second acts in cross-attention alone. With target ``qkv`` it biases keys and values by the position
+    of the source token they come from; with ``--position-cross relative`` it is an encoder of the
+    distances between target and source tokens.
     """
 
     length_option = "--max-target-positions"
@@ -87,16 +90,21 @@ class PositionedDecoder(TransformerDecoderBase):
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
         self.starts_with_padding = getattr(cfg, "starts_with_padding", False)
         streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
-        self.source_positions: PositionSignal | None = None
+        self.source_positions: PositionSignal | AttentionPositions | None = None
         shape = cfg.decoder
+        source_streams: tuple[str, ...] = ()
+        if cfg.position_target == QKV and (cfg.cross_self_attention or not no_encoder_attn):
+            source_streams = SOURCE_STREAMS
+        elif cfg.position_cross != OFF:
+            source_streams = CROSS_STREAMS
         with random_numbers_given_back():
             attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=shape)
-            if cfg.position_target == QKV and (cfg.cross_self_attention or not no_encoder_attn):
+            if source_streams:
                 attach_encoder(
                     self,
                     "source_positions",
                     cfg,
-                    streams=SOURCE_STREAMS,
+                    streams=source_streams,
                     side="source",
                     shape=shape,
                 )
@@ -141,7 +149,7 @@ class PositionedDecoder(TransformerDecoderBase):
         positions = prepare(
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
-        source_positions = self._prepared_source(source, incremental_state, embedded.dtype)
+        source_positions = self._prepared_source(source, tokens, incremental_state, embedded.dtype)
         # Only now: `prepare` takes an empty state for the start of a batch.
         if incremental_state is not None and first.self_attn.has_weights:  # it keeps keys, not sums
             read_token(incremental_state, len(prev_output_tokens), prev_output_tokens.device)
@@ -242,6 +250,7 @@ class PositionedDecoder(TransformerDecoderBase):
                 *positions.tables(layer),
                 *of_source,
                 source_tables=len(of_source),
+                source_bias=source_positions.mask(layer, None),
                 need_attn=idx == alignment_layer,
                 need_head_weights=idx == alignment_layer,
                 beam_size=source.beam_size,
@@ -269,17 +278,25 @@ class PositionedDecoder(TransformerDecoderBase):
         return x if base is None else x + base
 
     def _prepared_source(
-        self, source: _Source, incremental_state: IncrementalState | None, dtype: torch.dtype
+        self,
+        source: _Source,
+        tokens: Tokens,
+        incremental_state: IncrementalState | None,
+        dtype: torch.dtype,
     ) -> PreparedPositions:
-        """Prepare source positions for cross-attention, unless the blocks' caches hold them already."""
+        """Prepare what cross-attention needs, unless the blocks' caches hold the source's part already."""
         states, mask = source.states, source.padding_mask
         if self.source_positions is None or states is None:
             return PreparedPositions()
-        if source_is_cached(all_blocks(self)[0], incremental_state):
+        crosses = self.source_positions.spec.crosses
+        if not crosses and source_is_cached(all_blocks(self)[0], incremental_state):
             return PreparedPositions()
         if mask is None:
             mask = states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
-        return prepare(self, "source_positions", Tokens.read(mask, warp=source.warp), dtype)
+        keys, name = Tokens.read(mask, warp=source.warp), "source_positions"
+        if not crosses:
+            return prepare(self, name, keys, dtype)
+        return prepare(self, name, tokens, dtype, incremental_state=incremental_state, facing=keys)
 
     def max_positions(self) -> int:
         return longest_input(self, self.positions, self.cfg.decoder.learned_pos)

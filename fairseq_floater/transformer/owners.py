@@ -28,6 +28,12 @@ class Positions(NamedTuple):
     parts: list[Any]
     blocks: list[Any]
 
+    @property
+    def attentions(self) -> list[Any]:
+        """Return the attention of each block that an encoder of distances acts in."""
+        crosses = self.encoder.spec.crosses
+        return [block.encoder_attn if crosses else block.self_attn for block in self.blocks]
+
 
 def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
     """Yield every position encoder of ``stacks``, which are by their place in the model."""

@@ -9,6 +9,7 @@ Letters: N rows of the table, S streams, C channels, H heads, B sentences, T tok
 from __future__ import annotations
 
 import copy
+import math
 import re
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,6 +28,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart, Attent
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.shared_options import has_positions
+from fairseq_floater.position_encoders.signal import CROSS_STREAMS
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
@@ -78,7 +80,7 @@ def attach_encoder(
     for index, block in zip(indices, blocks):
         part = encoder.build_block(index) if encoder.receives(index) else None
         if isinstance(part, AttentionPart):
-            part.lend(block.self_attn)
+            part.lend(block.encoder_attn if spec.crosses else block.self_attn)
         setattr(block, attribute, part)
     if encoder.receives(0) and not spec.every_block and 0 not in indices:
         raise ValueError(
@@ -98,7 +100,7 @@ def _spec(stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any)
         every_block=cfg.position_blocks == "all",
         target=cfg.position_target,
         side=side,
-        max_positions=cfg.max_source_positions if side == "source" else cfg.max_target_positions,
+        max_positions=_max_positions(cfg, side, streams),
         padding_idx=stack.padding_idx,
         base=stack.embed_positions is not None,
         options=encoder_options(cfg),
@@ -106,6 +108,16 @@ def _spec(stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any)
         length_option=stack.length_option,
         fills_length=stack.fills_length,
     )
+
+
+def _max_positions(cfg: Any, side: str, streams: tuple[str, ...]) -> int:
+    """Return how many positions a table of fixed length needs, at least."""
+    if streams == CROSS_STREAMS:
+        longest: float = max(
+            cfg.max_source_positions, cfg.max_target_positions * cfg.position_cross_ratio
+        )
+        return math.ceil(longest)
+    return int(cfg.max_source_positions if side == "source" else cfg.max_target_positions)
 
 
 def _kept_indices(layers_to_keep: str) -> list[int]:
@@ -185,6 +197,7 @@ def prepare(
     dtype: torch.dtype,
     words: Tensor | None = None,
     incremental_state: IncrementalState | None = None,
+    facing: Tokens | None = None,
 ) -> PreparedPositions:
     """Let the encoder ``stack.<attribute>`` prepare one forward pass.
 
@@ -195,6 +208,8 @@ def prepare(
         dtype: of the model.
         words: [B, T], their indices in the dictionary; a stage reads those of the tokens in the stream.
         incremental_state: of the decoding; a batch begins where it is empty or None.
+        facing: the source tokens that the target tokens ``tokens`` see in cross-attention; None: those
+            of the same side.
     """
     encoder: Any = getattr(stack, attribute)
     owners = owning_blocks(stack, attribute)
@@ -208,9 +223,12 @@ def prepare(
         in_stream = words[:, -1:] if tokens.last_only else words
         at_stage = Pass(tokens, encoder.prepare(in_stream, tokens, dtype), incremental_state)
         return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, at_stage)
-    at = tokens.at(slots_do=encoder.is_relative(encoder.spec.options))
+    if facing is None:
+        at = tokens.at(slots_do=encoder.is_relative(encoder.spec.options))
+    else:
+        at = tokens.facing(facing, stack.cfg.position_cross_ratio)
     if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
-        at = at._replace(num_rows=int(at.keys.max()) + 1)
+        at = at._replace(num_rows=int(max(at.keys.max(), at.queries.max())) + 1)
     if isinstance(encoder, AttentionPositions):
         bias = encoder.logit_bias(at, parts, dtype)
         tables = {id(b): t for b, t in zip(owners, encoder.prepare(at, parts, dtype))}

@@ -36,14 +36,15 @@ TO_BE_EXACT = {
 # Here positions are in the logits from the first update on, or in every block.
 NEVER_EXACT = {"rope", "xpos", "alibi", "kerple"}
 SCALED = {"tupe", "deberta", "tener"}  # by another number than the donor's logits
-KEPT = [
-    (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
-]
+ALL_INPUT = {"all": "--position-blocks all", "input": "--position-blocks input"}
+KEPT = [(e, b) for e in POSITION_ENCODERS for b in ALL_INPUT if (e, b) != ("sinusoidal", "all")]
+ALL_INPUT["cross"] = "--position-cross relative"
+KEPT += [(e, "cross") for e in POSITION_ENCODERS if POSITION_ENCODERS[e].can_cross]
 
 
 @pytest.mark.parametrize(("encoder", "blocks"), KEPT)
 def test_with_the_base_kept_the_start_is_the_donors_function(start, donor, encoder, blocks):
-    options = f"--position-encoder {encoder} --position-blocks {blocks} --position-base keep"
+    options = f"--position-encoder {encoder} {ALL_INPUT[blocks]} --position-base keep"
     report, out = start(donor, f"{options} {TO_BE_EXACT.get(encoder, '')}")
     assert not report.ignored
     if encoder in NEVER_EXACT:

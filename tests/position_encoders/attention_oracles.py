@@ -1,7 +1,8 @@
 """The papers' equations of positions inside attention, each written out for one sentence.
 
-``s`` is that sentence in the first block: q, k, v [H, T, D], x [T, C], the places of its tokens [T] and
-their distances d = i - j [T, S]. An oracle returns logits [H, T, S] and values, [H, S, D] or [H, T, S, D].
+``s`` is that sentence in the first block: q [H, T, D], k and v [H, S, D], x [T, C], the places of queries
+[T] and keys [S] and their distances d = i - j [T, S]. An oracle returns logits [H, T, S] and values,
+[H, S, D] or [H, T, S, D].
 """
 
 import math
@@ -90,7 +91,7 @@ def t5(s):
 def fire(s):
     c, encoder = s.encoder.c.detach(), s.encoder
     limit = (encoder.threshold.detach() * s.options["fire_threshold"]).abs()
-    latest = torch.maximum(s.places[:, None], s.places).maximum(limit)
+    latest = torch.maximum(s.queries[:, None], s.keys).maximum(limit)
     psi = torch.log((c * s.d).abs() + 1) / (torch.log((c * latest).abs() + 1) + 1e-6)
     f = torch.nn.Sequential(encoder.inner, torch.nn.ReLU(), encoder.outer)
     return content(s) + f((psi * s.d.sign()).float()[..., None]).permute(2, 0, 1), s.v
@@ -121,13 +122,13 @@ def forget(s):
     return content(s) + gate(s.part) * added, s.v
 
 
-def turned(s, x, fading=0.0):
-    """``x`` [H, T, D]: the pair c of each token turned by t w_c, times exp(t ``fading``_c)."""
+def turned(s, x, places, fading=0.0):
+    """``x`` [H, T, D]: the pair c of the token at t turned by t w_c, times exp(t ``fading``_c)."""
     pairs = int(x.size(-1) * s.options["rope_partial"]) // 2
     learned = s.encoder.frequencies
     w = s.options["rope_base"] ** (-torch.arange(pairs).double() / pairs)
-    angles = s.places[:, None].double() * (w if learned is None else learned.detach().double())
-    factors = torch.polar((s.places[:, None] * fading + 0 * angles).exp(), angles)
+    angles = places[:, None].double() * (w if learned is None else learned.detach().double())
+    factors = torch.polar((places[:, None] * fading + 0 * angles).exp(), angles)
     pair = torch.view_as_complex(x[..., : 2 * pairs].double().unflatten(-1, (-1, 2)).contiguous())
     return torch.cat(
         [torch.view_as_real(pair * factors).flatten(-2).float(), x[..., 2 * pairs :]], -1
@@ -135,8 +136,8 @@ def turned(s, x, fading=0.0):
 
 
 def rope(s):
-    s.v = turned(s, s.v) if s.options["rope_values"] else s.v
-    s.q, s.k = turned(s, s.q), turned(s, s.k)
+    s.v = turned(s, s.v, s.keys) if s.options["rope_values"] else s.v
+    s.q, s.k = turned(s, s.q, s.queries), turned(s, s.k, s.keys)
     return content(s), s.v
 
 
@@ -144,7 +145,7 @@ def xpos(s):
     width = 2 * (int(s.q.size(-1) * s.options["rope_partial"]) // 2)
     z = (torch.arange(0, width, 2).double() + 0.4 * width) / (1.4 * width)
     fading = z.log() / s.options["xpos_scale_base"] if s.causal else 0.0 * z
-    s.q, s.k = turned(s, s.q, fading), turned(s, s.k, -fading)
+    s.q, s.k = turned(s, s.q, s.queries, fading), turned(s, s.k, s.keys, -fading)
     return content(s), s.v
 
 
@@ -225,19 +226,20 @@ def deberta(s):
 
 def tupe(s):
     encoder = s.encoder
-    p = fairseqs_sinusoid(s.places + 2, 64)
-    p = encoder.norm(p if encoder.positions is None else encoder.positions[: len(p)])
-    q, k = (
-        u(p).unflatten(-1, (4, -1)).transpose(0, 1)
-        for u in (encoder.query_projection, encoder.key_projection)
-    )
+
+    def projected(places, u):
+        learned = encoder.positions
+        p = fairseqs_sinusoid(places + 2, 64) if learned is None else learned[places.long()]
+        return u(encoder.norm(p)).unflatten(-1, (4, -1)).transpose(0, 1)
+
+    q, k = projected(s.queries, encoder.query_projection), projected(s.keys, encoder.key_projection)
     scores = s.q @ s.k.transpose(1, 2) + q @ k.transpose(1, 2)
     return scores / (2 * s.q.size(-1)) ** 0.5 + t5_bias(s), s.v
 
 
 def relative(s, r):
     """Shaw's vectors, or biases, read off a flow at tau = ln(1 + |d|); r [T, S, streams, sides, W]."""
-    behind = (s.d < 0) & (not s.causal)
+    behind = (s.d.round() < 0) & (not s.causal)
     r = torch.where(behind[..., None, None], r[..., -1, :], r[..., 0, :])
     if s.options["floater_relative"] == "bias":
         return content(s) + r[:, :, 0].permute(2, 0, 1), s.v

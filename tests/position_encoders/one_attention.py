@@ -20,10 +20,16 @@ def stack_of(side, encoder, heads=4, width=WIDTH, target="attention", **options)
     stack = getattr(model, side)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for name, parameter in stack.layers[0].self_attn.named_parameters():
-            size = parameter.size(-1) ** -0.5 if name.endswith("weight") else 0.5
-            parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
+        for attention in attentions(stack):
+            for name, parameter in attention.named_parameters():
+                size = parameter.size(-1) ** -0.5 if name.endswith("weight") else 0.5
+                parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
     return stack
+
+
+def attentions(stack):
+    block = stack.layers[0]
+    return [a for a in (block.self_attn, getattr(block, "encoder_attn", None)) if a is not None]
 
 
 def stream(width=WIDTH, length=LENGTH):
@@ -76,6 +82,24 @@ def attended(stack, x, of=None, mask=None, state=None, **options):
     )
 
 
+def attended_across(stack, x, source, padding, of=None, warp=None, **options):
+    """What cross-attention answers ``x`` [T, B, C] about ``source`` [S, B, C] with ``padding`` [B, S]."""
+    block, of = stack.layers[0], tokens(len(x), x.size(1), warp=warp) if of is None else of
+    facing = Tokens.read(padding, warp=warp)
+    prepared = prepare(stack, "source_positions", of, x.dtype, facing=facing)
+    return block.encoder_attn(
+        x,
+        source,
+        source,
+        key_padding_mask=padding,
+        static_kv=True,
+        attn_mask=prepared.mask(block, None),
+        hooks=block.source_positions,
+        tables=prepared.tables(block),
+        **{"need_weights": False, **options},
+    )
+
+
 def logits(stack, x, of=None):
     """[B, H, T, S]."""
     return attended(stack, x, of, before_softmax=True)[0].unflatten(0, (x.size(1), -1))
@@ -97,12 +121,21 @@ def step_by_step(stack, x, **options):
     return torch.cat(outputs), state
 
 
-def heads_of(stack, x):
-    """q, k and v of the first block before anything positional: [B, H, T, D] each."""
-    attention = stack.layers[0].self_attn
+def heads_of(stack, x, source=None):
+    """q, k and v of the first block before anything positional: [B, H, T or S, D] each.
+
+    With ``source`` those of its cross-attention.
+    """
+    attention, source = (
+        (attentions(stack)[0], x) if source is None else (attentions(stack)[1], source)
+    )
     return [
-        projection(x).unflatten(2, (attention.num_heads, -1)).permute(1, 2, 0, 3)
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+        projection(y).unflatten(2, (attention.num_heads, -1)).permute(1, 2, 0, 3)
+        for projection, y in (
+            (attention.q_proj, x),
+            (attention.k_proj, source),
+            (attention.v_proj, source),
+        )
     ]
 
 

@@ -10,8 +10,10 @@ import one_attention as one
 import pytest
 import torch
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS
+from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS
+from fairseq_floater.position_encoders.warp import DrawnWarp
+from fairseq_floater.position_encoders.warp_law import Stretching, WarpLaw
 
 TOLERANCE = 2e-5
 FACTORS, SHIFTS = (0.6, 2.3, 1.0), (-3.0, 2.5, 0.0)  # of three sentences that training moves
@@ -75,6 +77,15 @@ AROUND = {
 }
 
 
+def inside_target(encoder):
+    targets = POSITION_ENCODERS[encoder].targets
+    return next(t for t in targets if t in ("attention", "relative"))
+
+
+def can_cross(encoder):
+    return encoder_class(encoder, inside_target(encoder)).can_cross
+
+
 def cases(variants):
     found = [(name, options) for name in variants for options in variants[name]]
     ids = ["-".join(map(str, (name, *options.values()))) for name, options in found]
@@ -120,33 +131,36 @@ def by_equation(stack, x, place=lambda b, i: i):
     for b in range(x.size(1)):
         places = place(b, torch.arange(len(x)).double())
         q, k, v = (y[b] for y in one.heads_of(stack, x))
-        sentence = SimpleNamespace(
-            **{"q": q, "k": k, "v": v, "x": x[:, b], "places": places},
-            d=places[:, None] - places,
-            causal=stack.positions.spec.causal,
-            options=stack.positions.spec.options,
-            encoder=stack.positions,
-            part=stack.layers[0].positions,
-        )
-        found, values = attention_oracles.ORACLES[stack.positions.name](sentence)
-        scores.append(found.float() + one.causal_mask(stack, len(x)))
-        weights = scores[-1].softmax(-1)
-        read = (
-            weights @ values
-            if values.dim() == 3
-            else torch.einsum("hts,htsd->htd", weights, values)
-        )
-        outputs.append(read.transpose(0, 1).flatten(1))
+        mask = one.causal_mask(stack, len(x))
+        positions = stack.positions, stack.layers[0].positions
+        found, read = by_oracle(q, k, v, places, places, *positions, mask, x=x[:, b])
+        scores.append(found)
+        outputs.append(read)
     return torch.stack(scores), stack.layers[0].self_attn.out_proj(torch.stack(outputs, dim=1))
+
+
+def by_oracle(q, k, v, queries, keys, encoder, part, mask=0.0, **further):
+    """Logits [H, T, S], and what one sentence reads: [T, C]."""
+    sentence = SimpleNamespace(
+        **{"q": q, "k": k, "v": v, "queries": queries, "keys": keys, **further},
+        d=queries[:, None] - keys,
+        causal=encoder.spec.causal,
+        options=encoder.spec.options,
+        encoder=encoder,
+        part=part,
+    )
+    found, values = attention_oracles.ORACLES[encoder.name](sentence)
+    scores = found.float() + mask
+    product = "hts,hsd->htd" if values.dim() == 3 else "hts,htsd->htd"
+    read = torch.einsum(product, scores.softmax(-1), values)
+    return scores, read.transpose(0, 1).flatten(1)
 
 
 @cases(INSIDE)
 @pytest.mark.parametrize("side", one.SIDES)
 @torch.no_grad()
 def test_attention_is_that_of_the_equation(encoder, options, side):
-    cls = POSITION_ENCODERS[encoder]
-    target = next(t for t in cls.targets if t in ("attention", "relative"))
-    stack = one.stack_of(side, encoder, target=target, **options)
+    stack = one.stack_of(side, encoder, target=inside_target(encoder), **options)
     x, own = one.stream(options.get("width", one.WIDTH)), stack.positions.spec.options
     assert_attention(stack, x)
     if stack.positions.takes_stretch(own) and not stack.positions.spec.base:
@@ -168,3 +182,56 @@ def assert_attention(stack, x, place=lambda b, i: i, of=None):
     for need_weights in (False, True):
         actual = one.attended(stack, x, of, need_weights=need_weights)[0]
         assert h.difference(actual, output) <= TOLERANCE * size
+
+
+CROSSING = {name: INSIDE[name] for name in INSIDE if can_cross(name)}
+
+
+@cases(CROSSING)
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 1.13])
+@torch.no_grad()
+def test_cross_attention_is_that_of_the_equation(encoder, options, ratio):
+    """Of target token i and source token j the distance is R i - j, whatever padding stands in front."""
+    if options.get("tupe_positions") == "learned" and ratio != 1:
+        ratio = 2.0
+    across = {"position_cross": "relative", "position_cross_ratio": ratio}
+    stack = one.stack_of("decoder", encoder, target=inside_target(encoder), **options, **across)
+    width = options.get("width", one.WIDTH)
+    x, source, padding = one.stream(width), one.stream(width, 9), torch.zeros(2, 9).bool()
+    padding[1, :4] = True
+    expected = across_by_equation(stack, x, source, padding, ratio)
+    close = TOLERANCE * max(1, float(expected.abs().max()))
+    for need_weights in (False, True):
+        actual = one.attended_across(stack, x, source, padding, need_weights=need_weights)[0]
+        assert h.difference(actual, expected) <= close
+    if stack.positions.takes_stretch(stack.positions.spec.options):
+        warp = DrawnWarp(WarpLaw(Stretching(0.5, 2.5)), torch.tensor([[0.6], [2.3]]))
+        actual = one.attended_across(stack, x, source, padding, warp=warp)[0]
+        moved = across_by_equation(stack, x, source, padding, ratio, (0.6, 2.3))
+        assert h.difference(actual, moved) <= close
+    # Two beams of each sentence share its keys.
+    twice, state, steps = x.repeat_interleave(2, 1), {}, []
+    keys = source.repeat_interleave(2, 1), padding.repeat_interleave(2, 0)
+    for t in range(len(x)):
+        of, given = (
+            one.tokens(t + 1, 4, last_only=True),
+            {"incremental_state": state, "beam_size": 2},
+        )
+        steps.append(one.attended_across(stack, twice[t : t + 1], *keys, of, **given)[0])
+    assert h.difference(torch.cat(steps), expected.repeat_interleave(2, 1)) <= close
+
+
+def across_by_equation(stack, x, source, padding, ratio, factors=None):
+    """The output [T, B, C]; places between two tokens are rounded, moved ones to a quarter."""
+    block, outputs = stack.layers[0], []
+    for b, real in enumerate(~padding):
+        q, k, v = (y[b] for y in one.heads_of(stack, x, source))
+        queries, keys = torch.arange(len(x)).double(), torch.arange(int(real.sum())).double()
+        parts = 16 if ratio == 1.13 else 2
+        if factors is not None:
+            queries, keys = ((4 * factors[b] * p).round() / 4 for p in (queries, keys))
+            parts = 4
+        queries = (ratio * queries * parts).round() / parts
+        positions = stack.source_positions, block.source_positions
+        outputs.append(by_oracle(q, k[:, real], v[:, real], queries, keys, *positions)[1])
+    return block.encoder_attn.out_proj(torch.stack(outputs, dim=1))

@@ -35,7 +35,7 @@ def test_far_tokens_attend_as_near_ones_do():
     assert 1.9e4 < float(table.abs().max()) < 2.3e4
     near = one.written_out(stack, *turned(stack, x, torch.arange(one.LENGTH)))[0]
     q, k, _ = one.heads_of(stack, x)
-    rows = table[4096 - one.LENGTH :].flatten(1).chunk(4, dim=-1)
+    rows = table[4096 - one.LENGTH :].flatten(1)[None, None].chunk(4, dim=-1)
     part = stack.layers[0].positions
     far = part.turn(q, "q", rows) @ part.turn(k, "k", rows).transpose(2, 3) / HEAD**0.5
     seen = one.causal_mask(stack) == 0
