@@ -118,7 +118,7 @@ class PositionEncoder(KeptTable):
     #: Its table has rows before position 0.
     before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
-    silent_at_zero: ClassVar[tuple[str, ...]] = ()
+    silent_at_zero: tuple[str, ...] = ()
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
