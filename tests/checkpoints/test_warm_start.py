@@ -39,6 +39,7 @@ SCALED = {"tupe", "deberta", "tener"}  # by another number than the donor's logi
 KEPT = [
     (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
 ]
+KEPT += [("learned", "1"), ("t5", "1")]
 
 
 @pytest.mark.parametrize(("encoder", "blocks"), KEPT)
@@ -63,6 +64,13 @@ def test_with_the_base_kept_the_start_is_the_donors_function(start, donor, encod
     assert not any(p.any() for _, p in silent)
     assert all(p.grad.any() for _, p in silent)
     assert bool(names) == any("zero at the start" in note for note in report.notes)
+
+
+def test_the_first_block_with_learned_rows_takes_over_the_donors_positions(start, donor):
+    report, out = start(donor, "--position-encoder learned --position-blocks 1")
+    rows = load_checkpoint(out)["model"]["encoder.layers.1.positions.weight"][:20, 0]
+    assert torch.equal(rows, sinusoid_rows(20, 64, helpers.PAD))
+    assert "block 2 starts as the donor's positions" in report.format_text()
 
 
 @pytest.mark.parametrize(

@@ -71,23 +71,10 @@ def test_the_contract_of_positions_holds(case):
         forcing.assert_steps_equal_one_pass(model, *batch)
     for beam in (1, 2):
         forcing.assert_beams_keep_their_sentence(model, beam)
-
-
-@every_model
-def test_activation_checkpointing(case):
-    models = (
-        h.build(*case, dropout=0.3, **TRAINED, **o) for o in ({"checkpoint_activations": True}, {})
-    )
+    models = (h.build(*case, checkpoint_activations=on, **TRAINED) for on in (True, False))
     forcing.assert_same_gradients(*map(h.randomise_positions, models))
 
 
 def test_the_joint_keys_of_source_and_target_are_counted():
     model = h.visible("none", cross_self_attention=True, no_cross_attention=True, **TRAINED)
     forcing.assert_steps_equal_one_pass(model, h.source_batch(), h.target_batch(left=True))
-
-
-def test_linear_attention_has_no_logits_to_multiply():
-    with pytest.raises(
-        ValueError, match="`--attention-log-length` must be 0 with .* but is 4 instead"
-    ):
-        h.build("none", attention_kind="linear", **TRAINED)

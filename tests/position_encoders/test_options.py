@@ -83,6 +83,7 @@ REFUSED = [
         "change nothing",
     ),
     ("floater", {"cross_self_attention": True, **RELATIVE}, "`--cross-self-attention` must be off"),
+    ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
 ]
 # Of floater_transformer with all blocks.
