@@ -10,11 +10,11 @@ from typing import Any
 
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
 from fairseq_floater.position_encoders.registry import (
-    BLOCKS,
     DEFAULT_TARGETS,
     ENCODERS,
     POSITION_ENCODERS,
     TARGETS,
+    block_numbers,
     encoder_class,
 )
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
@@ -102,7 +102,12 @@ SHARED_OPTIONS = (
         "where positions come from: " + ", ".join(ENCODERS),
         choices=tuple(ENCODERS),
     ),
-    Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
+    Option(
+        "--position-blocks",
+        "all",
+        "blocks of each stack that receive positions: all, input (the first), or their numbers from 0, such "
+        "as 0,2,4; a stack of fewer blocks passes over numbers that the other has, but must have one",
+    ),
     POSITION_SIDES,
     Option(
         "--position-target",
@@ -161,6 +166,9 @@ def has_base(args: Any, side: str | None = None) -> bool:
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
-    # An encoder that is the base itself would count twice, were its rows not added.
-    kept = base == "kept" or (base == "itself" and args.position_combine == ADD)
+    # An encoder that is the base itself would count twice, were its rows not added; it is that base where
+    # the first block has positions.
+    numbers = block_numbers(args.position_blocks)
+    adds = args.position_combine == ADD and (numbers is None or 0 in numbers)
+    kept = base == "kept" or (base == "itself" and adds)
     return args.position_base == "keep" or kept

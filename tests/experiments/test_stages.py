@@ -99,6 +99,12 @@ def test_runs_have_names_of_their_own():
     ]
     assert len(set(names)) == len(names)
     assert System().name == "floater-all-qkv"
+    some = system_from_words("--encoder floater --blocks 0,2")
+    assert (some.name, some.short_name) == ("floater-0_2-qkv", "floater-0_2")
+    assert "--position-blocks 0,2" in " ".join(some.model_options())
+    assert system_from_words(" ".join(some.words())) == some
+    with pytest.raises(UsageError, match="must be all, input, or numbers with commas.*'0;2'"):
+        system_from_words("--encoder floater --blocks 0;2")
 
 
 def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
@@ -221,6 +227,8 @@ LABELS = {
     "--encoder rope --scratch": "rope",
     "--encoder alibi --no-base": "alibi, warm",
     "--encoder t5 --blocks input --scratch -- --t5-max-distance 24": "t5, input only, t5-max-distance 24",
+    "--encoder t5 --blocks 2,0 --scratch": "t5, blocks 0,2",
+    "--encoder sinusoidal --blocks 1 --scratch": "sinusoid, blocks 1",
     "--encoder plain": "plain",
 }
 
