@@ -119,7 +119,8 @@ def add_prepare(verbs: Any) -> None:
 OUT_DIR gets
   bin/    what fairseq-train and fairseq-generate take; tests.json: the --gen-subset of each test split
   raw/    the raw lines of valid and the test splits, line for line as in bin/, for scoring
-  spm/    the text in subwords (bpe/ with --bpe subword-nmt), its model beside it; dict.txt, summary.json
+  spm/    the text in subwords (bpe/ with --bpe subword-nmt, words/ with --subwords none), its model beside
+          it; dict.txt, summary.json
 Complete outputs are not made again: after a break, run the same command.""",
     )
     prepare.add_options(parser)

@@ -32,12 +32,13 @@ from fairseq_floater.data.parallel_text import (
     check_parallel,
     find_splits,
     progress,
+    read_lines,
     read_pairs,
     text_file,
 )
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
-from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
+from fairseq_floater.data.subwords import SEGMENTATIONS, SUBWORDS, WORDS, Words, encode_split
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.files import (
     file_hash,
@@ -84,7 +85,9 @@ class Preparation:
             _remove(self.out_dir / name)
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
 
-        if self.model.is_file():
+        if self.parameters["bpe"] == WORDS:
+            pass  # there is nothing to learn
+        elif self.model.is_file():
             say(f"{self.model.name} is there already: skipped.")
         elif self.spm_model is not None:
             write_whole(self.model, partial(shutil.copyfile, self.spm_model))
@@ -109,6 +112,7 @@ class Preparation:
                 "another OUT_DIR."
             )
         inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
+        inputs += filter(Path.is_file, map(self._groups, self.splits[2:]))
         if self.spm_model is not None:
             Segmenter(self.spm_model)  # refuses what is no model
             inputs.append(self.spm_model)
@@ -144,7 +148,12 @@ class Preparation:
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
 
-    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter]:
+    def _groups(self, test: str) -> Path:
+        return self.raw_dir / f"{test}.groups"
+
+    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter | Words]:
+        if self.parameters["bpe"] == WORDS:
+            return nullcontext(Words())
         if self.parameters["bpe"] == "sentencepiece":
             return nullcontext(Segmenter(self.model, self.workers))
         return closing(MosesSegmenter(self.model, self.langs, self.workers))
@@ -168,6 +177,14 @@ class Preparation:
                 pairs = read_pairs(self.raw_dir, split, *self.langs)
                 pairs = progress(pairs, f"encode {split}", total)
                 counts[split] = encode_split(segmenter, pairs, split, self.langs, folders, **limits)
+        for test in self.splits[2:]:
+            if (path := self._groups(test)).is_file():
+                names = list(read_lines(path))
+                if len(names) != lines[test]:
+                    raise TextDataError(
+                        f"{path} has {len(names):,} lines, but {test} has {lines[test]:,}."
+                    )
+                write_text(folders[1] / path.name, "".join(f"{name}\n" for name in names))
         write_text(folders[0] / "counts.json", json.dumps(counts, indent=2) + "\n")
         _remove(self.text)
         # A dictionary that was counted from other text goes with it.
@@ -200,7 +217,10 @@ def _ratio(text: str) -> float:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz"
+    text = (
+        "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz; test.groups, if "
+        "any, names a group for each line of test, to be scored by as well"
+    )
     add("raw_dir", metavar="RAW_DIR", type=Path, help=text)
     add("out_dir", metavar="OUT_DIR", type=Path)
     add("--src", required=True, metavar="LANG", help="source language, as in the file names")
@@ -210,11 +230,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     subwords.add_argument("--vocab", type=positive, metavar="N", help=text)
     text = "a sentencepiece model to use instead (of `floater s2l split`, say)"
     subwords.add_argument("--spm-model", type=Path, metavar="FILE", help=text)
+    text = "no subwords: words as spaces separate them; those that train has not are unknown"
+    subwords.add_argument("--subwords", choices=(WORDS,), help=text)
+    text = "with --subwords none: a dictionary for each language, not one for both"
+    add("--separate-dictionaries", action="store_true", help=text)
     text = (
         "sentencepiece (default, on raw text), or subword-nmt: Moses tokens cut by a joint BPE of N "
         "merges, as in the published WMT14 results"
     )
-    add("--bpe", choices=SEGMENTATIONS, default="sentencepiece", help=text)
+    add("--bpe", choices=SUBWORDS, default="sentencepiece", help=text)
     text = "drop train and valid pairs above N subwords on a side (250; 0 = keep)"
     add("--max-len", type=_limit, default=250, metavar="N", help=text)
     text = "drop train and valid pairs with one side R times the other (0 = keep)"
@@ -239,6 +263,8 @@ def prepare(
     workers: int = 1,
     dry_run: bool = False,
     only: str | None = None,
+    subwords: str | None = None,
+    separate_dictionaries: bool = False,
     **parameters: Any,
 ) -> dict[str, Any] | None:
     """Make the data of ``raw_dir`` in ``out_dir``; return their summary once they are whole.
@@ -254,6 +280,12 @@ def prepare(
         raise UsageError(
             f"--spm-model is for --bpe sentencepiece, but --bpe is {parameters['bpe']}"
         )
+    if separate_dictionaries and not subwords:
+        raise UsageError("`--separate-dictionaries` is of `--subwords none`: subwords are joint.")
+    if subwords:
+        parameters["bpe"] = subwords
+    if separate_dictionaries:  # data of before have no such parameter
+        parameters["separate_dictionaries"] = True
     with naming(out_dir):
         if only == "finish":
             return finish(out_dir)
@@ -263,6 +295,8 @@ def prepare(
         command = binarise_command(out_dir, parameters, preparation.splits[2:], workers)
         if dry_run:
             options = {**parameters, "spm_model": spm_model, "workers": workers, "force": force}
+            if subwords:
+                options["subwords"] = options.pop("bpe")
             step = shlex.join([*_STEP, str(raw_dir), str(out_dir), *_argv(options), "--only"])
             print(f"{step} encode\n{shlex.join(command)}\n{step} finish")
             return None

@@ -117,6 +117,19 @@ def test_sentences_longer_than_any_trained_on_are_a_group_of_their_own(data, run
     assert report.scores["test, up to 30"]["good"].bleu.per_seed[0] == expected
 
 
+def test_groups_that_the_data_name_are_scored_as_well(data, runs):
+    names = ["9" if i % 3 else "10-12" for i in range(120)]
+    (data / "raw" / "test.groups").write_text("".join(f"{name}\n" for name in names))
+    report = score_runs(data, runs, bootstrap=0)
+    assert list(report.scores) == ["test", "test, 9", "test, 10-12", "other"]
+    references = lines_of(data, "test", "de")
+    members = [i for i, name in enumerate(names) if name == "9"]
+    hypotheses = damaged(references, 1, 0.1)
+    lists = [hypotheses[i] for i in members], [[references[i] for i in members]]
+    found = report.scores["test, 9"]["good"].bleu.per_seed[0]
+    assert found == BLEU().corpus_score(*lists).score and report.sentences["test, 9"] == 80
+
+
 def test_a_loss_that_one_seed_lacks_is_left_out(data, runs):
     (runs["good"][1] / "losses.test.txt").unlink()
     report = score_runs(data, runs, tests=["test"], bootstrap=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +72,8 @@ def score_runs(
     """Score systems on test sets, each a group of its own.
 
     Where a test set has sentences of lengths that training left out (``--max-len``), these and the others
-    are groups as well: a difference may come from the few that are longer than any trained on.
+    are groups as well: a difference may come from the few that are longer than any trained on. So are the
+    groups that the test set names itself.
 
     Args:
         data: what ``scripts/prepare_text.sh`` made.
@@ -104,7 +106,14 @@ def score_runs(
         if 0 < longer.sum() < len(test):
             scored.add_group(f"{name}, up to {longest}", np.flatnonzero(~longer))
             scored.add_group(f"{name}, longer", np.flatnonzero(longer))
+        for part in sorted({*test.bins} - {name}, key=_by_numbers):
+            scored.add_group(part, test.members(part))
     return scorer.finish()
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts 9 before 10."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 _SUMMARY = {
