@@ -8,6 +8,7 @@ from typing import Any
 
 from fairseq_floater.data import number_words, prepare, task_generators, tasks
 from fairseq_floater.data.binarised import PreparedText
+from fairseq_floater.data.prepare_options import add_options
 from fairseq_floater.data.understanding import quizzes as quiz_files
 from fairseq_floater.data.wmt14 import recipe
 from fairseq_floater.errors import UserError
@@ -123,7 +124,7 @@ OUT_DIR gets
           it; dict.txt, summary.json
 Complete outputs are not made again: after a break, run the same command.""",
     )
-    prepare.add_options(parser)
+    add_options(parser)
 
 
 def add_wmt14(verbs: Any) -> None:

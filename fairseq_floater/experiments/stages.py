@@ -228,10 +228,11 @@ class Experiment(ConfiguredExperiment):
         systems = self.comparison.listed()
         return [f"{entry.system.name}\t{entry.label}\t{entry.options}" for entry in systems]
 
-    def tokenizer(self) -> list[str]:
-        """Return the option of a command that scores for sacreBLEU's tokenizer."""
+    def metrics(self) -> list[str]:
+        """Return the options of a command that scores: sacreBLEU's tokenizer, exact match of whole words."""
         chosen = self.config.data.tokenize
-        return [] if chosen is None else ["--tokenize", chosen]
+        tokenizer = [] if chosen is None else ["--tokenize", chosen]
+        return [*tokenizer, *(["--exact-match"] if self.bpe == WORDS else [])]
 
     @property
     def comparison(self) -> Comparison:

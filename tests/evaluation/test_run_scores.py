@@ -1,6 +1,7 @@
 """Scores of whole test sets: sacreBLEU's own, paired over the same sentences, misfits refused by name."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -128,6 +129,15 @@ def test_groups_that_the_data_name_are_scored_as_well(data, runs):
     lists = [hypotheses[i] for i in members], [[references[i] for i in members]]
     found = report.scores["test, 9"]["good"].bleu.per_seed[0]
     assert found == BLEU().corpus_score(*lists).score and report.sentences["test, 9"] == 80
+
+
+def test_whole_words_are_scored_by_exact_match_unasked(data, runs):
+    assert score_runs(data, runs, bootstrap=0).kinds == ["bleu", "loss"]
+    made = json.loads((data / "summary.json").read_text())
+    made["parameters"]["bpe"] = "none"
+    (data / "summary.json").write_text(json.dumps(made))
+    shutil.copytree(data / "raw", data / "words")
+    assert score_runs(data, runs, bootstrap=0).kinds == ["bleu", "exact", "loss"]
 
 
 def test_a_loss_that_one_seed_lacks_is_left_out(data, runs):

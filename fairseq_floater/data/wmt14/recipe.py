@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_floater.data import prepare
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.prepare_options import cores
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.subwords import SUBWORDS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
@@ -125,7 +126,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "the archives are not the published ones: record their checksums, compare no counts"
     add("--rehearsal", action="store_true", help=text)
     text = "processes (the number of cores, at most 16)"
-    add("--workers", type=positive, default=prepare.cores(16), metavar="N", help=text)
+    add("--workers", type=positive, default=cores(16), metavar="N", help=text)
     text = "make the data anew where DIR was made with other settings"
     add("--force", action="store_true", help=text)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
+from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS, Segmentation
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
@@ -31,8 +31,9 @@ def score_split(
     Args:
         systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
-        options: baseline, length limit, metric, resampling and labels of
-            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`.
+        options: baseline, length limit, metrics, resampling and labels of
+            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`; exact matches of whole words
+            are always counted.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
@@ -48,6 +49,7 @@ def score_split(
     made = split.made_from["options"]
     langs = (made["source"], made["target"])
     length = f"source tokens without the end symbol; tokens of {split.tokens_of}"
+    options["exact_match"] = options.get("exact_match") or made.get("subwords") == WORDS
     scorer = GroupScorer(names, langs[1], references=split_dir, length=length, **options)
     if short_systems:
         short_test = EvaluationSet.read(split_dir, SHORT_TEST, langs, made["encoded"])
@@ -94,6 +96,7 @@ def score_runs(
         if name not in known:
             raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {name!r}.")
     length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
+    options["exact_match"] = options.get("exact_match") or subwords is SEGMENTATIONS[WORDS]
     scorer = GroupScorer(list(runs), langs[1], references=data, length=length, **options)
     scorer.report.warnings += left_out
     for name in tests or known:
