@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 from fairseq_floater.ode import ENGINES, GRADIENTS, TORCHDIFFEQ_SOLVERS, Clock, checked_step_size
@@ -11,6 +13,8 @@ from fairseq_floater.ode.flow_solver import AUTO, engine_for
 from fairseq_floater.position_encoders.options import Option
 
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
+# Rows of a table between two tokens, at most, that `--floater-gap` may ask for.
+MOST_ROWS_PER_TOKEN = 100
 SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
 ZERO, BIAS = "zero", "bias"
 RELATIVE_OPTION = Option(
@@ -33,6 +37,13 @@ FLOATER_OPTIONS = (
         LINEAR,
         "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
         f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it",
+    ),
+    Option(
+        "--floater-gap",
+        0.0,
+        "time that each --position-separator adds: the token behind it comes delta + gap later",
+        float,
+        at_least=0,
     ),
     Option(
         "--floater-solver",
@@ -107,6 +118,15 @@ def trains_transformer(options: dict[str, Any]) -> bool:
     return scope(options) in (ALL, TRANSFORMER, REST)
 
 
+def gap_in_tokens(options: dict[str, Any]) -> Fraction:
+    """Return ``--floater-gap`` in tokens of ``--floater-delta``, with a denominator up to 100.
+
+    A token then stands at a row of a table that has as many rows a token, whatever was asked for.
+    """
+    gap = options["floater_gap"] / options["floater_delta"]
+    return Fraction(gap).limit_denominator(MOST_ROWS_PER_TOKEN)
+
+
 def step_in_force(options: dict[str, Any]) -> float | str:
     """Return the solver's step, or how it chooses one.
 
@@ -147,6 +167,13 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
         yield (
             f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {BIAS} "
             "instead: only p(0) of target qkv stands where the biases of q, k and v do."
+        )
+    gap, delta = options["floater_gap"], options["floater_delta"]
+    if not math.isclose(gap_in_tokens(options) * delta, gap, rel_tol=1e-9):
+        yield (
+            "`--floater-gap` must be a multiple of `--floater-delta` or of a whole part of it, down to "
+            f"1/{MOST_ROWS_PER_TOKEN}, but is {gap} with {delta} instead: the table has a row at each such "
+            "part of a token."
         )
     yield from relative_faults(options, target)
     step_in_force(options)

@@ -95,7 +95,7 @@ class KeptTable(nn.Module, ABC):
         # Carries the device: an encoder without parameters must still follow `.to()`.
         self.anchor: Tensor
         self.register_buffer("anchor", torch.empty(0), persistent=False)
-        self._kept: dict[torch.dtype, Tensor] = {}
+        self._kept: dict[tuple[torch.dtype, int], Tensor] = {}  # by dtype and rows per token
         self._kept_for: list[Tensor] = []  # the parameters when it was computed
         #: size of the last table, see :func:`check_rows`
         self.size = 0.0
@@ -134,8 +134,7 @@ class KeptTable(nn.Module, ABC):
             num_positions: N, unless :attr:`table_length` sets it.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
-            rows_per_token: more than 1 while training on moved positions only: the N rows are that
-                much closer, and nothing is kept.
+            rows_per_token: the N rows are that much closer; in training nothing is kept then.
             rows_before: how many of the N rows lie before position 0, in such training.
 
         Raises:
@@ -143,22 +142,23 @@ class KeptTable(nn.Module, ABC):
             PositionRangeError: a row is too large for a model of ``dtype``.
         """
         num_positions = self.table_length or num_positions
-        if rows_per_token > 1:
+        if rows_before or (rows_per_token > 1 and self.training):
             places = Places(num_positions, rows_per_token, rows_before)
             return self._computed(places, blocks, dtype)
         self.check_length(num_positions)
         wants_gradients = self.training or torch.is_grad_enabled()
         if wants_gradients and not self._is_frozen(blocks):
             self.drop_kept_table()
-            return self._computed(Places(num_positions), blocks, dtype)
-        kept = self._kept.get(dtype)
+            return self._computed(Places(num_positions, rows_per_token), blocks, dtype)
+        key = dtype, rows_per_token
+        kept = self._kept.get(key)
         if not self._kept:
             self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
         is_of_inference = kept is not None and kept.is_inference()  # no use in a backward pass
         if is_of_inference and not torch.is_inference_mode_enabled():
             kept = None
         if kept is None or len(kept) < num_positions:
-            kept = self._kept[dtype] = self._with_room(num_positions, blocks, dtype)
+            kept = self._kept[key] = self._with_room(num_positions, blocks, *key)
         return kept[:num_positions]
 
     def drop_kept_table(self) -> None:
@@ -187,15 +187,19 @@ class KeptTable(nn.Module, ABC):
     def _is_frozen(self, blocks: Sequence[Any]) -> bool:
         return not any(parameter.requires_grad for parameter in self.sources(blocks))
 
-    def _with_room(self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def _with_room(
+        self, num_positions: int, blocks: Sequence[Any], dtype: torch.dtype, per_token: int
+    ) -> Tensor:
+        needed = Places(num_positions, per_token)
         if self.table_length:
-            return self._computed(Places(num_positions), blocks, dtype)
+            return self._computed(needed, blocks, dtype)
         room = max(SMALLEST_KEPT_TABLE, 1 << (num_positions - 1).bit_length())
         try:
-            return self._computed(Places(min(room, self.max_positions)), blocks, dtype)
+            with_room = Places(min(room, self.max_positions), per_token)
+            return self._computed(with_room, blocks, dtype)
         except FloatingPointError:
             # A row beyond those that are needed left the range; the others may be fine.
-            return self._computed(Places(num_positions), blocks, dtype)
+            return self._computed(needed, blocks, dtype)
 
     def _computed(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""

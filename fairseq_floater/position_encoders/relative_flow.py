@@ -38,7 +38,7 @@ from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 # tau = ln(1 + |d|).
 LOG_DISTANCE = Clock(delta=1.0, bend=1.0)
 # Options of a flow over tokens.
-_OF_TOKENS = ("floater_delta", "floater_time", "floater_update_interval")
+_OF_TOKENS = ("floater_delta", "floater_time", "floater_gap", "floater_update_interval")
 
 
 class FlowStart(StartValues):

@@ -57,6 +57,7 @@ def refuse(
     messages = chain(
         _of_positions(args, encoder),
         _of_attention(args, encoder),
+        _of_segments(args, options, law),
         _of_fairseqs_options(args) if stacks else (),
         _of_one_stack(args) if stacks == ONE_STACK else (),
         () if law is None else _of_moved_positions(args, encoder, options, law),
@@ -81,11 +82,12 @@ def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
         for flag, value, rule in (
             ("--floater-train", trained, "all"),
             ("--floater-start", args.floater_start, "zero"),
+            ("--floater-gap", args.floater_gap, 0),
         ):
             if value != rule:
                 yield (
                     f"`{flag}` must be {rule} with --position-encoder {name}, but is {value} "
-                    "instead: only floater has a flow h and initial positions p(0)."
+                    "instead: only floater has a flow h, its times and initial positions p(0)."
                 )
     if encoder.acts_on is None and args.position_sides != BOTH:
         yield (
@@ -145,6 +147,24 @@ def _of_moved_positions(
             f"`{given[0]}` must come with `--no-token-positional-embeddings` (or "
             "`--position-base drop`): fairseq's own positions underneath would stay as they are."
         )
+
+
+def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Iterator[str]:
+    """Refuse segments that nothing ends, that the encoder does not count, or that training would move."""
+    flags = (("--floater-gap", args.floater_gap), ("--position-segments", args.position_segments))
+    for flag in (flag for flag, value in flags if value):
+        if flag == flags[1][0] and "position_segments" not in options:
+            yield (
+                f"`{flag}` must be off with --position-encoder {args.position_encoder}: sinusoidal and rope "
+                "alone number segments."
+            )
+        if args.position_separator is None:
+            yield f"`{flag}` must come with `--position-separator`, the word that ends a segment."
+        if law is not None:
+            moving = next(o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None)
+            yield (
+                f"`{flag}` must not come with `{moving}`: what the data say of a token's place is not drawn."
+            )
 
 
 def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:

@@ -41,6 +41,12 @@ POSITION_SIDES = Option(
     "decoder that knows order by its causal mask alone)",
     choices=(BOTH, "source", "target"),
 )
+SEPARATOR = Option(
+    "--position-separator",
+    None,
+    "word of both dictionaries that ends a segment of the text, a sentence of a document: for "
+    "--floater-gap and --position-segments",
+)
 ATTENTION_OPTIONS = (
     Option(
         "--attention-kind",
@@ -95,6 +101,7 @@ SHARED_OPTIONS = (
         choices=BASES,
     ),
     *WARP_OPTIONS,
+    SEPARATOR,
     *ATTENTION_OPTIONS,
 )
 
@@ -128,6 +135,7 @@ def has_base(args: Any, side: str | None = None) -> bool:
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
-    # An encoder that is the base itself would count twice, were its rows not added.
-    kept = base == "kept" or (base == "itself" and args.position_combine == ADD)
+    # An encoder that is the base itself would count twice, were its rows not added, or were others.
+    rows_are_added = args.position_combine == ADD and not args.position_segments
+    kept = base == "kept" or (base == "itself" and rows_are_added)
     return args.position_base == "keep" or kept

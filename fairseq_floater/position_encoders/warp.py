@@ -117,9 +117,6 @@ class EvenSpacing(Warp):
         lengths = (~is_padding).sum(1, keepdim=True)
         return cls(((law.random + 1) / (lengths + 1)).clamp(min=1))
 
-    def of_target(self, is_padding: Tensor) -> EvenSpacing:
-        return self
-
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
         rows = ((positions + 1) * self.gap).round().long() - 1
         return rows, int(rows.max()) + 1, 0
