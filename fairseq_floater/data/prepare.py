@@ -140,6 +140,7 @@ class Preparation:
                 self.model,
                 vocab_size=options["vocab"],
                 character_coverage=options["character_coverage"],
+                separator=options.get("separator"),
             )
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
@@ -221,6 +222,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
     text = "share of characters that the subwords cover (1.0)"
     add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
+    text = "a word that stays one subword, between the sentences of a document (floater documents)"
+    add("--separator", metavar="SYMBOL", help=text)
     text = "processes (the number of cores, at most 8)"
     add("--workers", type=positive, default=cores(8), metavar="N", help=text)
     text = "start over where OUT_DIR was made from other text or settings"
@@ -250,10 +253,11 @@ def prepare(
         TextDataError: the text cannot be used, or other data are in the way.
     """
     check_languages(parameters["src"], parameters["tgt"])
-    if spm_model and parameters["bpe"] != "sentencepiece":
-        raise UsageError(
-            f"--spm-model is for --bpe sentencepiece, but --bpe is {parameters['bpe']}"
-        )
+    for option, value in (("--spm-model", spm_model), ("--separator", parameters.get("separator"))):
+        if value and parameters["bpe"] != "sentencepiece":
+            raise UsageError(
+                f"{option} is for --bpe sentencepiece, but --bpe is {parameters['bpe']}"
+            )
     with naming(out_dir):
         if only == "finish":
             return finish(out_dir)

@@ -23,6 +23,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_floater.data.parallel_text import LANGUAGE, first_subtag
 from fairseq_floater.errors import shown
+from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
 from fairseq_floater.evaluation.lines import FilePath, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import (
@@ -35,6 +36,7 @@ from fairseq_floater.evaluation.metrics import (
     split_compounds,
 )
 from fairseq_floater.files import write_text
+from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import version_of
 from fairseq_floater.version import __version__
 
@@ -56,7 +58,8 @@ class ScoreReport:
     """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``.
 
     ``tokenised_bleu`` is None for :data:`UNSPACED` languages. ``scores`` is the mean of another metric's
-    numbers, where these are given.
+    numbers, where these are given; ``places`` of documents the reports of their first sentences, their
+    second ones, ...
     """
 
     bleu: Metric
@@ -75,6 +78,7 @@ class ScoreReport:
     references_name: str
     system: str | None = None
     scores: Metric | None = None
+    places: list[ScoreReport] | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         versions = {name: version_of(name) for name in ("sacrebleu", "sacremoses")}
@@ -98,6 +102,14 @@ class ScoreReport:
             if metric.mean is not None:
                 line += f"   {metric.mean:.{digits}f} ± {metric.half_width:.{digits}f}"
             lines.append(line)
+        if self.places is not None:
+            heads = ("place in the document", "sentences", "BLEU", "chrF2", "length")
+            scores = [(p.bleu.score, p.chrf.score, p.length_ratio) for p in self.places]
+            rows = [
+                [str(k), str(place.sentences), *(f"{x:.2f}" for x in numbers)]
+                for k, (place, numbers) in enumerate(zip(self.places, scores), start=1)
+            ]
+            lines += ["", *markdown_table(heads, rows)]
         return "\n".join([*lines, "", *(f"{m.name:{width}}  {m.signature}" for m in metrics)])
 
 
@@ -197,6 +209,7 @@ def score_files(
     target_language: str,
     format: str = "auto",
     remove_bpe: str | None = None,
+    documents: str | None = None,
     scores_path: FilePath | None = None,
     lines_path: FilePath | None = None,
     **options: Any,
@@ -206,6 +219,8 @@ def score_files(
     Args:
         hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
         references_path: raw references, one a line.
+        documents: what stands between the sentences of a line, which are scored one by one, in all and by
+            place (`documents.py`).
         scores_path: another metric's numbers, one a line in the order of the references.
         lines_path: where the hypotheses are written, one a line in that order.
         options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed`` and ``system`` of
@@ -214,7 +229,18 @@ def score_files(
     references = read_references(references_path)
     hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
-    report = score(hypotheses, references, target_language=target_language, **options)
+    options["target_language"], places = target_language, list[int]()
+    if documents is not None:
+        hypotheses, references, places = sentences_of(hypotheses, references, documents)
+    report = score(hypotheses, references, **options)
+    if documents is not None:
+        options |= {"bootstrap": 0, "test_set": None}
+        of_places = []
+        for place in range(max(places) + 1):
+            at = [i for i, other in enumerate(places) if other == place]
+            sides = [[side[i] for i in at] for side in (hypotheses, references)]
+            of_places.append(score(*sides, **options))
+        report = dataclasses.replace(report, places=of_places)
     if lines_path is not None:
         write_text(lines_path, "".join(f"{line}\n" for line in hypotheses))
     if scores_path is None:

@@ -300,3 +300,20 @@ def test_args_prints_one_word_a_line(capsys):
     words = Experiment(S2L).arguments("split", System("plain"))
     assert capsys.readouterr().out.splitlines() == words
     assert words[-6:] == ["24", "30", "36", "48", "--max-per-bin", "120"]
+
+
+def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path):
+    text = (ROOT / "configs" / "text_s2l.yaml").read_text()
+    (tmp_path / "documents.yaml").write_text(
+        text.replace("data:\n", 'data:\n  separator: "<s2>"\n')
+    )
+    experiment = Experiment(tmp_path / "documents.yaml")
+    for stage in ("prepare", "split"):
+        words = experiment.arguments(stage, System())
+        assert words[words.index("--separator") + 1] == "<s2>"
+    for stage in ("scratch", "warm-start"):
+        words = experiment.arguments(stage, System())
+        assert words[words.index("--position-separator") + 1] == "<s2>"
+        named = System(options=("--position-separator", "<s3>"))
+        assert experiment.arguments(stage, named).count("--position-separator") == 1
+    assert "--position-separator" not in experiment.arguments("donor", System())
