@@ -151,7 +151,8 @@ def step_in_force(options: dict[str, Any]) -> float | str:
 
 def in_force(options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` with what stands for those that are not given, for the log."""
-    return {**options, "floater_step_size": step_in_force(options), "floater_train": scope(options)}
+    said = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
+    return {**options, **said, "floater_gap": options["floater_gap"] or None}
 
 
 def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:

@@ -21,8 +21,8 @@ from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
-from fairseq_floater.results.position_drawing import draw
-from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
+from fairseq_floater.results.position_drawing import draw, draw_panels
+from fairseq_floater.results.position_rows import BASE, Track, read_tracks, trained_lengths
 from fairseq_floater.transformer.positioned_model import PositionedModel
 from fairseq_floater.version import __version__
 
@@ -94,7 +94,55 @@ def _cells(measures: dict[str, Any], *numbers: float | None) -> list[str]:
     return [name, *texts]
 
 
+@dataclass
+class PanelFigure:
+    """Several models in numbers, drawn in one picture."""
+
+    output: str
+    panels: list[PositionFigure]
+
+    def format_text(self) -> str:
+        return "\n\n".join(panel.format_text() for panel in self.panels)
+
+
+def plot_models(
+    checkpoint: Sequence[str], output: str, **options: Any
+) -> PositionFigure | PanelFigure:
+    """Draw one checkpoint as :func:`plot_positions`, or one table of each of several side by side.
+
+    That is a model's own table where it has one that tells positions apart, else fairseq's underneath.
+
+    Raises:
+        CheckpointError: one of several has no table of rows.
+    """
+    if len(checkpoint) == 1:
+        return plot_positions(checkpoint[0], output, **options)
+    figures, panels = [], []
+    for path in checkpoint:
+        figure, tracks, _ = read_figure(path, output, **options)
+        own = [t for t in tracks if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
+        if not tracks:
+            raise CheckpointError(
+                f"{path} has no table of rows to draw beside others: {figure.model}."
+            )
+        figures.append(figure)
+        panels.append((figure.model.partition(",")[0], (own or tracks)[0]))
+    names = [Path(path).name for path in checkpoint]
+    draw_panels(panels, output, " · ".join([*names, f"fairseq_floater {__version__}"]))
+    return PanelFigure(output, figures)
+
+
 def plot_positions(
+    checkpoint: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any
+) -> PositionFigure:
+    """Draw the position tables of ``checkpoint`` into ``output``; arguments as of :func:`read_figure`."""
+    figure, tracks, terms = read_figure(checkpoint, output, **options)
+    heading = [figure.title, *figure.notes]
+    draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
+    return figure
+
+
+def read_figure(
     checkpoint: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
@@ -104,8 +152,8 @@ def plot_positions(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
-) -> PositionFigure:
-    """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
+) -> tuple[PositionFigure, list[Track], list[Term]]:
+    """Read what of ``checkpoint`` is drawn into ``output`` (png, svg or pdf by its ending).
 
     Args:
         checkpoint: of this plugin's models, or of a plain Transformer or RoBERTa of fairseq's.
@@ -141,9 +189,7 @@ def plot_positions(
     known = [n for n in trained.values() if n]
     if terms and known and (warning := distance_warning(args, min(known))):
         figure.warnings.append(warning)
-    heading = [figure.title, *figure.notes]
-    draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
-    return figure
+    return figure, tracks, terms
 
 
 def _family(args: argparse.Namespace) -> Family:
