@@ -102,9 +102,8 @@ def add_documents(verbs: Any) -> None:
         "floater documents my_text my_documents --segments 2,4,8 --separator '<s2>'",
         documents.join_lines,
         details="""
-OUT_DIR gets, in the form of scripts/prepare_text.sh, whose --separator keeps the word in one piece,
-  train, valid   documents of 1, 2, 4 and 8 sentences by turns
-  test, test_2   the sentences of each test split alone, and in documents of each number""",
+Train and valid become documents of 1, 2, 4 and 8 sentences by turns; test_2, test_4 and test_8 have the
+sentences of test. scripts/prepare_text.sh takes OUT_DIR, with --separator.""",
     )
     parser.add_argument("raw_dir", type=Path, metavar="RAW_DIR")
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")

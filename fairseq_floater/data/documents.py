@@ -17,9 +17,9 @@ def join_lines(
 ) -> PreparedFolder:
     """Write the text of ``raw_dir`` to ``out_dir`` as documents, in the form that prepare_text.sh takes.
 
-    Every form of a split has the same sentences in one order, so that scores compare. Train and valid
-    hold documents of 1, then of each number of ``segments``, over and over. Test splits stay, and
-    beside each ``<split>_<number>`` has its sentences in documents of that many (the last of fewer).
+    Every form of a split has the same sentences, in order. Train and valid hold documents of 1, then of
+    each number of ``segments``, over and over. A test split stays, and ``<split>_<number>`` beside it has
+    its sentences in documents of that many (the last of fewer).
 
     Raises:
         TextDataError: the text cannot be used, or holds the separator.
@@ -42,7 +42,7 @@ def join_lines(
         return {"splits": counts, "warnings": []}
 
     files = [text_file(raw_dir, split, lang) for split in splits for lang in langs]
-    made_with = {"segments": list(segments), "separator": separator}
+    made_with = {"segments": segments, "separator": separator}
     return make_folder(out_dir, made_with, files, build, force=force)
 
 
@@ -59,8 +59,6 @@ def _write(
             counts["sentences"] += len(document)
             for file, sentences in zip(files, zip(*document)):
                 if separator in "\n".join(sentences):
-                    raise TextDataError(
-                        f"The text holds `{separator}`; choose another --separator."
-                    )
+                    raise TextDataError(f"The text holds `{separator}`: choose another separator.")
                 file.write(f" {separator} ".join(sentences) + "\n")
     return counts

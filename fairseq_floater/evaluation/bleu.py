@@ -36,7 +36,6 @@ from fairseq_floater.evaluation.metrics import (
     split_compounds,
 )
 from fairseq_floater.files import write_text
-from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import version_of
 from fairseq_floater.version import __version__
 
@@ -102,14 +101,10 @@ class ScoreReport:
             if metric.mean is not None:
                 line += f"   {metric.mean:.{digits}f} ± {metric.half_width:.{digits}f}"
             lines.append(line)
-        if self.places is not None:
-            heads = ("place in the document", "sentences", "BLEU", "chrF2", "length")
-            scores = [(p.bleu.score, p.chrf.score, p.length_ratio) for p in self.places]
-            rows = [
-                [str(k), str(place.sentences), *(f"{x:.2f}" for x in numbers)]
-                for k, (place, numbers) in enumerate(zip(self.places, scores), start=1)
-            ]
-            lines += ["", *markdown_table(heads, rows)]
+        for k, place in enumerate(self.places or (), start=1):
+            lines += [""] if k == 1 else []
+            scores = f"BLEU {place.bleu.score:6.2f}, chrF2 {place.chrf.score:6.2f}"
+            lines.append(f"place {k} of documents: {place.sentences} sentences, {scores}")
         return "\n".join([*lines, "", *(f"{m.name:{width}}  {m.signature}" for m in metrics)])
 
 
@@ -233,13 +228,13 @@ def score_files(
     if documents is not None:
         hypotheses, references, places = sentences_of(hypotheses, references, documents)
     report = score(hypotheses, references, **options)
-    if documents is not None:
-        options |= {"bootstrap": 0, "test_set": None}
-        of_places = []
+    if places:
+        of_places, options = [], {**options, "bootstrap": 0, "test_set": None}
         for place in range(max(places) + 1):
             at = [i for i, other in enumerate(places) if other == place]
-            sides = [[side[i] for i in at] for side in (hypotheses, references)]
-            of_places.append(score(*sides, **options))
+            of_places.append(
+                score(*([x[i] for i in at] for x in (hypotheses, references)), **options)
+            )
         report = dataclasses.replace(report, places=of_places)
     if lines_path is not None:
         write_text(lines_path, "".join(f"{line}\n" for line in hypotheses))

@@ -91,11 +91,8 @@ class Experiment(ConfiguredExperiment):
         for name in ("arch", "average-of"):
             options.pop(name, None)
         arguments = [place(setting.data), *self._task(), "--arch", self.arch(system)]
-        arguments += [
-            *self._model_options(system),
-            *as_options(options),
-            *machines.training_options(),
-        ]
+        arguments += [*self._model_options(system), *as_options(options)]
+        arguments += machines.training_options()
         return [*arguments, "--save-dir", place(folder / "checkpoints"), *self._seed(seed)]
 
     def _warm_start(self, setting: Setting) -> list[str]:

@@ -13,8 +13,6 @@ from fairseq_floater.ode.flow_solver import AUTO, engine_for
 from fairseq_floater.position_encoders.options import Option
 
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
-# Rows of a table between two tokens, at most, that `--floater-gap` may ask for.
-MOST_ROWS_PER_TOKEN = 100
 SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
 ZERO, BIAS = "zero", "bias"
 RELATIVE_OPTION = Option(
@@ -119,12 +117,19 @@ def trains_transformer(options: dict[str, Any]) -> bool:
 
 
 def gap_in_tokens(options: dict[str, Any]) -> Fraction:
-    """Return ``--floater-gap`` in tokens of ``--floater-delta``, with a denominator up to 100.
+    """Return ``--floater-gap`` in tokens; its denominator is the rows of a token in a table.
 
-    A token then stands at a row of a table that has as many rows a token, whatever was asked for.
+    Raises:
+        ValueError: these would be more than 100.
     """
-    gap = options["floater_gap"] / options["floater_delta"]
-    return Fraction(gap).limit_denominator(MOST_ROWS_PER_TOKEN)
+    gap, delta = options["floater_gap"], options["floater_delta"]
+    tokens = Fraction(gap / delta).limit_denominator(100)
+    if not math.isclose(tokens * delta, gap, rel_tol=1e-9):
+        raise ValueError(
+            "`--floater-gap` must be a multiple of `--floater-delta` or of a whole part of it, down to "
+            f"1/100, but is {gap} with {delta} instead: the table has a row at each such part of a token."
+        )
+    return tokens
 
 
 def step_in_force(options: dict[str, Any]) -> float | str:
@@ -169,13 +174,7 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
             f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {BIAS} "
             "instead: only p(0) of target qkv stands where the biases of q, k and v do."
         )
-    gap, delta = options["floater_gap"], options["floater_delta"]
-    if not math.isclose(gap_in_tokens(options) * delta, gap, rel_tol=1e-9):
-        yield (
-            "`--floater-gap` must be a multiple of `--floater-delta` or of a whole part of it, down to "
-            f"1/{MOST_ROWS_PER_TOKEN}, but is {gap} with {delta} instead: the table has a row at each such "
-            "part of a token."
-        )
+    gap_in_tokens(options)
     yield from relative_faults(options, target)
     step_in_force(options)
 

@@ -151,20 +151,19 @@ def _of_moved_positions(
 
 def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Iterator[str]:
     """Refuse segments that nothing ends, that the encoder does not count, or that training would move."""
-    flags = (("--floater-gap", args.floater_gap), ("--position-segments", args.position_segments))
-    for flag in (flag for flag, value in flags if value):
-        if flag == flags[1][0] and "position_segments" not in options:
-            yield (
-                f"`{flag}` must be off with --position-encoder {args.position_encoder}: sinusoidal and rope "
-                "alone number segments."
-            )
-        if args.position_separator is None:
-            yield f"`{flag}` must come with `--position-separator`, the word that ends a segment."
-        if law is not None:
-            moving = next(o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None)
-            yield (
-                f"`{flag}` must not come with `{moving}`: what the data say of a token's place is not drawn."
-            )
+    if args.position_segments and "position_segments" not in options:
+        yield (
+            f"`--position-segments` must be off with --position-encoder {args.position_encoder}: sinusoidal "
+            "and rope alone number segments."
+        )
+    flag = "--position-segments" if args.position_segments else "--floater-gap"
+    if not (args.position_segments or args.floater_gap):
+        return
+    if args.position_separator is None:
+        yield f"`{flag}` must come with `--position-separator`, the word that ends a segment."
+    if law is not None:
+        moving = next(o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None)
+        yield f"`{flag}` must not come with `{moving}`: the data say where a token stands, not chance."
 
 
 def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:

@@ -1,12 +1,11 @@
-"""Count the segments of a document, which a separator ends: sentences that were joined to one line.
-
-Letters: B sentences, T tokens.
-"""
+"""Count the segments of a document, which a separator ends: sentences that were joined to one line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ SEGMENTS = Option(
 
 @dataclass(frozen=True)
 class Segments(Warp):
-    """Say in which segment each token stands.
+    """Say in which segment each token of B sentences of T tokens stands.
 
     Attributes:
         numbers: of the segments, from 0, [B, T]: the separators before each token.
@@ -36,7 +35,13 @@ class Segments(Warp):
     """
 
     numbers: Tensor
-    gap: Fraction | None = None
+    gap: Fraction | None
+
+    @classmethod
+    def of(cls, separator: int, gap: Fraction | None, words: Tensor) -> Segments:
+        """Read those of ``words`` [B, T]; a separator belongs to the segment that it ends."""
+        ends = (words == separator).long()
+        return cls(ends.cumsum(1) - ends, gap)
 
     @property
     def rows_per_token(self) -> int:
@@ -55,35 +60,20 @@ class Segments(Warp):
         return positions - (positions * begins).cummax(dim=1).values
 
 
-@dataclass(frozen=True)
-class SegmentLaw:
-    """Say by which word of a dictionary segments end, and what a new one changes."""
+def segment_reader(cfg: Any, dictionary: Any, side: str) -> Callable[[Tensor], Segments] | None:
+    """Return what reads the segments of words; None where complete options make nothing of them.
 
-    separator: int
-    gap: Fraction | None
-
-    @classmethod
-    def read(cls, cfg: Any, dictionary: Any, side: str) -> SegmentLaw | None:
-        """Return the law that complete options name; None where segments change nothing.
-
-        Raises:
-            ValueError: the dictionary of ``side`` lacks the separator.
-        """
-        word = cfg.position_separator
-        if word is None:
-            return None
-        if word not in dictionary:
-            raise ValueError(
-                f"`--position-separator` must be a word of the {side} dictionary, but is {word!r} instead, "
-                "which it lacks."
-            )
-        if cfg.position_segments:
-            return cls(dictionary.index(word), None)
-        options = encoder_options(cfg)
-        gap = gap_in_tokens(options) if "floater_gap" in options else None
-        return cls(dictionary.index(word), gap) if gap else None
-
-    def of(self, words: Tensor) -> Segments:
-        """Return the segments of ``words`` [B, T]; a separator belongs to the one that it ends."""
-        ends = (words == self.separator).long()
-        return Segments(ends.cumsum(1) - ends, self.gap)
+    Raises:
+        ValueError: the dictionary of ``side`` lacks the separator.
+    """
+    word = cfg.position_separator
+    if word is not None and word not in dictionary:
+        raise ValueError(
+            f"`--position-separator` must be a word of the {side} dictionary, but is {word!r} instead, which "
+            "it lacks."
+        )
+    options = encoder_options(cfg)
+    gap = gap_in_tokens(options) if options.get("floater_gap") else None
+    if word is None or (gap is None and not cfg.position_segments):
+        return None
+    return partial(Segments.of, dictionary.index(word), gap)

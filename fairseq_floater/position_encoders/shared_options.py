@@ -41,12 +41,6 @@ POSITION_SIDES = Option(
     "decoder that knows order by its causal mask alone)",
     choices=(BOTH, "source", "target"),
 )
-SEPARATOR = Option(
-    "--position-separator",
-    None,
-    "word of both dictionaries that ends a segment of the text, a sentence of a document: for "
-    "--floater-gap and --position-segments",
-)
 ATTENTION_OPTIONS = (
     Option(
         "--attention-kind",
@@ -101,7 +95,12 @@ SHARED_OPTIONS = (
         choices=BASES,
     ),
     *WARP_OPTIONS,
-    SEPARATOR,
+    Option(
+        "--position-separator",
+        None,
+        "word of both dictionaries that ends a segment, as a sentence of a document: for --floater-gap "
+        "and --position-segments",
+    ),
     *ATTENTION_OPTIONS,
 )
 

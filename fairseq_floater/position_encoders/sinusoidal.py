@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, check_pairs
+from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.segments import SEGMENTS
 from fairseq_floater.position_encoders.signal import PositionSignal
@@ -74,11 +74,10 @@ class SinusoidalPositions(PositionSignal):
 
     Where fairseq's ``embed_positions`` stands underneath, that is the sinusoid: with target ``hidden`` the
     first block gets no second one, and at ``input`` the model is fairseq's Transformer exactly. Another
-    ``--position-combine`` than ``add`` takes the base's place, and so does ``--position-segments``. That has
-    the two numbers of BiPE (He et al. 2024), here both as sinusoids, on half of the channels each: with m
-    the place in the segment and n the segment's number, channels 2c and 2c + 1 are sin and cos of m w_c,
-    channels C/2 + 2c and C/2 + 2c + 1 those of n w_c, w_c = 10000^(-4c/C). (Summed, as equation 7 sums
-    token and block, two tokens whose numbers are exchanged would look alike.)
+    ``--position-combine`` than ``add`` takes the base's place, and so does ``--position-segments``, BiPE's
+    two numbers (He et al. 2024) as sinusoids both: with m the place in the segment and n the segment's
+    number, channels 2c and 2c + 1 are sin and cos of m w_c, C/2 + 2c and C/2 + 2c + 1 those of n w_c, w_c
+    = 10000^(-4c/C). (A sum, as of token and block, would not tell m and n apart.)
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
     """
@@ -97,8 +96,6 @@ class SinusoidalPositions(PositionSignal):
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         self.segments = spec.options.get(SEGMENTS.dest, False)  # DeBERTa's has no options
-        if self.segments:
-            check_pairs(f"{self.name} with {SEGMENTS.name}", spec.dim // 2, "half of a token", spec)
 
     def receives(self, block_index: int) -> bool:
         spec = self.spec

@@ -85,10 +85,7 @@ class At(NamedTuple):
 
 @dataclass(frozen=True)
 class Warp(ABC):
-    """Say where the tokens of one side of a batch stand, if not each at its number.
-
-    Training draws it (`warp.py`), or the words tell it (`segments.py`).
-    """
+    """Say where the tokens of one side of a batch stand: drawn (`warp.py`) or read (`segments.py`)."""
 
     @abstractmethod
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:

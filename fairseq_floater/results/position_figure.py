@@ -110,7 +110,7 @@ def plot_models(
 ) -> PositionFigure | PanelFigure:
     """Draw one checkpoint as :func:`plot_positions`, or one table of each of several side by side.
 
-    That is a model's own table where it has one that tells positions apart, else fairseq's underneath.
+    That is a model's own where it has one that tells positions apart, else fairseq's underneath.
 
     Raises:
         CheckpointError: one of several has no table of rows.
@@ -119,13 +119,11 @@ def plot_models(
         return plot_positions(checkpoint[0], output, **options)
     figures, panels = [], []
     for path in checkpoint:
-        figure, tracks, _ = read_figure(path, output, **options)
-        own = [t for t in tracks if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
+        tracks: list[Track] = []
+        figures.append(figure := plot_positions(path, output, into=tracks, **options))
         if not tracks:
-            raise CheckpointError(
-                f"{path} has no table of rows to draw beside others: {figure.model}."
-            )
-        figures.append(figure)
+            raise CheckpointError(f"{path} has no rows to draw beside others: {figure.model}.")
+        own = [t for t in tracks if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
         panels.append((figure.model.partition(",")[0], (own or tracks)[0]))
     names = [Path(path).name for path in checkpoint]
     draw_panels(panels, output, " · ".join([*names, f"fairseq_floater {__version__}"]))
@@ -133,16 +131,6 @@ def plot_models(
 
 
 def plot_positions(
-    checkpoint: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any
-) -> PositionFigure:
-    """Draw the position tables of ``checkpoint`` into ``output``; arguments as of :func:`read_figure`."""
-    figure, tracks, terms = read_figure(checkpoint, output, **options)
-    heading = [figure.title, *figure.notes]
-    draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
-    return figure
-
-
-def read_figure(
     checkpoint: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
@@ -152,8 +140,9 @@ def read_figure(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
-) -> tuple[PositionFigure, list[Track], list[Term]]:
-    """Read what of ``checkpoint`` is drawn into ``output`` (png, svg or pdf by its ending).
+    into: list[Track] | None = None,
+) -> PositionFigure:
+    """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
     Args:
         checkpoint: of this plugin's models, or of a plain Transformer or RoBERTa of fairseq's.
@@ -164,6 +153,7 @@ def read_figure(
         trained_length: T of both stacks.
         data: binarised data whose longest training sentences are T, if ``trained_length`` is not given;
             a RoBERTa's is the length of its samples.
+        into: takes the tables, which are not drawn then.
 
     Raises:
         CheckpointError: unreadable, no Transformer, or without any position table.
@@ -189,7 +179,12 @@ def read_figure(
     known = [n for n in trained.values() if n]
     if terms and known and (warning := distance_warning(args, min(known))):
         figure.warnings.append(warning)
-    return figure, tracks, terms
+    if into is not None:
+        into += tracks
+        return figure
+    heading = [figure.title, *figure.notes]
+    draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
+    return figure
 
 
 def _family(args: argparse.Namespace) -> Family:

@@ -30,7 +30,7 @@ def test_every_form_of_a_split_has_its_sentences_in_order(numbers: Path, tmp_pat
 
 
 def test_text_that_cannot_be_joined_is_refused(raw: Path, tmp_path: Path) -> None:
-    for separator, rule in (("zwanzig", "holds `zwanzig`; choose"), (MARK, "two languages")):
+    for separator, rule in (("zwanzig", "holds `zwanzig`: choose"), (MARK, "two languages")):
         with pytest.raises(TextDataError, match=rule):
             join_lines(raw, tmp_path / "out", segments=[2], separator=separator)
         assert not (tmp_path / "out").exists()

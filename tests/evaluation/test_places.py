@@ -42,4 +42,4 @@ def test_documents_score_as_their_sentences_and_by_place(write, capsys):
     for k, place in enumerate(scores["places"]):
         bleu = sacrebleu.corpus_bleu(HYPOTHESES[k::2], [REFERENCES[k::2]]).score
         assert place["bleu"]["score"] == bleu
-        assert f"| {k + 1} | 3 | {bleu:.2f} |" in table
+        assert f"place {k + 1} of documents: 3 sentences, BLEU {bleu:6.2f}," in table

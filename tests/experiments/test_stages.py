@@ -308,12 +308,10 @@ def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path)
         text.replace("data:\n", 'data:\n  separator: "<s2>"\n')
     )
     experiment = Experiment(tmp_path / "documents.yaml")
-    for stage in ("prepare", "split"):
+    named, option = System(options=("--position-separator", "<s3>")), "--position-separator"
+    for stage in ("prepare", "split", "scratch", "warm-start"):
         words = experiment.arguments(stage, System())
-        assert words[words.index("--separator") + 1] == "<s2>"
-    for stage in ("scratch", "warm-start"):
-        words = experiment.arguments(stage, System())
-        assert words[words.index("--position-separator") + 1] == "<s2>"
-        named = System(options=("--position-separator", "<s3>"))
-        assert experiment.arguments(stage, named).count("--position-separator") == 1
-    assert "--position-separator" not in experiment.arguments("donor", System())
+        of_stage = "--separator" if stage in ("prepare", "split") else option
+        assert words[words.index(of_stage) + 1] == "<s2>"
+        assert "<s2>" not in experiment.arguments(stage, named) or of_stage != option
+    assert option not in experiment.arguments("donor", System())

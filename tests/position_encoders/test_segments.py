@@ -87,7 +87,7 @@ def test_the_place_in_the_segment_enters_the_input(encoder):
 def test_queries_and_keys_are_turned_by_the_segments_number(side):
     stack = one.stack_of(side, "rope", **SEGMENTS)
     segments = torch.stack([numbers(b, torch.arange(one.LENGTH))[0] for b in (0, 1)])
-    of = one.tokens(warp=Segments(segments))
+    of = one.tokens(warp=Segments(segments, None))
     assert_attention(stack, one.stream(), lambda b, i: segments[b].double(), of)
 
 

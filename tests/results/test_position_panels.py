@@ -42,5 +42,5 @@ def test_several_models_share_one_picture_and_its_colours(tmp_path, monkeypatch)
 def test_a_model_without_rows_has_no_panel(tmp_path):
     cases = (("learned", "hidden"), ("rope", "attention"))
     paths = [save_model(tmp_path / f"{n}.pt", n, target=t) for n, t in cases]
-    with pytest.raises(CheckpointError, match=r"rope\.pt has no table of rows .* RoPE"):
+    with pytest.raises(CheckpointError, match=r"rope\.pt has no rows .* RoPE"):
         plot_models([*map(str, paths)], str(tmp_path / "out.png"))
