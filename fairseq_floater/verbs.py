@@ -81,6 +81,7 @@ VERBS = {
     "prepare": Verb(
         "raw parallel text -> subwords and binarised data (scripts/prepare_text.sh)", "data.cli"
     ),
+    "documents": Verb("neighbouring lines of a parallel text, joined into documents", "data.cli"),
     "wmt14": Verb("the steps of scripts/prepare_wmt14.sh, which also downloads", "data.cli"),
     "import-roberta": Verb(
         "a RoBERTa or BERT of Hugging Face, or fairseq's of 2019 -> a fairseq checkpoint",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data import number_words, prepare, task_generators, tasks
+from fairseq_floater.data import documents, number_words, prepare, task_generators, tasks
 from fairseq_floater.data.binarised import PreparedText
 from fairseq_floater.data.prepare_options import add_options
 from fairseq_floater.data.understanding import quizzes as quiz_files
@@ -125,6 +125,29 @@ OUT_DIR gets
 Complete outputs are not made again: after a break, run the same command.""",
     )
     add_options(parser)
+
+
+def add_documents(verbs: Any) -> None:
+    parser = add_verb(
+        verbs,
+        "documents",
+        "floater documents my_text my_documents --segments 2,4,8 --separator '<s2>'",
+        documents.join_lines,
+        details="""
+Train and valid become documents of 1, 2, 4 and 8 sentences by turns; test_2, test_4 and test_8 have the
+sentences of test. scripts/prepare_text.sh takes OUT_DIR, with --separator.""",
+    )
+    parser.add_argument("raw_dir", type=Path, metavar="RAW_DIR")
+    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
+    text = "sentences a document, numbers with commas"
+    parser.add_argument("--segments", type=_counts, required=True, metavar="N,N", help=text)
+    text = "word between two sentences, which the text does not hold"
+    parser.add_argument("--separator", required=True, metavar="SYMBOL", help=text)
+    parser.add_argument("--force", action="store_true", help="replace documents of other text")
+
+
+def _counts(text: str) -> list[int]:
+    return sorted({positive(count) for count in text.split(",")} - {1})
 
 
 def add_wmt14(verbs: Any) -> None:

@@ -140,6 +140,7 @@ class Preparation:
                 self.model,
                 vocab_size=options["vocab"],
                 character_coverage=options["character_coverage"],
+                separator=options.get("separator"),
             )
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
@@ -218,10 +219,11 @@ def prepare(
         TextDataError: the text cannot be used, or other data are in the way.
     """
     check_languages(parameters["src"], parameters["tgt"])
-    if spm_model and parameters["bpe"] != "sentencepiece":
-        raise UsageError(
-            f"--spm-model is for --bpe sentencepiece, but --bpe is {parameters['bpe']}"
-        )
+    for option, value in (("--spm-model", spm_model), ("--separator", parameters.get("separator"))):
+        if value and (subwords or parameters["bpe"] != "sentencepiece"):
+            raise UsageError(
+                f"{option} is for --bpe sentencepiece, but --bpe is {subwords or parameters['bpe']}"
+            )
     if separate_dictionaries and not subwords:
         raise UsageError("`--separate-dictionaries` is of `--subwords none`: subwords are joint.")
     if subwords:

@@ -56,6 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
     text = "share of characters that the subwords cover (1.0)"
     add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
+    text = "a word that stays one subword, between the sentences of a document (floater documents)"
+    add("--separator", metavar="SYMBOL", help=text)
     text = "processes (the number of cores, at most 8)"
     add("--workers", type=positive, default=cores(8), metavar="N", help=text)
     text = "start over where OUT_DIR was made from other text or settings"

@@ -28,10 +28,12 @@ def train_subword(
     *,
     vocab_size: int,
     character_coverage: float = 1.0,
+    separator: str | None = None,
 ) -> None:
     """Learn one sentencepiece BPE model from both sides of ``lines`` sentence pairs.
 
     The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
+    A ``separator`` is never cut.
 
     Raises:
         TextDataError: the text does not allow such a vocabulary.
@@ -46,6 +48,7 @@ def train_subword(
             model_type="bpe",
             vocab_size=vocab_size,
             character_coverage=character_coverage,
+            user_defined_symbols=[separator] if separator else [],
             max_sentence_length=16_384,
             num_threads=4,
             minloglevel=2,

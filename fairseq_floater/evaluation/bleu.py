@@ -23,6 +23,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_floater.data.parallel_text import LANGUAGE, first_subtag
 from fairseq_floater.errors import shown
+from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
 from fairseq_floater.evaluation.lines import FilePath, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import (
@@ -57,7 +58,8 @@ class ScoreReport:
     """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``.
 
     ``tokenised_bleu`` is None for :data:`UNSPACED` languages. ``exact_match`` is a share 0..1, where it is
-    asked for; ``scores`` is the mean of another metric's numbers, where these are given.
+    asked for; ``scores`` is the mean of another metric's numbers, where these are given; ``places`` of
+    documents the reports of their first sentences, their second ones, ...
     """
 
     bleu: Metric
@@ -77,6 +79,7 @@ class ScoreReport:
     system: str | None = None
     exact_match: Metric | None = None
     scores: Metric | None = None
+    places: list[ScoreReport] | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         versions = {name: version_of(name) for name in ("sacrebleu", "sacremoses")}
@@ -101,6 +104,10 @@ class ScoreReport:
             if metric.mean is not None:
                 line += f"   {metric.mean:.{digits}f} ± {metric.half_width:.{digits}f}"
             lines.append(line)
+        for k, place in enumerate(self.places or (), start=1):
+            lines += [""] if k == 1 else []
+            scores = f"BLEU {place.bleu.score:6.2f}, chrF2 {place.chrf.score:6.2f}"
+            lines.append(f"place {k} of documents: {place.sentences} sentences, {scores}")
         return "\n".join([*lines, "", *(f"{m.name:{width}}  {m.signature}" for m in metrics)])
 
 
@@ -204,6 +211,7 @@ def score_files(
     target_language: str,
     format: str = "auto",
     remove_bpe: str | None = None,
+    documents: str | None = None,
     scores_path: FilePath | None = None,
     lines_path: FilePath | None = None,
     **options: Any,
@@ -213,6 +221,8 @@ def score_files(
     Args:
         hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
         references_path: raw references, one a line.
+        documents: what stands between the sentences of a line, which are scored one by one, in all and by
+            place (`documents.py`).
         scores_path: another metric's numbers, one a line in the order of the references.
         lines_path: where the hypotheses are written, one a line in that order.
         options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed``, ``exact_match`` and
@@ -221,7 +231,18 @@ def score_files(
     references = read_references(references_path)
     hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
-    report = score(hypotheses, references, target_language=target_language, **options)
+    options["target_language"], places = target_language, list[int]()
+    if documents is not None:
+        hypotheses, references, places = sentences_of(hypotheses, references, documents)
+    report = score(hypotheses, references, **options)
+    if places:
+        of_places, options = [], {**options, "bootstrap": 0, "test_set": None}
+        for place in range(max(places) + 1):
+            at = [i for i, other in enumerate(places) if other == place]
+            of_places.append(
+                score(*([x[i] for i in at] for x in (hypotheses, references)), **options)
+            )
+        report = dataclasses.replace(report, places=of_places)
     if lines_path is not None:
         write_text(lines_path, "".join(f"{line}\n" for line in hypotheses))
     if scores_path is None:

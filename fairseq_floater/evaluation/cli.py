@@ -25,6 +25,8 @@ def add_score(verbs: Any) -> None:
     add("--remove-bpe", choices=tuple(BPE_MARKS), help=text)
     text = "insist on BLEU after splitting compounds (made for German by itself, refused elsewhere)"
     add("--compound-split", action="store_const", const=True, help=text)
+    text = "SYMBOL stands between sentences of a line (floater documents): scores of these, and by place"
+    add("--documents", metavar="SYMBOL", help=text)
     add("--test-set", metavar="NAME", help="wmt14/full, wmt14: checks the line count")
     text = "another metric's numbers (COMET), one a line in the order of the references"
     add("--scores", dest="scores_path", metavar="FILE", help=text)

@@ -61,6 +61,7 @@ class Data:
     max_ratio: int | float | None = None
     tests: list[str] = MISSING
     tokenize: str | None = None
+    separator: str | None = None  # between the sentences of a document
     numbers: dict[str, Any] | None = None
     wmt14: str | None = None
 

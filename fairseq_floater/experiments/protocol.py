@@ -194,6 +194,8 @@ class Protocol(DataSteps):
         # The record of a trained run has the signature of the version that trained it.
         dry = self.launcher.dry_run
         system = self.signature if dry else self.folder.read().get("signature", "")
+        separator = self.experiment.config.data.separator
+        options += ["--documents", separator] if separator else []
         options += [*metrics, "--system", system, "--json", result]
         command = floater("score", self.path / f"generate.{test}.txt", *options)
         if self.make(Step(result, command, made_of=metrics)):

@@ -92,12 +92,19 @@ class Experiment(ConfiguredExperiment):
         for name in ("arch", "average-of"):
             options.pop(name, None)
         arguments = [place(setting.data), *self._task(), "--arch", self.arch(system)]
-        arguments += [*system.model_options(), *as_options(options), *machines.training_options()]
+        arguments += [*self._model_options(system), *as_options(options)]
+        arguments += machines.training_options()
         return [*arguments, "--save-dir", place(folder / "checkpoints"), *self._seed(seed)]
 
     def _warm_start(self, setting: Setting) -> list[str]:
         options = ["--arch", self.arch(setting.system), "--data", place(setting.data)]
-        return [*options, *self._seed(setting.seed), *setting.system.model_options()]
+        return [*options, *self._seed(setting.seed), *self._model_options(setting.system)]
+
+    def _model_options(self, system: System) -> list[str]:
+        options, separator = system.model_options(), self.config.data.separator
+        if separator is None or system.encoder == PLAIN or "--position-separator" in options:
+            return options
+        return [*options, "--position-separator", separator]
 
     def _seed(self, seed: int | None) -> list[str]:
         return ["--seed", str(self.config.seed if seed is None else seed)]
@@ -145,9 +152,10 @@ class Experiment(ConfiguredExperiment):
         return self._languages() + as_options(self.config.data.numbers)
 
     def _split(self, setting: Setting) -> list[str]:
-        data, options = self.config.data, _options_of(self.s2l, "systems", "baseline", "before")
-        tokens = {"vocab": data.vocab, "subwords": data.subwords}
-        return self._languages() + as_options({**tokens, **options})
+        options = _options_of(self.s2l, "systems", "baseline", "before")
+        names = ("vocab", "subwords", "separator")
+        of_subwords = {name: vars(self.config.data)[name] for name in names}
+        return self._languages() + as_options({**of_subwords, **options})
 
     def _prepare(self, setting: Setting) -> list[str]:
         options = _options_of(self.config.data, "numbers", "tests", "tokenize", "wmt14")

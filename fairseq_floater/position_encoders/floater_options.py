@@ -9,6 +9,7 @@ from fairseq_floater.ode import ENGINES, GRADIENTS, TORCHDIFFEQ_SOLVERS, Clock, 
 from fairseq_floater.ode.clock import DEFAULT_BEND, LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, engine_for
 from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.segments import gap_in_tokens
 from fairseq_floater.position_encoders.xl import XL_OPTIONS
 
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
@@ -42,6 +43,13 @@ RELATIVE_FORMS = (
 FLOATER_OPTIONS = (
     Option("--floater-delta", 0.1, "time between neighbouring tokens", float, above=0),
     TIME_OPTION,
+    Option(
+        "--floater-gap",
+        0.0,
+        "time that each --position-separator adds: the token behind it comes delta + gap later",
+        float,
+        at_least=0,
+    ),
     Option(
         "--floater-solver",
         AUTO,
@@ -139,7 +147,8 @@ def step_in_force(options: dict[str, Any]) -> float | str:
 
 def in_force(options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` with what stands for those that are not given, for the log."""
-    return {**options, "floater_step_size": step_in_force(options), "floater_train": scope(options)}
+    said = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
+    return {**options, **said, "floater_gap": options["floater_gap"] or None}
 
 
 def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
@@ -156,6 +165,7 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
             f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {BIAS} "
             "instead: only p(0) of target qkv stands where the biases of q, k and v do."
         )
+    gap_in_tokens(options)
     yield from relative_faults(options, target)
     step_in_force(options)
 

@@ -12,7 +12,8 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables, first_copies
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
+from fairseq_floater.position_encoders.segments import SEGMENTS
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
 VALUES = Option("--rope-values", False, "turn values too: the output sees absolute positions", bool)
@@ -58,6 +59,10 @@ class RopePositions(AttentionPositions):
     length come angles that were never met. Neighbouring channels form a pair, as in RoFormer (Llama
     pairs halves: another function of the same weights). Angles are computed in float64.
 
+    ``--position-segments`` is BiPE-RoPE (He et al. 2024): the angles are n w_c, n the segment of the token,
+    and its place m inside the segment is told at the first block's input, by sin and cos of
+    m 10000^(-2c/C) in channels 2c and 2c + 1.
+
     Shapes: table [N, 2, R / 2], cos and sin. Parameters: none; ``--rope-learned``: w, R / 2 a stack.
     """
 
@@ -83,6 +88,7 @@ class RopePositions(AttentionPositions):
         ),
         VALUES,
         Option("--rope-learned", False, "learn the frequencies w", bool),
+        SEGMENTS,
     )
 
     @classmethod
@@ -121,3 +127,8 @@ class RopePositions(AttentionPositions):
             rows = gather_rows(table.flatten(1), positions)[:, None]
             tables += rows.chunk(table.size(1), dim=-1)
         return [tables] * len(blocks)
+
+    def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
+        if at.inside is None:
+            return {}
+        return {0: interleaved_sinusoid(at.inside.T.double(), self.spec.dim).to(dtype)}

@@ -59,6 +59,7 @@ def refuse(
         _of_positions(args, encoder),
         _of_attention(args, encoder),
         _of_cross_attention(args, encoder, options),
+        _of_segments(args, options, law),
         _of_fairseqs_options(args) if stacks else (),
         _of_one_stack(args) if stacks == ONE_STACK else (),
         () if law is None else _of_moved_positions(args, encoder, options, law),
@@ -83,11 +84,12 @@ def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
         for flag, value, rule in (
             ("--floater-train", trained, "all"),
             ("--floater-start", args.floater_start, "zero"),
+            ("--floater-gap", args.floater_gap, 0),
         ):
             if value != rule:
                 yield (
                     f"`{flag}` must be {rule} with --position-encoder {name}, but is {value} "
-                    "instead: only floater has a flow h and initial positions p(0)."
+                    "instead: only floater has a flow h, its times and initial positions p(0)."
                 )
     if encoder.acts_on is None and args.position_sides != BOTH:
         yield (
@@ -149,6 +151,23 @@ def _of_moved_positions(
         )
 
 
+def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Iterator[str]:
+    """Refuse segments that nothing ends, that the encoder does not count, or that training would move."""
+    if args.position_segments and "position_segments" not in options:
+        yield (
+            f"`--position-segments` must be off with --position-encoder {args.position_encoder}: sinusoidal "
+            "and rope alone number segments."
+        )
+    flag = "--position-segments" if args.position_segments else "--floater-gap"
+    if not (args.position_segments or args.floater_gap):
+        return
+    if args.position_separator is None:
+        yield f"`{flag}` must come with `--position-separator`, the word that ends a segment."
+    if law is not None:
+        moving = next(o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None)
+        yield f"`{flag}` must not come with `{moving}`: the data say where a token stands, not chance."
+
+
 def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
     if args.attention_kind != LINEAR:
         for option in LINEAR_OPTIONS:
@@ -195,6 +214,10 @@ def _of_cross_attention(
         yield (
             f"`--position-cross` relative must come with `--position-sides` {BOTH}, but that is "
             f"{args.position_sides} instead: a distance needs positions on both sides."
+        )
+    if args.position_segments:
+        yield (
+            "`--position-cross` must be off with `--position-segments`: each side counts its segments alone."
         )
     if args.linear_cross or getattr(args, "no_cross_attention", False):
         yield (

@@ -133,6 +133,12 @@ SHARED_OPTIONS = (
     ),
     *CROSS_OPTIONS,
     *WARP_OPTIONS,
+    Option(
+        "--position-separator",
+        None,
+        "word of both dictionaries that ends a segment, as a sentence of a document: for --floater-gap "
+        "and --position-segments",
+    ),
     *ATTENTION_OPTIONS,
 )
 
@@ -166,9 +172,9 @@ def has_base(args: Any, side: str | None = None) -> bool:
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
-    # An encoder that is the base itself would count twice, were its rows not added; it is that base where
-    # the first block has positions.
+    # An encoder that is the base itself would count twice, were its rows not added, or were others; it is
+    # that base where the first block has positions.
     numbers = block_numbers(args.position_blocks)
     adds = args.position_combine == ADD and (numbers is None or 0 in numbers)
-    kept = base == "kept" or (base == "itself" and adds)
+    kept = base == "kept" or (base == "itself" and adds and not args.position_segments)
     return args.position_base == "keep" or kept

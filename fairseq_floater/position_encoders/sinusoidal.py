@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.base import BlockPositions
+from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.segments import SEGMENTS
 from fairseq_floater.position_encoders.signal import PositionSignal
-from fairseq_floater.position_encoders.transforms import Places
+from fairseq_floater.position_encoders.transforms import At, Places
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
@@ -73,7 +74,10 @@ class SinusoidalPositions(PositionSignal):
 
     Where fairseq's ``embed_positions`` stands underneath, that is the sinusoid: with target ``hidden`` the
     first block gets no second one, and at ``input`` the model is fairseq's Transformer exactly. Another
-    ``--position-combine`` than ``add`` takes the base's place.
+    ``--position-combine`` than ``add`` takes the base's place, and so does ``--position-segments``, BiPE's
+    two numbers (He et al. 2024) as sinusoids both: with m the place in the segment and n the segment's
+    number, channels 2c and 2c + 1 are sin and cos of m w_c, C/2 + 2c and C/2 + 2c + 1 those of n w_c, w_c
+    = 10000^(-4c/C). (A sum, as of token and block, would not tell m and n apart.)
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
     """
@@ -87,6 +91,11 @@ class SinusoidalPositions(PositionSignal):
     forms = ("--blocks input", "")  # fairseq's Transformer, and the control of the other signals
     continuous = True
     before_start = True
+    options = (SEGMENTS,)
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        self.segments = spec.options.get(SEGMENTS.dest, False)  # DeBERTa's has no options
 
     def receives(self, block_index: int) -> bool:
         if self._base_does and self.spec.input_alone:
@@ -96,20 +105,42 @@ class SinusoidalPositions(PositionSignal):
     @property
     def _base_does(self) -> bool:
         spec = self.spec
-        return spec.target == "hidden" and spec.combine == ADD and spec.base
+        rows_are_fairseqs = spec.combine == ADD and not self.segments
+        return spec.target == "hidden" and rows_are_fairseqs and spec.base
 
     def rows(self, places: Places, blocks: Sequence[BlockPositions]) -> Tensor:
         spec = self.spec
-        if places.per_token == 1:  # fairseq's table bit for bit
+        if self.segments:  # those of the first segment
+            inside = places.in_tokens()
+            sinusoid = _of_two_numbers(inside, torch.zeros_like(inside), spec.dim)
+        elif places.per_token == 1:  # fairseq's table bit for bit
             sinusoid = sinusoid_rows(places.count, spec.dim, spec.padding_idx)
         else:
             sinusoid = sinusoid_at(places.in_tokens(), spec.dim, spec.padding_idx)
-        per_block = []
+        return self._of_blocks(sinusoid, blocks)
+
+    def token_rows(
+        self, at: At, blocks: Sequence[BlockPositions], dtype: torch.dtype
+    ) -> Tensor | None:
+        if at.inside is None:
+            return None
+        sinusoid = _of_two_numbers(at.inside.double(), at.queries.double(), self.spec.dim)
+        return self._of_blocks(sinusoid.flatten(0, 1), blocks).to(dtype)
+
+    def _of_blocks(self, sinusoid: Tensor, blocks: Sequence[BlockPositions]) -> Tensor:
+        """Give each block its rows of the ``sinusoid`` [N, C]: [N, S, L, C]."""
+        spec, per_block = self.spec, []
         for block in blocks:
             from_base = self._base_does and block.block_index == 0
             rows = torch.zeros_like(sinusoid) if from_base else sinusoid
             if not spec.input_alone:
-                rows = rows + block_term(block.block_index + 1, spec.dim)
+                rows = rows + block_term(block.block_index + 1, spec.dim).to(rows)
             per_block.append(rows)
         table = torch.stack(per_block, dim=1).unsqueeze(1).to(self.anchor.device)  # [N, 1, L, C]
         return table.expand(-1, len(spec.streams), -1, -1)
+
+
+def _of_two_numbers(inside: Tensor, segments: Tensor, dim: int) -> Tensor:
+    """Return the sinusoids of two numbers a token, [...] each, side by side: float32 [..., C]."""
+    halves = [interleaved_sinusoid(numbers, dim // 2) for numbers in (inside, segments)]
+    return torch.cat(halves, dim=-1)

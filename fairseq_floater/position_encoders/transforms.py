@@ -70,6 +70,7 @@ class At(NamedTuple):
         rows_per_token: 1, but where training puts tokens between two positions.
         rows_before: of the N rows, those before position 0, where training may put tokens;
             counting begins with the first of them.
+        inside: where positions are those of segments, the places of queries in theirs, [B, T].
     """
 
     queries: Tensor
@@ -77,6 +78,7 @@ class At(NamedTuple):
     num_rows: int
     rows_per_token: int = 1
     rows_before: int = 0
+    inside: Tensor | None = None
 
     @property
     def distances(self) -> Tensor:
@@ -91,7 +93,7 @@ class At(NamedTuple):
 
 @dataclass(frozen=True)
 class Warp(ABC):
-    """Say where the tokens of one side of a batch stand, if not each at its number (`warp.py`)."""
+    """Say where the tokens of one side of a batch stand: drawn (`warp.py`) or read (`segments.py`)."""
 
     @abstractmethod
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
@@ -101,9 +103,13 @@ class Warp(ABC):
             The rows, how many the table has, and how many of them lie before position 0.
         """
 
-    @abstractmethod
     def of_target(self, is_padding: Tensor) -> Warp:
         """Return that of the translations; ``is_padding`` [B, T] says where their tokens are."""
+        return self
+
+    def inside(self, positions: Tensor) -> Tensor | None:
+        """Return the places of tokens number ``positions`` [B or 1, T] in their segments, if these count."""
+        return None
 
     @property
     def rows_per_token(self) -> int:
@@ -126,7 +132,7 @@ class Tokens:
         padding_at_ends: no token stands between two padded slots of a sentence.
         padding_behind: all of it follows its sentence, so that a causal mask hides it.
         last_only: only the last token asks for positions, as in a step of decoding.
-        warp: where training puts them; None: each at its number.
+        warp: where they stand; None: each at its number.
     """
 
     is_padding: Tensor
@@ -162,12 +168,14 @@ class Tokens:
             keys = torch.arange(self.is_padding.size(1), device=self.is_padding.device)[None]
         else:
             keys = token_positions(self.is_padding)
-        num_rows, rows_per_token, before = self.is_padding.size(1), 1, 0
+        num_rows, rows_per_token, before, inside = self.is_padding.size(1), 1, 0, None
         if self.warp is not None:
+            inside = self.warp.inside(keys)
             keys, num_rows, before = self.warp.rows(keys)
             rows_per_token = self.warp.rows_per_token
-        queries = keys[:, -1:] if self.last_only else keys
-        return At(queries, keys, num_rows, rows_per_token, before)
+        asked = slice(-1, None) if self.last_only else slice(None)
+        inside = None if inside is None else inside[:, asked]
+        return At(keys[:, asked], keys, num_rows, rows_per_token, before, inside)
 
     def facing(self, source: Tokens, ratio: float) -> At:
         """Number these target tokens as queries, and the tokens of ``source`` as keys.

@@ -124,9 +124,6 @@ class EvenSpacing(Warp):
             return cls(((limit + 1) / (lengths + 1)).clamp(min=1))
         return cls(limit / (lengths + 1), law.rows_per_token, 0)
 
-    def of_target(self, is_padding: Tensor) -> EvenSpacing:
-        return self
-
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
         rows = ((positions + 1) * self.gap * self.rows_per_token).round().long() - self.first
         return rows, int(rows.max()) + 1, 0

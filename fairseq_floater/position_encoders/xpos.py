@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import VALUES, RopePositions
+from fairseq_floater.position_encoders.segments import SEGMENTS
 from fairseq_floater.position_encoders.transforms import Places
 
 # The share of a head's channels that keeps the first pair from fading at once.
@@ -48,7 +49,7 @@ class XposPositions(RopePositions):
             above=0,
             why="; 512 is the paper's.",
         ),
-        *(option for option in RopePositions.options if option is not VALUES),
+        *(o for o in RopePositions.options if o not in (VALUES, SEGMENTS)),
     )
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:

@@ -13,17 +13,18 @@ from fairseq_floater.verbs import add_parts, add_verb, positive
 
 def add_plot(verbs: Any) -> None:
     # Brings torch, which takes seconds; the other verb of this door does without.
-    from fairseq_floater.results.position_figure import STACK_CHOICES, plot_positions
+    from fairseq_floater.results.position_figure import STACK_CHOICES, plot_models
 
     parser = add_verb(
         add_parts(verbs, "plot"),
         "positions",
         "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
-        plot_positions,
+        plot_models,
         summary="Figure 3: a model's position tables, also past the trained length",
+        details="Several checkpoints give one picture of a panel each, in one scale of colours.",
     )
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", help="of the plugin or of fairseq's own")
+    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="of the plugin or of fairseq's own")
     add("output", metavar="OUT", help="png, svg or pdf")
     add("--stack", default="both", choices=STACK_CHOICES)
     add("--streams", nargs="+", metavar="NAME", help="hidden, q, cross_k, base, ... (all)")

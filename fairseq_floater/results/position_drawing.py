@@ -53,7 +53,7 @@ def draw(
         grid = canvas.add_gridspec(number, 4, width_ratios=(1.5, 1, 1, 1))
         for row, track in enumerate(tracks):
             axes = [canvas.add_subplot(grid[row, column]) for column in range(4)]
-            _draw_matrix(axes[0], track)
+            _draw_matrix(axes[0], track, _colour_limit(track))
             _draw_norms(axes[1], track)
             _draw_components(axes[2], track)
             _draw_similarity(axes[3], track)
@@ -64,6 +64,24 @@ def draw(
             _draw_term(left, right, term)
         canvas.suptitle("\n".join(lines))
         canvas.supxlabel(signature, fontsize=7)
+
+
+def draw_panels(panels: Sequence[tuple[str, Track]], output: str, signature: str) -> None:
+    """Draw the matrices of several tables side by side, by their titles and in one scale of colours."""
+    quieten_matplotlib()
+    from matplotlib import rc_context
+
+    limit, size = max(_colour_limit(track) for _, track in panels), (0.8 + 2.2 * len(panels), 3.0)
+    fonts = rc_context({"font.size": 8, "axes.titlesize": 8})
+    with fonts, empty_figure(output, size, dpi=200) as canvas:
+        every = canvas.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (title, track) in zip(every, panels):
+            bar = _draw_matrix(axes, track, limit)
+            axes.set_title(f"{title}\n{track.name}")
+            axes.set_ylabel("position" if axes is every[0] else "")
+            if axes is not every[-1]:
+                bar.remove()
+        canvas.supxlabel(signature, fontsize=6)
 
 
 def dimension_order(rows: Tensor) -> tuple[str, Tensor]:
@@ -93,16 +111,21 @@ def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[flo
     return coordinates, (variance / variance.sum().clamp(min=1e-30))[:count].tolist()
 
 
-def _draw_matrix(axes: Any, track: Track) -> None:
-    """Draw rows as colours, red above zero, which span the rows up to T without their extremes."""
-    order, permutation = dimension_order(track.known)
+def _colour_limit(track: Track) -> float:
+    """Return where colours end: they span the rows up to T without their extremes."""
     sizes = track.known.abs().flatten().sort().values
-    limit = float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
-    _image(axes, track.rows[:, permutation], "RdBu_r", -limit, limit, extend="both")
+    return float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
+
+
+def _draw_matrix(axes: Any, track: Track, limit: float) -> Any:
+    """Draw rows as colours, red above zero, and return their bar."""
+    order, permutation = dimension_order(track.known)
+    bar = _image(axes, track.rows[:, permutation], "RdBu_r", -limit, limit, extend="both")
     axes.set_ylabel(f"{track.name}\nposition")
     axes.set_xlabel(f"dimension, by {order}")
     if track.has_past:
         axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
+    return bar
 
 
 def _image(

@@ -22,8 +22,8 @@ from fairseq_floater.position_encoders import distance_warning, encoder_class, e
 from fairseq_floater.position_encoders.registry import ALL_BLOCKS, INPUT_BLOCK, block_numbers
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
-from fairseq_floater.results.position_drawing import draw
-from fairseq_floater.results.position_rows import Track, read_tracks, trained_lengths
+from fairseq_floater.results.position_drawing import draw, draw_panels
+from fairseq_floater.results.position_rows import BASE, Track, read_tracks, trained_lengths
 from fairseq_floater.transformer.positioned_model import PositionedModel
 from fairseq_floater.version import __version__
 
@@ -95,6 +95,42 @@ def _cells(measures: dict[str, Any], *numbers: float | None) -> list[str]:
     return [name, *texts]
 
 
+@dataclass
+class PanelFigure:
+    """Several models in numbers, drawn in one picture."""
+
+    output: str
+    panels: list[PositionFigure]
+
+    def format_text(self) -> str:
+        return "\n\n".join(panel.format_text() for panel in self.panels)
+
+
+def plot_models(
+    checkpoint: Sequence[str], output: str, **options: Any
+) -> PositionFigure | PanelFigure:
+    """Draw one checkpoint as :func:`plot_positions`, or one table of each of several side by side.
+
+    That is a model's own where it has one that tells positions apart, else fairseq's underneath.
+
+    Raises:
+        CheckpointError: one of several has no table of rows.
+    """
+    if len(checkpoint) == 1:
+        return plot_positions(checkpoint[0], output, **options)
+    figures, panels = [], []
+    for path in checkpoint:
+        tracks: list[Track] = []
+        figures.append(figure := plot_positions(path, output, into=tracks, **options))
+        if not tracks:
+            raise CheckpointError(f"{path} has no rows to draw beside others: {figure.model}.")
+        own = [t for t in tracks if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
+        panels.append((figure.model.partition(",")[0], (own or tracks)[0]))
+    names = [Path(path).name for path in checkpoint]
+    draw_panels(panels, output, " · ".join([*names, f"fairseq_floater {__version__}"]))
+    return PanelFigure(output, figures)
+
+
 def plot_positions(
     checkpoint: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -105,6 +141,7 @@ def plot_positions(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
+    into: list[Track] | None = None,
 ) -> PositionFigure:
     """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
@@ -117,6 +154,7 @@ def plot_positions(
         trained_length: T of both stacks.
         data: binarised data whose longest training sentences are T, if ``trained_length`` is not given;
             a RoBERTa's is the length of its samples.
+        into: takes the tables, which are not drawn then.
 
     Raises:
         CheckpointError: unreadable, no Transformer, or without any position table.
@@ -142,6 +180,9 @@ def plot_positions(
     known = [n for n in trained.values() if n]
     if terms and known and (warning := distance_warning(args, min(known))):
         figure.warnings.append(warning)
+    if into is not None:
+        into += tracks
+        return figure
     heading = [figure.title, *figure.notes]
     draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
     return figure

@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
+from fairseq_floater.position_encoders.segments import segment_reader
 from fairseq_floater.position_encoders.shared_options import OFF
 from fairseq_floater.position_encoders.signal import (
     CROSS_STREAMS,
@@ -88,6 +89,7 @@ class PositionedDecoder(TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn, output_projection)
         self._reordered: list[Any] = []
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
+        self.segments_of = segment_reader(cfg, dictionary, "target")
         self.starts_with_padding = getattr(cfg, "starts_with_padding", False)
         streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
         self.source_positions: PositionSignal | AttentionPositions | None = None
@@ -142,6 +144,8 @@ class PositionedDecoder(TransformerDecoderBase):
         first: Any = all_blocks(self)[0]
         is_padding = prev_output_tokens.eq(self.padding_idx)
         warp = None if source.warp is None else source.warp.of_target(is_padding)
+        if self.segments_of is not None:
+            warp = self.segments_of(prev_output_tokens)
         tokens = Tokens.read(is_padding, one_step, warp)
         check_base_length(self, tokens.is_padding)
         causal = not (one_step or full_context_alignment)

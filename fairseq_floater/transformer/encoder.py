@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fairseq_floater.position_encoders.segments import segment_reader
 from fairseq_floater.position_encoders.signal import encoder_streams
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.position_encoders.warp import warp_of_source
@@ -48,6 +49,7 @@ class PositionedEncoder(TransformerEncoderBase):
         super().__init__(cfg, dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
         self.warp_law = WarpLaw.read(cfg)
+        self.segments_of = segment_reader(cfg, dictionary, "source")
         self.attach_positions(cfg)
 
     def attach_positions(self, cfg: Any) -> None:
@@ -73,6 +75,8 @@ class PositionedEncoder(TransformerEncoderBase):
         check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
         warp = warp_of_source(self.warp_law, padding_mask, self.training)
+        if self.segments_of is not None:
+            warp = self.segments_of(src_tokens)
         tokens = Tokens.read(padding_mask, warp=warp)
         positions = prepare(self, "positions", tokens, embedded.dtype, src_tokens)
         embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)

@@ -251,7 +251,12 @@ def prepare(
         added = encoder.input_rows(at, parts, dtype)
         _log_statistics(encoder)
         return PreparedAttention(tables, bias, {id(owners[n]): r for n, r in added.items()})
-    table = encoder(at.num_rows, parts, dtype, at.rows_per_token, at.rows_before)
+    table = encoder.token_rows(at, parts, dtype)
+    if table is None:
+        table = encoder(at.num_rows, parts, dtype, at.rows_per_token, at.rows_before)
+    else:
+        numbers = torch.arange(len(table), device=table.device)
+        at = at._replace(queries=numbers.view_as(at.queries), num_rows=len(table))
     _log_statistics(encoder)
     if tokens.last_only:  # a step reads its rows for all blocks at once
         table = table.index_select(0, at.queries[:, -1])

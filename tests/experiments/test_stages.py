@@ -333,3 +333,18 @@ def test_args_prints_one_word_a_line(capsys):
     words = Experiment(S2L).arguments("split", System("plain"))
     assert capsys.readouterr().out.splitlines() == words
     assert words[-6:] == ["24", "30", "36", "48", "--max-per-bin", "120"]
+
+
+def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path):
+    text = (ROOT / "configs" / "text_s2l.yaml").read_text()
+    (tmp_path / "documents.yaml").write_text(
+        text.replace("data:\n", 'data:\n  separator: "<s2>"\n')
+    )
+    experiment = Experiment(tmp_path / "documents.yaml")
+    named, option = System(options=("--position-separator", "<s3>")), "--position-separator"
+    for stage in ("prepare", "split", "scratch", "warm-start"):
+        words = experiment.arguments(stage, System())
+        of_stage = "--separator" if stage in ("prepare", "split") else option
+        assert words[words.index(of_stage) + 1] == "<s2>"
+        assert "<s2>" not in experiment.arguments(stage, named) or of_stage != option
+    assert option not in experiment.arguments("donor", System())

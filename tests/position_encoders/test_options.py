@@ -10,6 +10,7 @@ NAN, INF = float("nan"), float("inf")
 ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
 RELATIVE = {"target": "relative"}
 XL = {**RELATIVE, "floater_relative": "xl"}
+GAP = {"position_separator": "w8", "floater_gap": 1.0}
 # An encoder's option, values that it does not take, and the rule that the message names.
 OUT_OF_RANGE = [
     ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
@@ -84,6 +85,17 @@ REFUSED = [
     ("floater", {**RELATIVE, "xl_v": "off"}, "must come with `--floater-relative xl`.* keys"),
     ("rotation_flow", {"xl_projection": "on"}, "must come with `--floater-relative xl`"),
     ("rotation_flow", {**ODD, **XL}, "even number of channels, but the source side has 27"),
+    (
+        "floater",
+        {**GAP, **RELATIVE},
+        r"`--floater-gap` must be 0\.0 with --position-target relative",
+    ),
+    ("floater", {"floater_gap": 1.0}, "`--floater-gap` must come with `--position-separator`"),
+    ("floater", {**GAP, "position_separator": "<s2>"}, "of the source dictionary, but is '<s2>'"),
+    ("floater", {**GAP, "position_stretch": "1:2"}, "must not come with `--position-stretch`"),
+    ("floater", {**GAP, "floater_gap": 0.01234}, "a multiple of `--floater-delta`"),
+    ("rope", GAP, "`--floater-gap` must be 0 with --position-encoder rope, but is 1.0"),
+    ("xpos", {"position_segments": True}, "must be off with --position-encoder xpos"),
     ("floater", {"floater_step_size": -1.0, **RELATIVE}, "`step_size` must be positive"),
     (
         "floater",

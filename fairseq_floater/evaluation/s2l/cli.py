@@ -60,6 +60,8 @@ def _add_split(parts: Any) -> None:
     add("--max-per-bin", type=positive, metavar="N", help="an even sample of the test pairs")
     add("--seed", type=int, default=1, help="of the sample (1)")
     add("--character-coverage", type=share, default=1.0, metavar="SHARE")
+    text = "a word that stays one subword, between the sentences of a document"
+    add("--separator", metavar="SYMBOL", help=text)
     add("--workers", type=positive, default=1, metavar="N", help="threads (1)")
     add("--force", action="store_true", help="replace OUT_DIR")
 

@@ -81,6 +81,7 @@ class SplitOptions:
         spm_model: a sentencepiece model to count with.
         encoded: the text is in subwords already, separated by spaces.
         subwords: none: words are counted.
+        separator: a word that stays one subword where a model is learned.
         max_len: pairs with more tokens on a side are left out.
         max_per_bin: an even sample of so many test pairs a bin, None for all; ``seed`` is the sample's.
     """
@@ -97,6 +98,7 @@ class SplitOptions:
     max_per_bin: int | None = None
     seed: int = 1
     character_coverage: float = 1.0
+    separator: str | None = None
 
     def __post_init__(self) -> None:
         check_languages(self.source, self.target)

@@ -145,6 +145,7 @@ class _Splitter:
             self.work / name,
             vocab_size=self.options.vocab or 0,
             character_coverage=self.options.character_coverage,
+            separator=self.options.separator,
         )
         return Segmenter(self.work / name, self.threads)
 
