@@ -72,7 +72,7 @@ class PositionedEncoder(TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        warp = warp_of_source(self.warp_law, padding_mask, self.training)
+        warp = warp_of_source(self.warp_law, padding_mask, self.training, src_lengths)
         tokens = Tokens.read(padding_mask, warp=warp)
         positions = prepare(self, "positions", tokens, embedded.dtype, src_tokens)
         embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)

@@ -96,13 +96,17 @@ def test_the_sinusoid_enters_at_the_places_of_the_paper(options, formula, part, 
 def test_the_laws_are_those_asked_for():
     torch.manual_seed(0)
     logs = drawn_factors(Stretching(0.25, 4, log=True), 4000, CPU).log() / math.log(4)
-    shifts = drawn_shifts(Shifting(-5, 5), 4000, CPU) / 5
+    shifts = drawn_shifts(Shifting(-5, 5), torch.ones(4000)) / 5
     for drawn in (logs, shifts):
         assert drawn.min() >= -1.001 and drawn.max() <= 1.001
         assert float(drawn.mean()) == pytest.approx(0, abs=0.04)
         assert float(drawn.std()) == pytest.approx(1 / 3**0.5, abs=0.03)
-    counts = drawn_shifts(Shifting(0, 5, whole=True), 5000, CPU).long().flatten().bincount()
+    counts = drawn_shifts(Shifting(0, 5, whole=True), torch.ones(5000)).long().flatten().bincount()
     assert len(counts) == 5 and (counts - 1000).abs().max() < 120
+    filling = Shifting.read("fill:12")  # n = 8: 0 .. 4
+    counts = drawn_shifts(filling, torch.full((5000,), 8)).long().flatten().bincount()
+    assert len(counts) == 5 and (counts - 1000).abs().max() < 120
+    assert not drawn_shifts(filling, torch.tensor([12, 13, 40])).any()
     law = WarpLaw(jitter=0.25)
     jitter = DrawnWarp.of_source(law, torch.zeros(40, 100, dtype=torch.bool)).jitter
     assert jitter.abs().max() <= 0.25 and float(jitter.std()) == pytest.approx(0.144, abs=0.01)
@@ -250,6 +254,27 @@ def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypa
         assert targets.factor is encoders.factor
         assert torch.equal(targets.shift, encoders.shift) == shared
         assert targets.jitter.shape == h.target_batch().shape
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_shifts_that_fill_a_range_leave_room_for_the_longer_side(shared, monkeypatch):
+    seen, read = [], Tokens.read
+    monkeypatch.setattr(
+        Tokens, "read", lambda *args, **kwargs: seen.append(read(*args, **kwargs)) or seen[-1]
+    )
+    model = model_of("sinusoidal", position_shift="fill:15" + ":shared" * shared)
+    batch = h.source_batch(lengths=(7, 11, 4)), h.target_batch(lengths=(9, 5, 12))
+    largest = torch.zeros(2, 3)
+    for seed in range(60):
+        training_log_probs(model, *batch, seed=seed)
+        shifts = torch.stack([tokens.warp.shift.flatten() for tokens in seen[-2:]])
+        assert not shared or torch.equal(*shifts)
+        largest = torch.maximum(largest, shifts)
+    alone = [[8, 4, 11], [6, 10, 3]]
+    assert largest.tolist() == ([[6, 4, 3]] * 2 if shared else alone)
+    for tokens in seen[-2:]:
+        rows, count, _ = tokens.warp.rows(numbers(tokens.is_padding))
+        assert int(rows.max()) < count == 16
 
 
 def test_every_process_draws_its_own(monkeypatch):
