@@ -53,6 +53,10 @@ class RopePositions(AttentionPositions):
     length come angles that were never met. Neighbouring channels form a pair, as in RoFormer (Llama
     pairs halves: another function of the same weights). Angles are computed in float64.
 
+    Algebraic positional encodings (Kogkalidis et al. 2024), q_i W^(i - j) k_j with W = exp(A - A^T) in each
+    head, and GRAPE's multiplicative form without context (Zhang et al. 2025) are ``--rope-learned`` once W_q
+    and W_k take a rotation up, where the heads have the same frequencies: here they share them.
+
     Shapes: table [N, 2, R / 2], cos and sin. Parameters: none; ``--rope-learned``: w, R / 2 a stack.
     """
 

@@ -160,14 +160,6 @@ class Drawing:
     def rows_per_token(self) -> int:
         return 1 if self.whole else max(FINE_ROWS_PER_TOKEN, math.ceil(DRAWN_ROWS / self.limit))
 
-    @property
-    def rows(self) -> int:
-        return math.ceil(self.limit * self.rows_per_token) + (not self.whole)
-
-    @property
-    def furthest(self) -> int:
-        return int(self.limit) - self.whole
-
 
 def _two_numbers(words: list[str]) -> tuple[float, float] | None:
     """Read two numbers, each perhaps a fraction such as 1/1.03; None for anything else."""
@@ -230,7 +222,8 @@ class WarpLaw:
             num_positions: n, of tokens.
         """
         if self.random is not None:
-            return 0, self.random.rows
+            rows = math.ceil(self.random.limit * self.rows_per_token)
+            return 0, rows + (not self.random.whole)
         highest = 1.0 if self.stretch is None else self.stretch.high
         shift = self.shift or Shifting(0, 0)
         last = shift.last(num_positions) + self.jitter
@@ -241,6 +234,6 @@ class WarpLaw:
     def furthest(self, num_positions: int) -> int:
         """Return the largest distance in whole tokens that a sentence of so many can be given."""
         if self.random is not None:
-            return self.random.furthest
+            return int(self.random.limit) - self.random.whole
         factor = 1.0 if self.stretch is None else self.stretch.high
         return int((num_positions - 1 + 2 * self.jitter) * factor)

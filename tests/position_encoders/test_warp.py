@@ -256,25 +256,23 @@ def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypa
         assert targets.jitter.shape == h.target_batch().shape
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_shifts_that_fill_a_range_leave_room_for_the_longer_side(shared, monkeypatch):
-    seen, read = [], Tokens.read
-    monkeypatch.setattr(
-        Tokens, "read", lambda *args, **kwargs: seen.append(read(*args, **kwargs)) or seen[-1]
-    )
-    model = model_of("sinusoidal", position_shift="fill:15" + ":shared" * shared)
+def test_a_shared_shift_that_fills_a_range_leaves_room_for_the_longer_side(monkeypatch):
+    seen, drawn = [], DrawnWarp._with_own
+
+    def with_own(*args):
+        seen.append(drawn(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(DrawnWarp, "_with_own", with_own)
+    model, largest = model_of("sinusoidal", position_shift="fill:15:shared"), torch.zeros(3, 1)
     batch = h.source_batch(lengths=(7, 11, 4)), h.target_batch(lengths=(9, 5, 12))
-    largest = torch.zeros(2, 3)
     for seed in range(60):
         training_log_probs(model, *batch, seed=seed)
-        shifts = torch.stack([tokens.warp.shift.flatten() for tokens in seen[-2:]])
-        assert not shared or torch.equal(*shifts)
-        largest = torch.maximum(largest, shifts)
-    alone = [[8, 4, 11], [6, 10, 3]]
-    assert largest.tolist() == ([[6, 4, 3]] * 2 if shared else alone)
-    for tokens in seen[-2:]:
-        rows, count, _ = tokens.warp.rows(numbers(tokens.is_padding))
-        assert int(rows.max()) < count == 16
+        source, target = seen[-2:]
+        assert source.shift is target.shift
+        largest = largest.maximum(source.shift)
+    assert largest.flatten().tolist() == [15 - 9, 15 - 11, 15 - 12]
+    assert target.rows(numbers(batch[1].eq(h.PAD)))[1] == 16  # and one to spare
 
 
 def test_every_process_draws_its_own(monkeypatch):
@@ -285,9 +283,8 @@ def test_every_process_draws_its_own(monkeypatch):
         torch.manual_seed(5)  # as fairseq does in every process
         warp = DrawnWarp.of_source(law, padding)
         assert len(warp.factor) == len(warp.shift) == len(warp.jitter) == 50
-        drawn.append(
-            (warp.factor, warp.shift, warp.jitter, chosen_positions(Drawing(64), padding).float())
-        )
+        chosen = chosen_positions(Drawing(64), padding).float()
+        drawn.append((warp.factor, warp.shift, warp.jitter, chosen))
     for i, mine in enumerate(drawn):
         assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))
 
