@@ -47,7 +47,12 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         return model
 
     def forward(
-        self, src_tokens: Tensor, src_lengths: Any, prev_output_tokens: Tensor, **kwargs: Any
+        self,
+        src_tokens: Tensor,
+        src_lengths: Any,
+        prev_output_tokens: Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Run as fairseq's; a shift that both sides share leaves room for the longer one."""
         law = self.encoder.warp_law
@@ -55,7 +60,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
             both = (src_tokens, prev_output_tokens)
             of_each = [tokens.ne(self.encoder.padding_idx).sum(1) for tokens in both]
             src_lengths = torch.maximum(*of_each)
-        return super().forward(src_tokens, src_lengths, prev_output_tokens, **kwargs)
+        return super().forward(src_tokens, src_lengths, prev_output_tokens, *args, **kwargs)
 
     @classmethod
     def build_encoder(

@@ -50,10 +50,11 @@ def test_a_range_that_is_none_is_refused(text):
         Stretching.read(text)
 
 
-NO_SHIFTS = "1 0 -3 2.5 5:5 5:1 a:b 1:2:3 shared fill fill:1 fill:-5:5 9:fill".split()
+NO_SHIFTS = ["", "1", "0", "-3", "2.5", "5:5", "5:1", "a:b", "1:2:3", "shared"]
+NO_SHIFTS += ["fill", "fill:1", "fill:-5:5", "9:fill"]
 
 
-@pytest.mark.parametrize("text", ["", *NO_SHIFTS])
+@pytest.mark.parametrize("text", NO_SHIFTS)
 def test_a_shift_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"`--position-shift` must be .* but is '"):
         Shifting.read(text)
