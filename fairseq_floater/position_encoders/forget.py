@@ -66,6 +66,7 @@ class ForgetPositions(WithoutTable):
     ALiBi with slopes that the words decide: a token whose gate is shut hides all that lies beyond it.
     In an encoder keys behind the query are forgotten by other gates, over l = i + 1 .. j. A
     token's gate needs nothing but the token, so that decoding keeps it beside the key. Any length.
+    CABLE (Veisi et al. 2025), the sums of -softplus(w x_l) in a decoder, is this with b = 0 and -w.
 
     Parameters: H (C + 1) a block, in an encoder 2 H (C + 1); with ``--position-base keep`` a gate a block.
     """

@@ -63,6 +63,10 @@ class RopePositions(AttentionPositions):
     and its place m inside the segment is told at the first block's input, by sin and cos of
     m 10000^(-2c/C) in channels 2c and 2c + 1.
 
+    Algebraic positional encodings (Kogkalidis et al. 2024), q_i W^(i - j) k_j with W = exp(A - A^T) in each
+    head, and GRAPE's multiplicative form without context (Zhang et al. 2025) are ``--rope-learned`` once W_q
+    and W_k take a rotation up, where the heads have the same frequencies: here they share them.
+
     Shapes: table [N, 2, R / 2], cos and sin. Parameters: none; ``--rope-learned``: w, R / 2 a stack.
     """
 

@@ -74,7 +74,8 @@ class RotationFlowPositions(PositionSignal):
     phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the
     trajectory of FLOATER's h grows past the trained length; the inner product of two rows of a
     stream depends on their distance alone; and the flow has a closed form, so the table is a handful
-    of matrix products instead of a solve.
+    of matrix products instead of a solve. GRAPE (Zhang et al. 2025) lets exp(t L) of a skew-symmetric L
+    act on queries and keys, as RoPE does; here it acts on p(0).
 
     One A of C x C parameters is shared by blocks and streams. Shapes: table [N, S, L, C].
     """

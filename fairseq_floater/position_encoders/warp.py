@@ -56,22 +56,26 @@ class DrawnWarp(Warp):
     chosen: Tensor | None = None
 
     @classmethod
-    def of_source(cls, law: WarpLaw, is_padding: Tensor) -> DrawnWarp:
-        """Draw by ``law`` for a batch of sources; ``is_padding`` [B, T]."""
+    def of_source(
+        cls, law: WarpLaw, is_padding: Tensor, longest: Tensor | None = None
+    ) -> DrawnWarp:
+        """Draw by ``law`` for a batch of sources; arguments as for :func:`warp_of_source`."""
         factor = None
         if law.stretch is not None:
             factor = drawn_factors(law.stretch, len(is_padding), is_padding.device)
-        return cls(law, factor)._with_own(is_padding)
+        return cls(law, factor)._with_own(is_padding, longest)
 
     def of_target(self, is_padding: Tensor) -> DrawnWarp:
         shared = self.law.shift is not None and self.law.shift.shared
         return replace(self, shift=self.shift if shared else None)._with_own(is_padding)
 
-    def _with_own(self, is_padding: Tensor) -> DrawnWarp:
+    def _with_own(self, is_padding: Tensor, longest: Tensor | None = None) -> DrawnWarp:
         """Draw what is not shared with the other side."""
         law, device, shift = self.law, is_padding.device, self.shift
         if law.shift is not None and shift is None:
-            shift = drawn_shifts(law.shift, len(is_padding), device)
+            if longest is None or not law.shift.shared:
+                longest = (~is_padding).sum(1)
+            shift = drawn_shifts(law.shift, longest)
         jitter = chosen = None
         if law.jitter:
             jitter = uniform(-law.jitter, law.jitter, (*is_padding.shape,), device)
@@ -129,18 +133,21 @@ class EvenSpacing(Warp):
         return rows, int(rows.max()) + 1, 0
 
 
-def warp_of_source(law: WarpLaw | None, is_padding: Tensor, training: bool) -> Warp | None:
+def warp_of_source(
+    law: WarpLaw | None, is_padding: Tensor, training: bool, longest: Tensor | None = None
+) -> Warp | None:
     """Return where a batch of sources stands; None where each token stands at its number.
 
     Args:
         law: of training; None without one.
         is_padding: [B, T] bool.
         training: in evaluation nothing is drawn.
+        longest: tokens of each sentence or of its translation, if that has more, [B]; None: of the source.
     """
     if law is None:
         return None
     if training:
-        return DrawnWarp.of_source(law, is_padding)
+        return DrawnWarp.of_source(law, is_padding, longest)
     return None if law.random is None else EvenSpacing.of_source(law, is_padding)
 
 
@@ -152,9 +159,13 @@ def drawn_factors(law: Stretching, sentences: int, device: torch.device) -> Tens
     return logarithms.exp().clamp(law.low, law.high)  # rounding might leave the table
 
 
-def drawn_shifts(law: Shifting, sentences: int, device: torch.device) -> Tensor:
-    """Draw Delta for each of B ``sentences``: [B, 1]; whole numbers below ``law.high``, or real ones."""
-    drawn = uniform(law.low, law.high, (sentences, 1), device)
+def drawn_shifts(law: Shifting, lengths: Tensor) -> Tensor:
+    """Draw Delta for sentences of ``lengths`` [B] tokens: [B, 1]; real or whole numbers, as ``law`` says."""
+    shape, device = (len(lengths), 1), lengths.device
+    if law.fill:
+        room = (law.high + 1 - lengths[:, None]).clamp(min=1)
+        return (uniform(0, 1, shape, device) * room).floor().minimum(room - 1)
+    drawn = uniform(law.low, law.high, shape, device)
     return drawn.floor().clamp(max=law.highest) if law.whole else drawn
 
 

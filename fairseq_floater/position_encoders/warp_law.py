@@ -29,9 +29,10 @@ WARP_OPTIONS = (
     Option(
         "--position-shift",
         None,
-        "in training, a sentence's positions begin at a whole number below K (500: SHAPE), or at a real "
-        "one from LOW:HIGH (--position-shift=-5:5: CAPE's global shift); each side draws its own, with "
-        ":shared behind it both draw one",
+        "in training, a sentence's positions begin at a whole number below K (500: SHAPE), at a real one "
+        "from LOW:HIGH (--position-shift=-5:5: CAPE's global shift), or with fill:L at a whole one from 0 to "
+        "L - n (unifPE), n the tokens of the sentence; each side draws its own, with :shared behind it both "
+        "draw one, n then being of the longer",
     ),
     Option(
         "--position-jitter",
@@ -82,16 +83,20 @@ class Stretching:
 
 @dataclass(frozen=True)
 class Shifting:
-    """Hold the range of shifts Delta: whole numbers below ``high``, or real ones up to it."""
+    """Hold the range of shifts Delta: whole numbers below ``high``, or real ones up to it.
+
+    ``fill``: whole numbers with which the last token of a sentence stays below ``high``.
+    """
 
     low: float
     high: float
     whole: bool = False
     shared: bool = False
+    fill: bool = False
 
     @classmethod
     def read(cls, value: str | None) -> Shifting | None:
-        """Parse ``--position-shift K[:shared]`` or ``LOW:HIGH[:shared]``.
+        """Parse ``--position-shift K[:shared]``, ``LOW:HIGH[:shared]`` or ``fill:L[:shared]``.
 
         Raises:
             ValueError: anything but a whole number of at least 2, or two numbers with LOW < HIGH.
@@ -101,20 +106,27 @@ class Shifting:
         words = value.split(":")
         shared = words[-1] == SHARED
         words = words[:-1] if shared else words
-        if len(words) == 1 and words[0].isdecimal() and int(words[0]) >= 2:
-            return cls(0, int(words[0]), True, shared)
+        fill = words[:1] == ["fill"]
+        if len(words) == 1 + fill and words[-1].isdecimal() and int(words[-1]) >= 2:
+            return cls(0, int(words[-1]), True, shared, fill)
         low, high = _two_numbers(words) or (0.0, 0.0)
         if not -float("inf") < low < high < float("inf"):
             raise ValueError(
                 "`--position-shift` must be a whole number of at least 2, such as 500, or LOW:HIGH with "
-                f"LOW < HIGH, such as -5:5, either perhaps with :{SHARED} behind it, but is {value!r} "
-                "instead."
+                f"LOW < HIGH, such as -5:5, or fill:500, each perhaps with :{SHARED} behind it, but is "
+                f"{value!r} instead."
             )
         return cls(low, high, False, shared)
 
     @property
     def highest(self) -> float:
         return self.high - 1 if self.whole else self.high
+
+    def last(self, num_positions: int) -> float:
+        """Return the furthest place of the last of so many tokens."""
+        if self.fill:
+            return max(self.high, num_positions) - 1
+        return num_positions - 1 + self.highest
 
 
 @dataclass(frozen=True)
@@ -147,14 +159,6 @@ class Drawing:
     @property
     def rows_per_token(self) -> int:
         return 1 if self.whole else max(FINE_ROWS_PER_TOKEN, math.ceil(DRAWN_ROWS / self.limit))
-
-    @property
-    def rows(self) -> int:
-        return math.ceil(self.limit * self.rows_per_token) + (not self.whole)
-
-    @property
-    def furthest(self) -> int:
-        return int(self.limit) - self.whole
 
 
 def _two_numbers(words: list[str]) -> tuple[float, float] | None:
@@ -218,10 +222,11 @@ class WarpLaw:
             num_positions: n, of tokens.
         """
         if self.random is not None:
-            return 0, self.random.rows
+            rows = math.ceil(self.random.limit * self.rows_per_token)
+            return 0, rows + (not self.random.whole)
         highest = 1.0 if self.stretch is None else self.stretch.high
         shift = self.shift or Shifting(0, 0)
-        last = num_positions - 1 + shift.highest + self.jitter
+        last = shift.last(num_positions) + self.jitter
         before = max(0.0, self.jitter - shift.low)
         rows = self.rows_per_token
         return math.ceil(before * highest * rows), math.ceil(max(last, 0) * highest * rows) + 2
@@ -229,6 +234,6 @@ class WarpLaw:
     def furthest(self, num_positions: int) -> int:
         """Return the largest distance in whole tokens that a sentence of so many can be given."""
         if self.random is not None:
-            return self.random.furthest
+            return int(self.random.limit) - self.random.whole
         factor = 1.0 if self.stretch is None else self.stretch.high
         return int((num_positions - 1 + 2 * self.jitter) * factor)

@@ -74,7 +74,7 @@ class PositionedEncoder(TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        warp = warp_of_source(self.warp_law, padding_mask, self.training)
+        warp = warp_of_source(self.warp_law, padding_mask, self.training, src_lengths)
         if self.segments_of is not None:
             warp = self.segments_of(src_tokens)
         tokens = Tokens.read(padding_mask, warp=warp)

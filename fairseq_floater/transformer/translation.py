@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerModel
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.rules import TWO_STACKS
@@ -44,6 +45,22 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
             target.share_words(source)
         model.apply_training_options(args)
         return model
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Any,
+        prev_output_tokens: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Run as fairseq's; a shift that both sides share leaves room for the longer one."""
+        law = self.encoder.warp_law
+        if law is not None and law.shift is not None and law.shift.fill:
+            both = (src_tokens, prev_output_tokens)
+            of_each = [tokens.ne(self.encoder.padding_idx).sum(1) for tokens in both]
+            src_lengths = torch.maximum(*of_each)
+        return super().forward(src_tokens, src_lengths, prev_output_tokens, *args, **kwargs)
 
     @classmethod
     def build_encoder(

@@ -96,13 +96,17 @@ def test_the_sinusoid_enters_at_the_places_of_the_paper(options, formula, part, 
 def test_the_laws_are_those_asked_for():
     torch.manual_seed(0)
     logs = drawn_factors(Stretching(0.25, 4, log=True), 4000, CPU).log() / math.log(4)
-    shifts = drawn_shifts(Shifting(-5, 5), 4000, CPU) / 5
+    shifts = drawn_shifts(Shifting(-5, 5), torch.ones(4000)) / 5
     for drawn in (logs, shifts):
         assert drawn.min() >= -1.001 and drawn.max() <= 1.001
         assert float(drawn.mean()) == pytest.approx(0, abs=0.04)
         assert float(drawn.std()) == pytest.approx(1 / 3**0.5, abs=0.03)
-    counts = drawn_shifts(Shifting(0, 5, whole=True), 5000, CPU).long().flatten().bincount()
+    counts = drawn_shifts(Shifting(0, 5, whole=True), torch.ones(5000)).long().flatten().bincount()
     assert len(counts) == 5 and (counts - 1000).abs().max() < 120
+    filling = Shifting.read("fill:12")  # n = 8: 0 .. 4
+    counts = drawn_shifts(filling, torch.full((5000,), 8)).long().flatten().bincount()
+    assert len(counts) == 5 and (counts - 1000).abs().max() < 120
+    assert not drawn_shifts(filling, torch.tensor([12, 13, 40])).any()
     law = WarpLaw(jitter=0.25)
     jitter = DrawnWarp.of_source(law, torch.zeros(40, 100, dtype=torch.bool)).jitter
     assert jitter.abs().max() <= 0.25 and float(jitter.std()) == pytest.approx(0.144, abs=0.01)
@@ -252,6 +256,25 @@ def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypa
         assert targets.jitter.shape == h.target_batch().shape
 
 
+def test_a_shared_shift_that_fills_a_range_leaves_room_for_the_longer_side(monkeypatch):
+    seen, drawn = [], DrawnWarp._with_own
+
+    def with_own(*args):
+        seen.append(drawn(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(DrawnWarp, "_with_own", with_own)
+    model, largest = model_of("sinusoidal", position_shift="fill:15:shared"), torch.zeros(3, 1)
+    batch = h.source_batch(lengths=(7, 11, 4)), h.target_batch(lengths=(9, 5, 12))
+    for seed in range(60):
+        training_log_probs(model, *batch, seed=seed)
+        source, target = seen[-2:]
+        assert source.shift is target.shift
+        largest = largest.maximum(source.shift)
+    assert largest.flatten().tolist() == [15 - 9, 15 - 11, 15 - 12]
+    assert target.rows(numbers(batch[1].eq(h.PAD)))[1] == 16  # and one to spare
+
+
 def test_every_process_draws_its_own(monkeypatch):
     law = WarpLaw(Stretching(0.5, 2, log=True), Shifting(-5, 5), 0.5)
     padding, drawn = torch.zeros(50, 9, dtype=torch.bool), []
@@ -260,9 +283,8 @@ def test_every_process_draws_its_own(monkeypatch):
         torch.manual_seed(5)  # as fairseq does in every process
         warp = DrawnWarp.of_source(law, padding)
         assert len(warp.factor) == len(warp.shift) == len(warp.jitter) == 50
-        drawn.append(
-            (warp.factor, warp.shift, warp.jitter, chosen_positions(Drawing(64), padding).float())
-        )
+        chosen = chosen_positions(Drawing(64), padding).float()
+        drawn.append((warp.factor, warp.shift, warp.jitter, chosen))
     for i, mine in enumerate(drawn):
         assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))
 

@@ -38,6 +38,7 @@ def test_every_form_of_a_stretch_and_a_shift_is_read():
     )
     assert law(random="64") == WarpLaw(random=Drawing(64))
     assert law(random="float:1.5") == WarpLaw(random=Drawing(1.5, whole=False))
+    assert law(shift="fill:9:shared").shift == Shifting(0, 9, whole=True, shared=True, fill=True)
     assert Shifting.read("500").highest == 499 and Shifting.read("2:5").highest == 5
 
 
@@ -49,9 +50,11 @@ def test_a_range_that_is_none_is_refused(text):
         Stretching.read(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "0", "-3", "2.5", "5:5", "5:1", "a:b", "1:2:3", "shared"]
-)
+NO_SHIFTS = ["", "1", "0", "-3", "2.5", "5:5", "5:1", "a:b", "1:2:3", "shared"]
+NO_SHIFTS += ["fill", "fill:1", "fill:-5:5", "9:fill"]
+
+
+@pytest.mark.parametrize("text", NO_SHIFTS)
 def test_a_shift_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"`--position-shift` must be .* but is '"):
         Shifting.read(text)

@@ -66,10 +66,9 @@ def test_a_shallow_stack_takes_the_numbers_that_it_has():
         h.build("deberta", "1", "attention", deberta_absolute=2)
 
 
-@h.every_encoder
-def test_a_roberta_has_positions_in_the_blocks_that_are_named(encoder, blocks, target):
-    model = roberta_models.visible(encoder, "1", target)
-    expected = added_parameters("floater_roberta_tiny", encoder, "1", position_target=target)
+def test_a_roberta_has_positions_in_the_blocks_that_are_named():
+    model = roberta_models.roberta("floater", "1")
+    expected = added_parameters("floater_roberta_tiny", "floater", "1")
     assert {n for n, _ in model.named_parameters() if ".positions." in n} == expected.keys()
     with pytest.raises(ValueError, match="blocks from 0 to 1, .* but names 2"):
-        roberta_models.roberta(encoder, SOME, target)
+        roberta_models.roberta("floater", SOME)
