@@ -63,6 +63,11 @@ VERBS = {
         "five systems on the built-in corpus: a table, a figure and a page (scripts/demo.sh)",
         "experiments.cli",
     ),
+    "run-tasks": Verb(
+        "several systems on SCAN and generated tasks, exact match by length beside published numbers "
+        "(scripts/tasks.sh)",
+        "experiments.cli",
+    ),
     "run-table2": Verb(
         "Table 2 of the paper, 24 cells of WMT14 (scripts/table2.sh)", "experiments.cli"
     ),

@@ -75,15 +75,10 @@ def finish(out_dir: Path) -> dict[str, Any]:
                 prefix = out_dir / ".bin.tmp" / f"{subset}.{'-'.join(langs)}.{lang}"
                 _check_binary(prefix, counts[split]["kept"])
         put_folder(out_dir / ".bin.tmp", out_dir / "bin")
-    sizes = [
-        (out_dir / "bin" / f"dict.{lang}.txt").read_text(encoding="utf-8").count("\n")
-        for lang in langs
-    ]
+    dictionary = (out_dir / "dict.txt").read_text(encoding="utf-8")
     summary = {
         "parameters": parameters,
-        "dictionary": dict(zip(langs, sizes))
-        if "separate_dictionaries" in parameters
-        else sizes[0],
+        "dictionary": dictionary.count("\n"),
         "splits": {s: {"subset": subset, **counts[s]} for s, subset in subsets.items()},
         "sha256": {name: file_hash(out_dir / name) for name in (kind.model, "dict.txt")},
         **{package: version(package) for package in kind.packages},
@@ -118,8 +113,6 @@ class PreparedText(PreparedFolder):
             if kept := counts["empty_kept"]:
                 lines.append(f"  {kept:,} of them with an empty side, kept for scoring")
         size = self.summary["dictionary"]
-        if isinstance(size, dict):
-            text = ", ".join(f"{entries:,} of {lang}" for lang, entries in size.items())
-        else:
-            text = f"{size:,} entries, shared by both languages"
-        return "\n".join([*lines, f"dictionary: {text}"])
+        separate = "separate_dictionaries" in self.summary["parameters"]
+        use = "in two dictionaries" if separate else "shared by both languages"
+        return "\n".join([*lines, f"dictionary: {size:,} entries, {use}"])

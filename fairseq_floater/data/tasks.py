@@ -105,7 +105,7 @@ def _drawn(task: str, split: str, size: int, seed: int) -> Iterator[Example]:
 def _write_all(work: Path, drawn: dict[str, Iterable[Example]]) -> dict[str, Any]:
     counts = {}
     for split, examples in drawn.items():
-        lengths, longest = [], [0, 0]
+        lengths = []
         with (
             (work / f"{split}.{LANGUAGES[0]}").open("w", encoding="utf-8") as sources,
             (work / f"{split}.{LANGUAGES[1]}").open("w", encoding="utf-8") as targets,
@@ -114,13 +114,8 @@ def _write_all(work: Path, drawn: dict[str, Iterable[Example]]) -> dict[str, Any
                 sources.write(" ".join(source) + "\n")
                 targets.write(" ".join(target) + "\n")
                 lengths.append(length)
-                longest = [max(longest[0], len(source)), max(longest[1], len(target))]
-        counts[split] = {
-            "pairs": len(lengths),
-            "shortest": min(lengths),
-            "longest": max(lengths),
-            **dict(zip(("source words", "target words"), longest)),
-        }
+        sizes = len(lengths), min(lengths), max(lengths)
+        counts[split] = dict(zip(("pairs", "shortest", "longest"), sizes))
         if split == "test":
             name = partial(_group, spans=sorted({*lengths}))
             write_text(work / "test.groups", "".join(f"{name(length)}\n" for length in lengths))

@@ -132,6 +132,22 @@ def add_run_s2l(verbs: Any) -> None:
     )
 
 
+def add_run_tasks(verbs: Any) -> None:
+    from fairseq_floater.experiments import tasks
+
+    parser = add_verb(
+        verbs,
+        "run-tasks",
+        "bash scripts/tasks.sh configs/tasks.yaml --tasks scan:26,reverse --encoders all --seeds 1,2,3",
+        from_options(tasks.run),
+        details="Makes the text of each task (`floater tasks`), and compares the systems on it as compare.sh "
+        "does, in\nWORK/<task>. Ends with exact match by length, the published numbers below ours.",
+        json=False,
+    )
+    parser.set_defaults(by_length=False)
+    tasks.add_options(parser)
+
+
 def _add_comparison(verbs: Any, name: str, example: str, details: str, *, by_length: bool) -> None:
     from fairseq_floater.experiments import compare
 

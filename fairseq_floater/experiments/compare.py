@@ -70,7 +70,11 @@ class ComparisonTable(Table):
                 "`--start` is of `--encoders`: the configuration's systems say theirs."
             )
         self.systems, self.baseline = systems_of(
-            self.experiment, encoders=args.encoders, start=args.start, stretch=args.stretch
+            self.experiment,
+            encoders=args.encoders,
+            start=args.start,
+            stretch=args.stretch,
+            also=args.also,
         )
         stages = {entry.system.name: entry.system.stage for entry in self.systems}
         if args.donor is not None and "donor" in stages.values():
@@ -134,7 +138,9 @@ class ComparisonTable(Table):
             names = ("PYTHONPATH", *ONE_THREAD)
             values = {name: launcher.environment.get(name) for name in names}
             launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
-        request = RunRequest(experiment, System(PLAIN), self.work, raw=self.args.raw)
+        request = RunRequest(
+            experiment, System(PLAIN), self.work, raw=self.args.raw, task=self.args.task
+        )
         data = Protocol(request, launcher)
         if self.by_length:
             data.prepare_split()
@@ -217,6 +223,7 @@ class ComparisonTable(Table):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`run` reads, but for ``by_length``: whether scores must be by length."""
     add = parser.add_argument
+    parser.set_defaults(task=())  # that of `tasks.sh`
     add_config(parser)
     add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
     text = (
@@ -231,6 +238,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--start", choices=("scratch", "donor"), help=text)
     text = "each system that takes it also under --position-stretch LOW:HIGH"
     add("--stretch", metavar="LOW:HIGH", help=text)
+    text = (
+        "each system that takes further options of the model also with them: --also='--position-cross "
+        "relative'; may be given again"
+    )
+    add("--also", action="append", default=[], metavar="OPTIONS", help=text)
     text = "exact match beside the other scores (of whole words always)"
     add("--exact-match", action="store_true", help=text)
     text = "each system under each seed: means, spreads (default: the configuration's seed)"

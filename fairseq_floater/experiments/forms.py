@@ -18,6 +18,7 @@ from fairseq_floater.experiments.system import PLAIN, System, system_from_words
 from fairseq_floater.position_encoders import add_args, complete, trained_limit
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
+from fairseq_floater.verbs import shell_words
 
 # The donor trained on, or fairseq's Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
@@ -29,6 +30,7 @@ def systems_of(
     encoders: Sequence[str] | None,
     start: str | None = None,
     stretch: str | None = None,
+    also: Sequence[str] = (),
 ) -> tuple[list[ListedSystem], str | None]:
     """Return the systems of a comparison, and the name of its baseline, which is among them.
 
@@ -37,6 +39,7 @@ def systems_of(
         encoders: registered names; None for the configuration's systems.
         start: ``scratch`` or ``donor``, of ``encoders`` and the baseline; None: as the baseline.
         stretch: LOW:HIGH; also each system that takes it under ``--position-stretch``; None: not.
+        also: further options of the model, several in one word; also each system that takes them with them.
 
     Raises:
         UsageError: no encoders, and a configuration that lists no systems.
@@ -52,6 +55,10 @@ def systems_of(
         from_scratch = systems[0].system.scratch if systems else start != "donor"
         forms = forms_of(encoders, scratch=from_scratch)
         systems += [form for form in forms if form.system.name != baseline]
+    for options in also:
+        systems = with_twins(
+            systems, shell_words("--also", options), f"No system takes `--also {options!r}`."
+        )
     if stretch is not None:
         systems = with_stretched(systems, stretch)
     if encoders is not None and experiment.config.s2l is not None:
@@ -74,29 +81,41 @@ def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
 
 
 def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[ListedSystem]:
-    """Return the systems, and after each that takes it the same under ``--position-stretch``.
-
-    Raises:
-        UsageError: a range that is none, or none of the systems takes it.
-    """
+    """Return :func:`with_twins` of ``--position-stretch``; raises UsageError for a range that is none."""
     try:
         Stretching.read(stretch)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    return with_twins(
+        systems,
+        ["--position-stretch", stretch],
+        "No system takes `--stretch`: each has fairseq's positions underneath (see `--no-base`), or none "
+        "between two tokens.",
+    )
+
+
+def with_twins(
+    systems: Sequence[ListedSystem], options: Sequence[str], refusal: str
+) -> list[ListedSystem]:
+    """Return the systems, and after each that takes further options of the model the same with these.
+
+    Raises:
+        UsageError: none of the systems takes them; its message is ``refusal``.
+    """
     known, twins = {entry.system.name for entry in systems}, []
+    names = {word.partition("=")[0] for word in options if word.startswith("--")}
+    owned = {n: {o.name for o in cls.options} & names for n, cls in POSITION_ENCODERS.items()}
     for entry in systems:
         twins.append(entry)
-        if entry.system.encoder == PLAIN or "--position-stretch" in entry.system.given:
+        if entry.system.encoder == PLAIN or names & entry.system.given.keys():
             continue
-        options = (*entry.system.options, "--position-stretch", stretch)
-        twin = listed(replace(entry.system, options=options))
+        if owned[entry.system.encoder] != set().union(*owned.values()):
+            continue  # they are another encoder's, which would be without effect
+        twin = listed(replace(entry.system, options=(*entry.system.options, *options)))
         if twin.system.name not in known and is_accepted(twin.system):
             twins.append(twin)
-    if not any("--position-stretch" in entry.system.given for entry in twins):
-        raise UsageError(
-            "No system takes `--stretch`: each has fairseq's positions underneath (see `--no-base`), or none "
-            "between two tokens."
-        )
+    if not any(names & entry.system.given.keys() for entry in twins):
+        raise UsageError(refusal)
     return twins
 
 

@@ -27,6 +27,7 @@ class RunRequest(Request):
     experiment: Experiment
     data: Path | None = None  # prepared data; WMT14's are made in that folder
     losses: bool = False
+    task: tuple[str, ...] = ()  # what `floater tasks` makes the text by, but for its place
 
 
 class DataSteps(Job):
@@ -99,7 +100,7 @@ class DataSteps(Job):
             options += ["--vocab", self.settings["vocab"], *self.request.preparation]
             self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
             return
-        if raw is None and self.experiment.config.data.numbers is None and binarised:
+        if raw is None and not self._is_built_in and binarised:
             return
         text = self._make_text(log=log)
         if raw is not None and raw.is_dir():  # a test set that is missing costs no data
@@ -116,9 +117,17 @@ class DataSteps(Job):
             )
             raise
 
+    @property
+    def _is_built_in(self) -> bool:
+        return bool(self.request.task) or self.experiment.config.data.numbers is not None
+
     def _make_text(self, **places: Any) -> Path:
-        """Return the folder of the raw text; make the built-in corpus, where it is that."""
+        """Return the folder of the raw text; make the built-in corpus or task, where it is that."""
         self._check_raw()
+        if self.request.task:
+            (name, *options), text = self.request.task, self.request.work / "text"
+            self.run_unrecorded(floater("tasks", name, text, *options), **places)
+            return text
         if self.request.raw is not None:
             return self.request.raw
         text = self.request.work / "numbers"
@@ -127,9 +136,9 @@ class DataSteps(Job):
 
     def _check_raw(self) -> None:
         raw, path = self.request.raw, self.experiment.path
-        if self.experiment.config.data.numbers is not None and raw is not None:
+        if self._is_built_in and raw is not None:
             raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
-        if self.experiment.config.data.numbers is None and raw is None:
+        if not self._is_built_in and raw is None:
             raise UsageError(f"{path} is for your text: pass its folder with --raw.")
 
     def prepare_split(self) -> None:

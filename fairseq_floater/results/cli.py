@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.results.table import collect, plot_scores
+from fairseq_floater.results.tasks import collect_tasks
 from fairseq_floater.results.understanding import collect_understanding
 from fairseq_floater.verbs import add_parts, add_verb, positive
 
@@ -56,7 +57,8 @@ def add_table(verbs: Any) -> None:
         "table",
         "floater table work/demo --figure scores.png\n"
         "  floater table work --paper          # Tables 2 and 6, the paper's numbers beside ours\n"
-        "  floater table work/tables345        # Tables 3 to 5, likewise",
+        "  floater table work/tables345        # Tables 3 to 5, likewise\n"
+        "  floater table work/tasks            # exact match on tasks, beside published numbers",
         _table,
     )
     add = parser.add_argument
@@ -91,6 +93,8 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
 
     if paper:
         return collect_paper_tables(results, test=test)
+    if figure is None and (tasks := collect_tasks(results)):
+        return tasks
     understanding = None if figure is not None else collect_understanding(results)
     parts: list[Any] = []
     try:

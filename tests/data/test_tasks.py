@@ -84,14 +84,14 @@ def test_every_example_follows_the_rule_in_its_lengths(task: str, tmp_path: Path
         assert answers.count("true") / 400 == pytest.approx(0.5, abs=0.1)
 
 
-def test_test_lines_are_named_by_their_lengths(tmp_path: Path) -> None:
-    for task, spans in (("reverse", None), ("copy", ["41-45", "46-50", "76-80"])):
-        assert main(["tasks", task, str(tmp_path / task), *SMALL]) == 0
-        names = lines(tmp_path / task / "test.groups")
-        for name, (source, _) in zip(names, pairs(tmp_path / task, "test"), strict=True):
-            low, _, high = name.partition("-")
-            assert int(low) <= len(source.split()) <= int(high or low)
-        assert spans is None or {*spans} <= {*names}
+@pytest.mark.parametrize("task", ["reverse", "copy"])
+def test_test_lines_are_named_by_their_lengths(task: str, tmp_path: Path) -> None:
+    assert main(["tasks", task, str(tmp_path / "out"), *SMALL]) == 0
+    names = lines(tmp_path / "out" / "test.groups")
+    for name, (source, _) in zip(names, pairs(tmp_path / "out", "test"), strict=True):
+        low, _, high = name.partition("-")
+        assert int(low) <= len(source.split()) <= int(high or low)
+    assert task == "reverse" or {"41-45", "46-50", "76-80"} <= {*names}
 
 
 def test_a_seed_makes_the_same_text_on_every_machine(tmp_path: Path) -> None:

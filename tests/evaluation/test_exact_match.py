@@ -10,8 +10,6 @@ from scored_split import generated, text
 
 from fairseq_floater.cli import main
 from fairseq_floater.evaluation.metrics import exact_matches
-from fairseq_floater.results.page.measures import EXACT, measure_table
-from fairseq_floater.results.page.work import Group, ScoredSystem, Work
 
 SHARES = {"bad": 0.55, "good": 0.85}
 
@@ -60,15 +58,6 @@ def test_bins_have_shares_intervals_and_p_values(folder, answers, tmp_path, caps
         assert gain["p_value"] == pytest.approx(scipy.stats.ttest_rel(*means).pvalue, abs=0.03)
     heads = r"\| exact match \| \[8, 12\) \| \[12, 20\) \| \[20, inf\) \| all \|\n\|[-|]+\n\| (\w+)"
     assert re.search(heads, printed)[1] == "good"
-    systems = [ScoredSystem(name, name) for name in SHARES]
-    for system in systems:
-        system.scores = {name: group["systems"][system.name] for name, group in groups.items()}
-    work = Work(tmp_path, systems, [Group(name, 9) for name in groups], "bad")
-    [(_, first), _] = measure_table(work, EXACT).rows
-    assert first[-1].mark == "better" and first[-1].rank == 1
-    for system in systems:
-        system.scores = {name: {**of, "exact_match": None} for name, of in system.scores.items()}
-    assert measure_table(work, EXACT) is None
 
 
 def test_one_file_has_a_share_where_it_is_asked_for(folder, answers, tmp_path, capsys):

@@ -102,6 +102,17 @@ def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched()
     assert with_stretched(stretched, STRETCH) == stretched
 
 
+def test_any_further_options_make_a_twin_of_each_system_that_takes_them():
+    chosen = partial(names_of, Experiment(CONFIG), encoders=("rope", "t5"), start="scratch")
+    names, _ = chosen(also=["--attention-kind linear"], stretch=STRETCH)
+    linear = f"{ROPE}-attention-kind_linear"
+    stretched = "position-stretch_0.5_2.5"
+    assert {ROPE, linear, f"{ROPE}-{stretched}", f"{linear}-{stretched}"} < {*names}
+    assert not any(name.startswith("t5") and "linear" in name for name in names)
+    with pytest.raises(UsageError, match="No system takes `--also '--position-stretch 2'`"):
+        chosen(also=["--position-stretch 2"])
+
+
 def names_of(*args, **options):
     systems, baseline = systems_of(*args, **options)
     return [entry.system.name for entry in systems], baseline

@@ -46,7 +46,7 @@ def test_training_arguments_are_fairseqs(path, run, stage):
     assert args.encoder_embed_dim == args.decoder_embed_dim
     peak = float(experiment.config.optimisation["lr"])
     assert args.lr == [peak / 2 if stage == "finetune" else peak]
-    assert args.max_epoch == experiment.config.budget.of(stage)["max-epoch"]
+    assert args.max_epoch == experiment.config.budget.of(stage).get("max-epoch", 0)
     if not plain:
         assert args.position_encoder == run.encoder
         assert args.position_target == run.resolved_target
@@ -59,9 +59,10 @@ def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     words = experiment.arguments("generate", System())
     args = options.parse_args_and_arch(options.get_generation_parser(), words)
     assert args.required_batch_size_multiple == 1
-    assert (args.beam, args.lenpen) == (4, 0.6)
+    assert (args.beam, args.lenpen) == ((1, 1.0) if path.stem == "tasks" else (4, 0.6))
     # What leaves fairseq is text: of subwords, and of Moses tokens too.
     pieces = {"sentencepiece": ("sentencepiece", None), "subword-nmt": ("subword_nmt", "moses")}
+    pieces["none"] = (None, None)
     assert (args.post_process, args.tokenizer) == pieces[experiment.bpe]
     words = Experiment(path).arguments("validate", System())
     assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu

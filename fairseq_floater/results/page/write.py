@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -166,8 +167,11 @@ def _colours(work: Work, table: Table) -> dict[int, int]:
 
 
 def _by_length(work: Work) -> Iterator[Chart]:
-    groups = [group for group in work.groups if group.name != ALL or not work.is_short_to_long]
-    ticks = [Tick(i, group.name, group.mean) for i, group in enumerate(groups)]
+    parts = {g.name: g.name.partition(", ")[2] for g in work.groups if re.search(r", \d", g.name)}
+    whole = {name.partition(",")[0] for name in parts} | {ALL if work.is_short_to_long else ""}
+    groups = [group for group in work.groups if group.name not in whole]
+    groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
+    ticks = [Tick(i, parts.get(g.name, g.name), g.mean) for i, g in enumerate(groups)]
     by, axis = "test set", "test set"
     if work.is_short_to_long:
         by, axis = "source length", "source length in tokens"

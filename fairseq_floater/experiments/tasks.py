@@ -1,0 +1,68 @@
+"""Compare systems on tasks: each is a comparison of its own, in ``WORK/<task>`` (`scripts/tasks.sh`)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_floater.data.task_generators import TASKS
+from fairseq_floater.errors import UsageError, UserError, sentence
+from fairseq_floater.experiments import compare
+from fairseq_floater.experiments.commands import work_of
+from fairseq_floater.experiments.job import floater
+from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.files import write_whole
+
+_Words = tuple[str, ...]
+
+
+def task_names(text: str) -> dict[str, _Words]:
+    """Parse ``scan:26,reverse``: the words of `floater tasks` by the name of the task's folder."""
+    return dict(map(_task, text.split(",")))
+
+
+def _task(word: str) -> tuple[str, _Words]:
+    name, colon, cutoff = word.partition(":")
+    if name == "scan" and cutoff.isdecimal():
+        return f"scan-{cutoff}", (name, "--cutoff", cutoff)
+    if name in TASKS and not colon:
+        return name, (name,)
+    known = f"some of scan:CUTOFF, {', '.join(TASKS)}"
+    raise argparse.ArgumentTypeError(f"must be {known}, with commas, but is {word!r}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    text = f"scan:CUTOFF, {', '.join(TASKS)}, with commas"
+    parser.add_argument("--tasks", type=task_names, required=True, metavar="NAMES", help=text)
+    text = "SCAN's tasks.txt that is there (default: it is fetched)"
+    parser.add_argument("--from", dest="file", type=Path, metavar="FILE", help=text)
+    compare.add_options(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run each task's comparison; one that fails stops no other. Ends with the published numbers.
+
+    Raises:
+        UserError: runs of a task failed.
+    """
+    work, failures = work_of(args), []
+    for name, words in args.tasks.items():
+        file = ("--from", str(args.file)) if args.file and words[0] == "scan" else ()
+        own = {"work": work / name, "task": (*words, *file)}
+        print(f"{'# ' if args.dry_run else ''}Task {name}", flush=True)
+        try:
+            compare.run(argparse.Namespace(**{**vars(args), **own}))
+        except UsageError:
+            raise
+        except UserError as error:
+            failures.append(f"{name}: {sentence(error)}")
+    if not (args.list or args.status):
+        launcher, table = Launcher(dry_run=args.dry_run), work / "tasks.md"
+        command = floater("table", work, "--json", work / "tasks.json")
+        if args.dry_run:
+            launcher.run(command, output=table)
+        elif any(work.glob("*/compare.json")):
+            write_whole(table, lambda part: launcher.run(command, output=part))
+            print(table.read_text(encoding="utf-8"), end="")
+    if failures:
+        raise UserError(" ".join(failures))
