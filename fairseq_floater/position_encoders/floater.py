@@ -26,13 +26,17 @@ from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
     RELATIVE_FORMS,
+    SINUSOID,
     floater_faults,
     in_force,
+    solver_candidates,
+    solver_options,
     training_warning,
     trains_dynamics,
     trains_start,
 )
 from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_generator, sinusoid_rows
 from fairseq_floater.position_encoders.transforms import Places
 
 # Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
@@ -92,6 +96,11 @@ class InitialValues(StartValues):
         hidden_std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
+        if (
+            spec.options["floater_start"] == SINUSOID
+        ):  # of later blocks zeros, which its field keeps
+            first = block_index == 0
+            values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))
 
@@ -147,9 +156,13 @@ class FloaterPositions(FlowPositions, PositionSignal):
         if scale is None and spec.target == "qkv":
             scale = QKV_INIT_SCALE
         self.dynamics.reset_parameters(scale)
+        if options["floater_start"] == SINUSOID:
+            self.dynamics.start_linear(sinusoid_generator(spec.dim) / options["floater_delta"])
         self.clock = Clock.read(options)
         label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
-        self.solver = FlowSolver(options, label, spec.usual_length, self.clock)
+        candidates = solver_candidates(options)
+        options = solver_options(options)
+        self.solver = FlowSolver(options, label, spec.usual_length, self.clock, candidates)
         self.update_interval: int = options["floater_update_interval"]
         self._last_solve: _LastSolve | None = None
         self.dynamics.requires_grad_(trains_dynamics(options))

@@ -129,5 +129,8 @@ def has_base(args: Any, side: str | None = None) -> bool:
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
     # An encoder that is the base itself would count twice, were its rows not added.
-    kept = base == "kept" or (base == "itself" and args.position_combine == ADD)
+    begins_as_sinusoid = args.floater_start == "sinusoid"
+    kept = (base == "kept" and not begins_as_sinusoid) or (
+        base == "itself" and args.position_combine == ADD
+    )
     return args.position_base == "keep" or kept

@@ -10,6 +10,7 @@ NAN, INF = float("nan"), float("inf")
 ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
 RELATIVE = {"target": "relative"}
 XL = {**RELATIVE, "floater_relative": "xl"}
+SINUSOID = {"floater_start": "sinusoid", "target": "hidden"}
 # An encoder's option, values that it does not take, and the rule that the message names.
 OUT_OF_RANGE = [
     ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
@@ -83,6 +84,11 @@ REFUSED = [
     ("floater", {**RELATIVE, "xl_v": "off"}, "must come with `--floater-relative xl`.* keys"),
     ("rotation_flow", {"xl_projection": "on"}, "must come with `--floater-relative xl`"),
     ("rotation_flow", {**ODD, **XL}, "even number of channels, but the source side has 27"),
+    ("floater", {**SINUSOID, "target": "qkv"}, "`--floater-start` must be zero with .* qkv"),
+    ("floater", {**SINUSOID, **RELATIVE}, "`--floater-start` must be zero with .* relative"),
+    ("floater", {**SINUSOID, "floater_time": "log"}, "`--floater-time` must not be log with"),
+    ("floater", {**SINUSOID, "floater_init_scale": 0.1}, r"-scale` must not be 0\.1 with"),
+    ("floater", {**SINUSOID, "position_combine": "multiply"}, "begin with rows of zeros"),
     ("floater", {"floater_step_size": -1.0, **RELATIVE}, "`step_size` must be positive"),
     (
         "floater",
