@@ -14,6 +14,7 @@ from fairseq_floater.position_encoders.xl import XL_OPTIONS
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
 SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
 ZERO, BIAS, SINUSOID = "zero", "bias", "sinusoid"
+SHARED, BLOCK = "shared", "block"
 XL = "xl"
 RELATIVE_OPTIONS = (
     Option(
@@ -78,6 +79,12 @@ FLOATER_OPTIONS = (
         "solve with gradient when num_updates %% K == 0, reuse the table in between",
         int,
         at_least=1,
+    ),
+    Option(
+        "--floater-theta",
+        SHARED,
+        "h of target qkv and hidden: one for all blocks, as in the paper, or one for each (block)",
+        choices=(SHARED, BLOCK),
     ),
     *RELATIVE_OPTIONS,
     Option(
