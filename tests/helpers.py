@@ -26,6 +26,7 @@ FIRST_WORD, VOCABULARY = 4, 40
 # Forms of an encoder that the contract walks too, by names that begin with their target.
 FORMS = {
     "relative-xl": {"floater_relative": "xl"},
+    "hidden-block": {"floater_theta": "block"},
     "relative-xl-linear": {"floater_relative": "xl", "floater_time": "linear", "xl_v": "off"},
 }
 CASES = [
@@ -35,6 +36,7 @@ CASES = [
     for target in POSITION_ENCODERS[encoder].targets
 ] + [
     ("floater", "all", "relative-xl"),
+    ("floater", "all", "hidden-block"),
     ("rotation_flow", "all", "relative-xl-linear"),
 ]
 
@@ -48,7 +50,7 @@ def parametrised(cases):
 every_case = parametrised(CASES)
 # For what a table of all blocks shows of that of the first one, too.
 every_encoder = parametrised([case for case in CASES if case[1] == "all"])
-every_signal_case = parametrised([case for case in CASES if case[2] in ("qkv", "hidden")])
+every_signal_case = parametrised([case for case in CASES if case[2].startswith(("qkv", "hidden"))])
 every_stage = parametrised([case for case in CASES if case[2] == "stage"])
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
 TOLERANCE = 2e-5  # of log-probabilities, where two ways must agree
@@ -146,11 +148,12 @@ def randomise_positions(model, seed=1):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in position_modules(model):
-            for parameter in module.parameters():
+            for name, parameter in module.named_parameters():
                 of_stack = isinstance(module, PositionEncoder)
                 std = 1.0 if of_stack and parameter.dim() == 1 else 0.5
                 flows = (PositionSignal, DistanceFlow)
-                if isinstance(module, flows) and parameter.dim() > 1:
+                of_flow = isinstance(module, flows) or name.startswith("dynamics.")
+                if of_flow and parameter.dim() > 1:
                     std = 0.03
                 elif isinstance(module, TokenRecurrence):
                     std = 0.125  # above it, twelve steps of such a recurrence amplify rounding

@@ -34,7 +34,7 @@ from fairseq_floater.checkpoints.reading import (
 from fairseq_floater.checkpoints.rebuild import ROBERTA, longest_sentence
 from fairseq_floater.position_encoders import all_options, has_base
 from fairseq_floater.position_encoders.floater import FloaterPositions
-from fairseq_floater.position_encoders.floater_options import BIAS
+from fairseq_floater.position_encoders.floater_options import BIAS, SINUSOID
 from fairseq_floater.position_encoders.shared_options import ATTENTION_OPTIONS, POSITION_SIDES
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
@@ -226,6 +226,8 @@ def _adopt(
                     start.copy_(bias / part.lr_scale)
                     bias.zero_()
             note = "p(0) starts at the donor's biases, which are zero now"
+        elif isinstance(encoder, FloaterPositions) and args.floater_start == SINUSOID:
+            note = "p(0) and h start as fairseq's sinusoid"
         if note:
             crosses = "cross-attention" if encoder.spec.crosses else "source positions"
             side = "" if positions.attribute == "positions" else f", {crosses}"
@@ -248,7 +250,7 @@ def _donor_rows(
 def _changes(given: Donor, start: Donor, args: argparse.Namespace) -> list[str]:
     """Say which positions of the donor are others in the model of ``args``; ``start`` is what was copied."""
     changes = [f"the donor's {start.lost} is left out"] if start.lost else []
-    if start.base != has_base(args):
+    if start.base != has_base(args) and args.floater_start != SINUSOID:
         changes.append(f"fairseq's own positions are {'left out' if start.base else 'new'}")
     if given.has_encoder:
         same = given.args.position_encoder == args.position_encoder

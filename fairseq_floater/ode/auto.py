@@ -14,6 +14,7 @@ rows, which are larger and of which few sentences have any, would hide the error
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -83,7 +84,13 @@ class Choice:
         return {"solver": self.solver, "step_size": self.step_size}
 
 
-def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool = True) -> Choice:
+def choose(
+    dynamics: PositionDynamics,
+    p0: Tensor,
+    times: Tensor,
+    training: bool = True,
+    candidates: Sequence[tuple[str, float]] = (),
+) -> Choice:
     """Find the fastest engine and step whose estimated errors are small enough.
 
     If none is, the last and most robust, with its errors; if even that leaves the range of its
@@ -96,8 +103,11 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
         times: [N] float64: over which errors are estimated.
         training: solved at every update, with a gradient if anything requires one; otherwise
             once, for values alone, which then have to be finer.
+        candidates: engines and steps, from the fastest to the most robust; none: those of the device.
     """
-    candidates = CANDIDATES["cuda" if p0.is_cuda else "cpu"] if training else EVALUATION_CANDIDATES
+    if not candidates:
+        device = "cuda" if p0.is_cuda else "cpu"
+        candidates = CANDIDATES[device] if training else EVALUATION_CANDIDATES
     tolerance = VALUE_TOLERANCE if training else EVALUATION_TOLERANCE
     # A copy in the dtype of the solve: in half precision a gradient could overflow.
     dynamics = copy.deepcopy(dynamics).to(p0.dtype)
@@ -123,7 +133,7 @@ def choose(dynamics: PositionDynamics, p0: Tensor, times: Tensor, training: bool
         if choice.within(tolerance):
             return choice
     if choice.value_error == float("inf") and len(times) >= 32:
-        return choose(dynamics, p0, times[: len(times) // 2], training)
+        return choose(dynamics, p0, times[: len(times) // 2], training, candidates)
     return choice
 
 

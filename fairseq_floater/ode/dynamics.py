@@ -114,6 +114,18 @@ class PositionDynamics(RescaledModule):
                     parameter.zero_()
                 parameter.div_(self.lr_scale)
 
+    def start_linear(self, generator: Tensor) -> None:
+        """Start as dp/dt = A p, A being ``generator`` [C, C], where every entry of p is above -2.
+
+        h = A relu(p + 2) - 2 A 1: no ReLU bends, entries of p keep most of their digits beside the 2, and
+        products by a power of two are exact, so that a row of zeros stays one.
+        """
+        with torch.no_grad():
+            self.weight1.copy_(torch.eye(self.dim, self.weight1.size(1)) / self.lr_scale)
+            self.bias1.fill_(2 / self.lr_scale)
+            self.weight2.zero_()[:, : self.dim] = generator / self.lr_scale
+            self.bias2.copy_(-2 * self.weight2.sum(dim=1))
+
     def coefficients(self) -> DynamicsCoefficients:
         """Return the coefficients in at least float32, differentiable, both scales folded in."""
         dtype = torch.promote_types(self.weight1.dtype, torch.float32)

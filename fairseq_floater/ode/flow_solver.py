@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -69,14 +70,22 @@ class FlowSolver:
         label: what the flow is for, in messages.
         usual_length: of input, in tokens; errors are estimated over no fewer in evaluation.
         clock: the times at which it is read.
+        candidates: engines and steps that ``auto`` tries; none: those of the device.
     """
 
-    def __init__(self, options: dict[str, Any], label: str, usual_length: int, clock: Clock):
+    def __init__(
+        self,
+        options: dict[str, Any],
+        label: str,
+        usual_length: int,
+        clock: Clock,
+        candidates: Sequence[tuple[str, float]] = (),
+    ):
         self._tokens_measured = max(TOKENS_MEASURED, usual_length)
         self.clock = clock
         self.label = label
         self.record = SolveRecord()
-        self._options = options
+        self._options, self._candidates = options, candidates
         self._chosen: dict[str, Any] | None = None
         self._period: int | None = None
         self._longest = FEWEST_TOKENS_MEASURED  # of training
@@ -168,7 +177,7 @@ class FlowSolver:
         solver, step = engine_for(self._options, p0.device.type)
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:
-            choice = choose(dynamics, p0, times, training)
+            choice = choose(dynamics, p0, times, training, self._candidates)
             self.record.iterations, self.record.wide = choice.iterations + 1, choice.wide
             self._report(choice, training)
             return {**choice.options, "gradient": gradient}

@@ -6,9 +6,8 @@ equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +23,22 @@ from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.ode.kept import keep
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.floater_options import (
+    BLOCK,
     FLOATER_OPTIONS,
     RELATIVE_FORMS,
+    SHARED,
+    SINUSOID,
     floater_faults,
     in_force,
+    solver_candidates,
+    solver_options,
     training_warning,
     trains_dynamics,
     trains_start,
 )
+from fairseq_floater.position_encoders.last_solve import LastSolve, ZeroGradient
 from fairseq_floater.position_encoders.signal import PositionSignal
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_generator, sinusoid_rows
 from fairseq_floater.position_encoders.transforms import Places
 
 # Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
@@ -52,38 +58,55 @@ class StartValues(RescaledModule):
 
 
 class FlowPositions(PositionEncoder):
-    """Keep the solver of a flow, which knows the number of updates and forgets with the encoder.
+    """Keep the solver of each flow, which knows the number of updates and forgets with the encoder.
 
-    Subclasses set ``solver`` and compute their rows with it.
+    Subclasses set ``solvers`` and compute their rows with them: that of an h that the blocks share is
+    named "", that of a block's own by the number of the block.
     """
 
-    solver: FlowSolver
+    solvers: dict[str, FlowSolver]
     num_updates = 0
 
+    @property
+    def solver(self) -> FlowSolver:
+        return self.solvers[""]
+
     def statistics(self) -> dict[str, Any]:
-        return self.solver.statistics()
+        of_flows = [solver.statistics() for solver in self.solvers.values()]
+        joined = dict.fromkeys(name for one in of_flows for name in one)
+        for name in joined:
+            values = [one[name] for one in of_flows if name in one]
+            # Flows are solved one after the other.
+            joined[name] = sum(values) if name in ("evaluations", "fallbacks") else max(values)
+        return joined
 
     def set_num_updates(self, num_updates: int) -> None:
         self.num_updates = num_updates
 
     def forget(self) -> None:
         super().forget()
-        self.solver.forget()
+        for solver in self.solvers.values():
+            solver.forget()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         # Beside the tensors: torch keeps such metadata, fairseq too. After a validation nothing is known.
         if self.training and hasattr(destination, "_metadata"):
-            destination._metadata[prefix[:-1]]["solver"] = self.solver.state()
+            for name, solver in self.solvers.items():
+                destination._metadata[prefix[:-1]]["solver" + name] = solver.state()
 
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *args: Any) -> None:
         super()._load_from_state_dict(state, prefix, metadata, *args)
-        if "solver" in metadata:
-            self.solver.restore(metadata["solver"])
+        for name, solver in self.solvers.items():
+            if "solver" + name in metadata:
+                solver.restore(metadata["solver" + name])
 
 
 class InitialValues(StartValues):
-    """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10)."""
+    """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10).
+
+    With ``--floater-theta block`` its h as well.
+    """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(spec.options["floater_lr_scale"])
@@ -92,13 +115,34 @@ class InitialValues(StartValues):
         hidden_std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
+        if (
+            spec.options["floater_start"] == SINUSOID
+        ):  # of later blocks zeros, which its field keeps
+            first = block_index == 0
+            values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))
+        own = spec.options["floater_theta"] == BLOCK
+        self.dynamics = initial_dynamics(spec) if own else None
+
+
+def initial_dynamics(spec: EncoderSpec) -> PositionDynamics:
+    """Make an h that starts as the options say."""
+    options = spec.options
+    dynamics = PositionDynamics(
+        spec.dim, options["floater_time_scale"], options["floater_lr_scale"]
+    )
+    scale = options["floater_init_scale"]
+    dynamics.reset_parameters(QKV_INIT_SCALE if scale is None and spec.target == "qkv" else scale)
+    if options["floater_start"] == SINUSOID:
+        dynamics.start_linear(sinusoid_generator(spec.dim) / options["floater_delta"])
+    return dynamics.requires_grad_(trains_dynamics(options))
 
 
 class FloaterPositions(FlowPositions, PositionSignal):
     """Follow one dynamics, shared by blocks and streams, from the p(0) of each.
 
+    With ``--floater-theta block`` each block has a dynamics for its streams; they are solved in turn.
     Shapes: table [N, S, L, C]. Unit of time: one token is ``--floater-delta``. Past the trained
     length the flow simply goes on. The gradient is that of the discrete solve, at every update
     unless ``--floater-update-interval`` says otherwise.
@@ -140,62 +184,80 @@ class FloaterPositions(FlowPositions, PositionSignal):
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         options = spec.options
-        self.dynamics = PositionDynamics(
-            spec.dim, options["floater_time_scale"], options["floater_lr_scale"]
-        )
-        scale = options["floater_init_scale"]
-        if scale is None and spec.target == "qkv":
-            scale = QKV_INIT_SCALE
-        self.dynamics.reset_parameters(scale)
         self.clock = Clock.read(options)
-        label = f"{'/'.join(spec.streams)} ({spec.side} positions)"
-        self.solver = FlowSolver(options, label, spec.usual_length, self.clock)
         self.update_interval: int = options["floater_update_interval"]
-        self._last_solve: _LastSolve | None = None
-        self.dynamics.requires_grad_(trains_dynamics(options))
+        self._last_solves: dict[str, LastSolve] = {}  # by the names of the solvers
+        self.dynamics: Any = None
+        self.solvers = {}
+        if options["floater_theta"] == SHARED:
+            self.dynamics = initial_dynamics(spec)
+            self._add_solver("")
+
+    def _add_solver(self, name: str) -> None:
+        spec, of_block = self.spec, f" of block {name}" if name else ""
+        label = f"{'/'.join(spec.streams)} ({spec.side} positions){of_block}"
+        self.solvers[name] = FlowSolver(
+            solver_options(spec.options),
+            label,
+            spec.usual_length,
+            self.clock,
+            solver_candidates(spec.options),
+        )
+
+    def build_block(self, block_index: int) -> nn.Module:
+        if self.dynamics is None:
+            self._add_solver(str(block_index))
+        return super().build_block(block_index)
 
     def rows(self, places: Places, blocks: Sequence[InitialValues]) -> Tensor:
+        if self.dynamics is not None:
+            return self._rows(_Flow("", self.dynamics, blocks), places)
+        flows = [_Flow(str(b.block_index), b.dynamics, [b]) for b in blocks]
+        return torch.cat([self._rows(flow, places) for flow in flows], dim=2)
+
+    def _rows(self, flow: _Flow, places: Places) -> Tensor:
         backwards = None
         if places.before:
-            dynamics = BackwardDynamics(self.dynamics)
-            backwards = self._solved(dynamics, places.before + 1, places.per_token, blocks)
+            dynamics = BackwardDynamics(flow.dynamics)
+            backwards = self._solved(flow, dynamics, places.before + 1, places.per_token)
         count = places.count - places.before
         # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
-        rows = self._solved(self.dynamics, max(count, 2), places.per_token, blocks)
+        rows = self._solved(flow, flow.dynamics, max(count, 2), places.per_token)
         rows = rows if len(rows) == count else rows[:count]
         return rows if backwards is None else torch.cat([backwards[1:].flip(0), rows])
 
-    def _solved(
-        self, dynamics: Any, num_rows: int, per_token: int, blocks: Sequence[InitialValues]
-    ) -> Tensor:
-        """Follow ``dynamics`` from p(0) on: [N, S, L, C]."""
+    def _solved(self, flow: _Flow, dynamics: Any, num_rows: int, per_token: int) -> Tensor:
+        """Follow ``dynamics``, that of the flow or its reverse, from p(0) on: [N, S, L, C]."""
         times = self.times(num_rows, per_token)
         if self.training and self.update_interval > 1:
-            return self._solved_at_intervals(times, blocks)
-        p0 = self._initial_values(blocks)
-        return self.solver.solve(dynamics, p0, times, **self._engine(p0, times))
+            return self._solved_at_intervals(flow, times)
+        p0 = self._initial_values(flow.blocks)
+        engine = self._engine(flow, p0, times)
+        return self.solvers[flow.name].solve(dynamics, p0, times, **engine)
 
-    def _engine(self, p0: Tensor, times: Tensor) -> dict[str, Any]:
+    def _engine(self, flow: _Flow, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(self.clock.place(times[-1].item())) + 1
-        return self.solver.engine(self.dynamics, p0, self.training, self.num_updates, num_tokens)
+        of_update = self.training, self.num_updates, num_tokens
+        return self.solvers[flow.name].engine(flow.dynamics, p0, *of_update)
 
-    def _solved_at_intervals(self, times: Tensor, blocks: Sequence[InitialValues]) -> Tensor:
+    def _solved_at_intervals(self, flow: _Flow, times: Tensor) -> Tensor:
         """Solve with a gradient at every K-th update; in between reuse the table, with gradients of zero."""
         solve_now = self.num_updates % self.update_interval == 0
-        if solve_now or self._last_solve is None:  # a resumed run may start in between
-            p0 = self._initial_values(blocks)
-            engine = self._engine(p0, times)
-            self._last_solve = _LastSolve(self.dynamics, p0, self.solver, engine)
+        last = self._last_solves.get(flow.name)
+        if solve_now or last is None:  # a resumed run may start in between
+            p0, solver = self._initial_values(flow.blocks), self.solvers[flow.name]
+            engine = self._engine(flow, p0, times)
+            last = self._last_solves[flow.name] = LastSolve(flow.dynamics, p0, solver, engine)
             if solve_now:
-                table = self.solver.solve(self.dynamics, p0, times, **engine)
-                self._last_solve.rows = table.detach()
+                table = solver.solve(flow.dynamics, p0, times, **engine)
+                last.rows = table.detach()
                 return table
-        parameters = [*self.dynamics.parameters(), *(block.values for block in blocks)]
-        return _ZeroGradient.apply(self._last_solve.table(times), *parameters)
+        parameters = [*flow.dynamics.parameters(), *(block.values for block in flow.blocks)]
+        return ZeroGradient.apply(last.table(times), *parameters)
 
     def forget(self) -> None:
         super().forget()
-        self._last_solve = None
+        self._last_solves = {}
 
     def times(self, num_rows: int, rows_per_token: int = 1) -> Tensor:
         """Return the times of token positions 0, 1/r, 2/r, ...: [N] float64 on the CPU."""
@@ -206,33 +268,17 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return joined
 
 
+class _Flow(NamedTuple):
+    """Name an h, and the blocks whose p(0) it starts from."""
+
+    name: str  # of its solver
+    dynamics: Any
+    blocks: Sequence[InitialValues]
+
+
 @keep(256)
 def _times(clock: Clock, num_rows: int, rows_per_token: int) -> Tensor:
     return clock.times(torch.arange(num_rows, dtype=torch.float64) / rows_per_token)
-
-
-class _LastSolve:
-    """Keep what the flow was last solved with, and ``rows`` [N, S, L, C] so far; without a graph.
-
-    A longer batch before the next solve gets its further rows from the same parameters. Otherwise a
-    row would depend on the batches that a process happened to meet, and two processes would train
-    with different tables.
-    """
-
-    def __init__(
-        self, dynamics: PositionDynamics, p0: Tensor, solver: FlowSolver, engine: dict[str, Any]
-    ):
-        self.solver, self.engine = solver, engine
-        self.dynamics = copy.deepcopy(dynamics).requires_grad_(False)
-        self.p0 = p0.detach()  # stacked: shares no memory with the parameters
-        self.rows = self.p0[:0]  # none yet
-
-    def table(self, times: Tensor) -> Tensor:
-        """Return the rows at ``times`` [N]: [N, S, L, C]."""
-        if len(self.rows) < len(times):
-            with torch.no_grad():
-                self.rows = self.solver.solve(self.dynamics, self.p0, times, **self.engine)
-        return self.rows[: len(times)]
 
 
 class _Joined(torch.autograd.Function):
@@ -249,16 +295,3 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         return grad.transpose(0, 1).contiguous().unbind()
-
-
-class _ZeroGradient(torch.autograd.Function):
-    """Reuse a table and still give its parameters a gradient, zero, as DDP expects."""
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(*parameters)
-        return table.view_as(table)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *(torch.zeros_like(p) for p in ctx.saved_tensors))

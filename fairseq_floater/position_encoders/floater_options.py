@@ -14,7 +14,8 @@ from fairseq_floater.position_encoders.xl import XL_OPTIONS
 
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
 SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
-ZERO, BIAS = "zero", "bias"
+ZERO, BIAS, SINUSOID = "zero", "bias", "sinusoid"
+SHARED, BLOCK = "shared", "block"
 XL = "xl"
 RELATIVE_OPTIONS = (
     Option(
@@ -87,6 +88,12 @@ FLOATER_OPTIONS = (
         int,
         at_least=1,
     ),
+    Option(
+        "--floater-theta",
+        SHARED,
+        "h of target qkv and hidden: one for all blocks, as in the paper, or one for each (block)",
+        choices=(SHARED, BLOCK),
+    ),
     *RELATIVE_OPTIONS,
     Option(
         "--floater-train",
@@ -100,10 +107,19 @@ FLOATER_OPTIONS = (
         "--floater-start",
         ZERO,
         "p(0) of target qkv after a warm start: zero, or the donor's biases of q, k, v, which leave "
-        "zeros behind (bias)",
-        choices=(ZERO, BIAS),
+        "zeros behind (bias); target hidden: the flow begins as fairseq's sinusoid, which it replaces "
+        "(sinusoid)",
+        choices=(ZERO, BIAS, SINUSOID),
     ),
 )
+
+_TARGET_OF_START = {
+    BIAS: ("qkv", "only p(0) of target qkv stands where the biases of q, k and v do"),
+    SINUSOID: (
+        "hidden",
+        "q, k and v see the sinusoid through their projections, and each would need a field of its own",
+    ),
+}
 
 
 def scope(options: dict[str, Any]) -> str:
@@ -121,6 +137,28 @@ def trains_start(options: dict[str, Any]) -> bool:
 
 def trains_transformer(options: dict[str, Any]) -> bool:
     return scope(options) in (ALL, TRANSFORMER, REST)
+
+
+# Steps a token for a flow that begins as the sinusoid, whose fastest channel turns by a radian: of named
+# engines, and of those that `auto` tries.
+_STEPS_A_TOKEN = {"adams": 32, "collocation": 4, "rk4_hermite": 16, "rk4": 16, "midpoint": 64}
+_STEPS_TRIED = (("adams", 16), ("rk4_hermite", 8), ("rk4_hermite", 16))
+
+
+def solver_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``options`` with the step that a named engine needs for a flow that begins as the sinusoid."""
+    solver, step = options["floater_solver"], options["floater_step_size"]
+    if options["floater_start"] != SINUSOID or step is not None or solver not in _STEPS_A_TOKEN:
+        return options
+    step = options["floater_delta"] / _STEPS_A_TOKEN[solver]
+    return {**options, "floater_step_size": max(step, ENGINES[solver].finest_step)}
+
+
+def solver_candidates(options: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return the engines and steps that ``auto`` tries for these options; none: those of the device."""
+    if options["floater_start"] != SINUSOID:
+        return []
+    return [(engine, options["floater_delta"] / count) for engine, count in _STEPS_TRIED]
 
 
 def step_in_force(options: dict[str, Any]) -> float | str:
@@ -147,6 +185,7 @@ def step_in_force(options: dict[str, Any]) -> float | str:
 
 def in_force(options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` with what stands for those that are not given, for the log."""
+    options = solver_options(options)
     said = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
     return {**options, **said, "floater_gap": options["floater_gap"] or None}
 
@@ -160,12 +199,21 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
             f"`--floater-train` must be {TRANSFORMER} with `--floater-freeze`, which means that, but is "
             f"{trained} instead; leave one of the two out."
         )
-    if options["floater_start"] == BIAS and target != "qkv":
+    start = options["floater_start"]
+    needed, why = _TARGET_OF_START.get(start, (target, ""))
+    if target != needed:
         yield (
-            f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {BIAS} "
-            "instead: only p(0) of target qkv stands where the biases of q, k and v do."
+            f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {start} "
+            f"instead: {why}."
         )
     gap_in_tokens(options)
+    for option in FLOATER_OPTIONS if start == SINUSOID else ():
+        value = options[option.dest]
+        if option.dest in ("floater_time", "floater_init_scale") and value != option.default:
+            yield (
+                f"`{option.name}` must not be {value} with `--floater-start` {SINUSOID}, which says what h "
+                "and p(0) are, in even time."
+            )
     yield from relative_faults(options, target)
     step_in_force(options)
 

@@ -135,13 +135,14 @@ class DistanceFlow(DistanceScores):
             "floater_time": is_xl,
             "floater_delta": not in_log,
             "floater_update_interval": False,
+            "floater_theta": False,
         }
         for option in cls.options:
             value = options[option.dest]
             if not free.get(option.dest, True) and value != option.default:
                 yield (
                     f"`{option.name}` must be {option.default} with --position-target relative, but is "
-                    f"{value} instead: time is ln(1 + |d|), and solved at every update."
+                    f"{value} instead: time is ln(1 + |d|), and the stack's h solved at every update."
                 )
 
     @classmethod
@@ -230,7 +231,7 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         self.dynamics.reset_parameters(options["floater_init_scale"])
         self.dynamics.requires_grad_(trains_dynamics(options))
         label = f"distances ({spec.side} side)"
-        self.solver = FlowSolver(options, label, spec.usual_length, self.clock)
+        self.solvers = {"": FlowSolver(options, label, spec.usual_length, self.clock)}
 
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         num_tokens = math.ceil(distances[-1].item()) + 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.shared_options import (
     BOTH,
@@ -91,6 +91,12 @@ def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
                     f"`{flag}` must be {rule} with --position-encoder {name}, but is {value} "
                     "instead: only floater has a flow h, its times and initial positions p(0)."
                 )
+    in_all = args.position_blocks == "all"
+    if args.floater_start == "sinusoid" and in_all and args.position_combine == MULTIPLY:
+        yield (
+            "`--position-combine` must not be multiply with `--floater-start sinusoid` in all blocks: those "
+            "after the first begin with rows of zeros."
+        )
     if encoder.acts_on is None and args.position_sides != BOTH:
         yield (
             f"`--position-sides` must be {BOTH} with --position-encoder {name}, but is "

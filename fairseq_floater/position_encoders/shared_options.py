@@ -176,5 +176,8 @@ def has_base(args: Any, side: str | None = None) -> bool:
     # that base where the first block has positions.
     numbers = block_numbers(args.position_blocks)
     adds = args.position_combine == ADD and (numbers is None or 0 in numbers)
-    kept = base == "kept" or (base == "itself" and adds and not args.position_segments)
+    begins_as_sinusoid = args.floater_start == "sinusoid"
+    kept = (base == "kept" and not begins_as_sinusoid) or (
+        base == "itself" and adds and not args.position_segments
+    )
     return args.position_base == "keep" or kept

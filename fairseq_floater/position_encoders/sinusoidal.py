@@ -32,11 +32,22 @@ def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
     return rows
 
 
+def _fairseqs_frequencies(dim: int) -> Tensor:
+    half = dim // 2
+    return torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
+
+
+def sinusoid_generator(dim: int) -> Tensor:
+    """Return A of the flow that fairseq's sinusoid solves, dp/di = A p in tokens i: float32 [C, C]."""
+    generator, w = torch.zeros(dim, dim), _fairseqs_frequencies(dim)
+    sines, cosines = torch.arange(2 * len(w)).chunk(2)
+    generator[sines, cosines], generator[cosines, sines] = w, -w
+    return generator
+
+
 def sinusoid_at(places: Tensor, dim: int, padding_idx: int) -> Tensor:
     """Compute :func:`sinusoid_rows` at real positions ``places`` [N] on the CPU: float32 [N, C]."""
-    half = dim // 2
-    frequencies = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
-    angles = (places.float() + padding_idx + 1).unsqueeze(1) * frequencies
+    angles = (places.float() + padding_idx + 1).unsqueeze(1) * _fairseqs_frequencies(dim)
     rows = torch.cat([angles.sin(), angles.cos()], dim=1)
     return rows if dim % 2 == 0 else torch.nn.functional.pad(rows, (0, 1))
 

@@ -95,13 +95,22 @@ def test_the_rotation_flow_loads_under_its_former_name(tmp_path):
 # cannot load it: of every encoder layer 0.12.2 keeps eight tensors twice.
 
 
-@pytest.mark.parametrize("target", ["qkv", "hidden"])
-def test_official_fairseqs_checkpoint_is_a_donor(target, tmp_path):
+@pytest.mark.parametrize(
+    ("target", "further"),
+    [
+        ("qkv", "--floater-init-scale 0"),
+        ("hidden", "--floater-init-scale 0"),
+        # Nothing stands underneath: the flow is the sinusoid.
+        ("hidden", "--position-base drop --floater-start sinusoid"),
+    ],
+)
+def test_official_fairseqs_checkpoint_is_a_donor(target, further, tmp_path):
     assert EXPECTED[DONOR]["made_with"]["fairseq"] == make_stored.DONOR_VERSION
     donor, start = unpacked(DONOR, tmp_path), tmp_path / "start.pt"
-    options = ["--floater-init-scale", "0", "--position-target", target]
+    options = [*further.split(), "--position-target", target]
     arch = "floater_transformer_tiny"
     report = warm_start(donor, start, arch=arch, data=str(STORED), model_options=options)
+    assert "start    the donor's function" in report.format_text()
     twice = [name for name in report.ignored if not name.endswith("_float_tensor")]
     assert len(twice) == 16 and all(name.startswith("encoder.layers.") for name in twice)
     assert {*report.copied, *report.ignored} == set(load_checkpoint(donor)["model"])

@@ -13,7 +13,7 @@ TABLES = [
 
 
 every_table = h.parametrised(TABLES)
-every_signal = h.parametrised([c for c in TABLES if c[2] in ("qkv", "hidden")])
+every_signal = h.parametrised([c for c in TABLES if c[2].startswith(("qkv", "hidden"))])
 every_endless_table = h.parametrised(
     [c for c in TABLES if POSITION_ENCODERS[c[0]].inductive and c[1] == "all"]
 )

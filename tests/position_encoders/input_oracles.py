@@ -84,8 +84,8 @@ def floater(s):
     if kind != "linear":
         bend = float(kind.removeprefix("log:"))
         times = bend * torch.log1p(times.abs() / bend) * times.sign()
-    p0 = s.part.initial()[0]
-    return combined(s, solved(s.encoder.dynamics, p0, s.options["floater_delta"] * times))
+    p0, dynamics = s.part.initial()[0], s.encoder.dynamics or s.part.dynamics
+    return combined(s, solved(dynamics, p0, s.options["floater_delta"] * times))
 
 
 def rotation_flow(s):

@@ -11,6 +11,7 @@ ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
 RELATIVE = {"target": "relative"}
 XL = {**RELATIVE, "floater_relative": "xl"}
 GAP = {"position_separator": "w8", "floater_gap": 1.0}
+SINUSOID = {"floater_start": "sinusoid", "target": "hidden"}
 # An encoder's option, values that it does not take, and the rule that the message names.
 OUT_OF_RANGE = [
     ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
@@ -78,6 +79,7 @@ REFUSED = [
     ("floater", {"floater_delta": 0.2, **RELATIVE}, r"`--floater-delta` must be 0\.1 with"),
     ("floater", {"floater_time": "log", **RELATIVE}, "`--floater-time` must be linear with"),
     ("floater", {"floater_update_interval": 2, **RELATIVE}, "interval` must be 1 with"),
+    ("floater", {"floater_theta": "block", **RELATIVE}, "`--floater-theta` must be shared with"),
     ("floater", {**XL, "floater_delta": 0.2}, r"`--floater-delta` must be 0\.1 .* ln\(1"),
     ("floater", {**XL, "floater_time": "late"}, "must be linear, log or log:T"),
     ("rotation_flow", {**RELATIVE, "floater_time": "log"}, "`--floater-time` must be linear"),
@@ -96,6 +98,11 @@ REFUSED = [
     ("floater", {**GAP, "floater_gap": 0.01234}, "a multiple of `--floater-delta`"),
     ("rope", GAP, "`--floater-gap` must be 0 with --position-encoder rope, but is 1.0"),
     ("xpos", {"position_segments": True}, "must be off with --position-encoder xpos"),
+    ("floater", {**SINUSOID, "target": "qkv"}, "`--floater-start` must be zero with .* qkv"),
+    ("floater", {**SINUSOID, **RELATIVE}, "`--floater-start` must be zero with .* relative"),
+    ("floater", {**SINUSOID, "floater_time": "log"}, "`--floater-time` must not be log with"),
+    ("floater", {**SINUSOID, "floater_init_scale": 0.1}, r"-scale` must not be 0\.1 with"),
+    ("floater", {**SINUSOID, "position_combine": "multiply"}, "begin with rows of zeros"),
     ("floater", {"floater_step_size": -1.0, **RELATIVE}, "`step_size` must be positive"),
     (
         "floater",
@@ -126,6 +133,8 @@ PARAMETERS = [
     ("shaw", {"shaw_clip": 4}, (9 + 5) * 2 * 64 * 6),
     ("nezha", {}, 0),
     ("xl", {}, 3_158_016),
+    ("floater", {"floater_theta": "block"}, 18 * 526_336 + 54 * 512),
+    ("floater", {"floater_theta": "block", "position_target": "hidden"}, 12 * (526_336 + 512)),
     ("xl", {"xl_projection": "off", "xl_v": "off"}, 2 * 6 * 512),
     ("xl", {"xl_projection": "off", "position_base": "keep"}, 2 * 6 * 2 * 512 + 2),
     ("tener", {"tener_key_term": True, "tener_scale": "sqrt"}, 12_288),

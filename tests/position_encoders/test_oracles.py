@@ -79,6 +79,7 @@ AROUND = {
     ],
     "floater": [
         *({**FLOW, **ALONE}, {**FLOW, **ALONE, "floater_time": "log:5", "floater_delta": 0.2}),
+        {**FLOW, **ALONE, "floater_theta": "block"},
         *({**FLOW, **how} for how in COMBINED),
     ],
     "rotation_flow": [{}, ALONE, *COMBINED],

@@ -38,6 +38,7 @@ def differences(model, expected):
 FORMS = {
     "qkv": {},
     "hidden": {"target": "hidden", "floater_lr_scale": 2.0},
+    "block": {"target": "hidden", "floater_theta": "block"},
     "adjoint": {
         "floater_solver": "rk4",
         "floater_step_size": 0.1,
@@ -48,7 +49,7 @@ FORMS = {
 
 # The form decides what is kept, not when; only the first one meets every order of lengths.
 MEETINGS = [("qkv", lengths) for lengths in ((5, 30, 9), (30, 5, 9), (5, 9, 9), (9,))]
-MEETINGS += [(form, (5, 30, 9)) for form in ("hidden", "adjoint")]
+MEETINGS += [(form, (5, 30, 9)) for form in ("hidden", "block", "adjoint")]
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["solve", "resumed-between"])
@@ -113,5 +114,5 @@ def test_between_two_solves_the_flow_is_solved_for_longer_sentences_only(monkeyp
 
 def test_without_an_interval_nothing_is_copied(monkeypatch):
     model = flow(floater_update_interval=1)
-    monkeypatch.setattr(floater, "_LastSolve", None)
+    monkeypatch.setattr(floater, "LastSolve", None)
     train_on(model, 5, 30)

@@ -47,7 +47,7 @@ WIDE = 4
 TOLERANCE = 1e-5
 # Iterations in each segment, at most.
 MAX_ITERATIONS = 24
-# The step of RK4 where it stands in.
+# The step of RK4 where it stands in, unless a finer one was asked for.
 FALLBACK_STEP = 0.1
 
 
@@ -99,7 +99,7 @@ class _ParallelFlow(torch.autograd.Function):
     ) -> Tensor:
         rows = p0.reshape(-1, p0.shape[-1])
         ctx.save_for_backward(p0, times, *coefficients)
-        ctx.record, ctx.look, ctx.solution = record, look, None
+        ctx.record, ctx.look, ctx.solution, ctx.step = record, look, None, step
         rounds = 0
         for wide in (True, False) if look else (record.wide,):
             solution = _Solution(coefficients, rows, times, step, wide)
@@ -111,7 +111,7 @@ class _ParallelFlow(torch.autograd.Function):
         record.add(rounds)
         if ctx.solution is None:
             record.fall_back(MAX_ITERATIONS)
-            return _by_rk4(p0, times, coefficients)
+            return _by_rk4(p0, times, step, coefficients)
         _note(record, look, solution)
         return solution.interpolated().reshape(-1, *p0.shape)
 
@@ -130,7 +130,7 @@ class _ParallelFlow(torch.autograd.Function):
                 _note(record, ctx.look, solution)
                 return (at_p0.reshape(grad.shape[1:]), *nothing, *total)
             record.fall_back(MAX_ITERATIONS)
-        at_p0, *total = _gradient_by_rk4(p0, times, coefficients, grad)
+        at_p0, *total = _gradient_by_rk4(p0, times, ctx.step, coefficients, grad)
         return (at_p0, *nothing, *total)
 
 
@@ -219,16 +219,17 @@ class _Solution:
         self.rounds = sum(one.iterations + 2 for one in iterated_segments)  # with the first slope's
 
 
-def _by_rk4(p0: Tensor, times: Tensor, coefficients: Any) -> Tensor:
-    return solve_two_layers(p0, HermiteGrid.kept(times, FALLBACK_STEP, p0), *coefficients)
+def _by_rk4(p0: Tensor, times: Tensor, step: float, coefficients: Any) -> Tensor:
+    grid = HermiteGrid.kept(times, min(step, FALLBACK_STEP), p0)
+    return solve_two_layers(p0, grid, *coefficients)
 
 
 def _gradient_by_rk4(
-    p0: Tensor, times: Tensor, coefficients: Any, grad: Tensor
+    p0: Tensor, times: Tensor, step: float, coefficients: Any, grad: Tensor
 ) -> tuple[Tensor, ...]:
     inputs = [x.detach().requires_grad_() for x in (p0, *coefficients)]
     with torch.enable_grad():
-        solved = _by_rk4(inputs[0], times, inputs[1:])
+        solved = _by_rk4(inputs[0], times, step, inputs[1:])
     return torch.autograd.grad(solved, inputs, grad)
 
 

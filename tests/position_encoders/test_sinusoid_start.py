@@ -1,0 +1,53 @@
+"""`--floater-start sinusoid`: the flow is fairseq's sinusoid until it learns."""
+
+import helpers as h
+import pytest
+import torch
+
+from fairseq_floater.ode import ENGINES
+from fairseq_floater.position_encoders.sinusoidal import sinusoid_at, sinusoid_rows
+from fairseq_floater.position_encoders.transforms import Places
+
+# Largest difference over 64 tokens: the fastest channel turns by a radian a token, and what a step of an
+# engine leaves, adds up. dopri5 has a tolerance, collocation's grid a finest step.
+ERRORS = {"dopri5": 1e-2, "midpoint": 5e-3, "collocation": 5e-3}
+
+
+def started(**options):
+    return h.build("floater", target="hidden", floater_start="sinusoid", **options)
+
+
+SOLVERS = [(solver, {}) for solver in ("auto", *ENGINES)]
+SOLVERS.append(("adams", {"floater_delta": 0.5, "floater_lr_scale": 4.0}))
+
+
+@pytest.mark.parametrize(("solver", "options"), SOLVERS)
+def test_every_engine_follows_the_sinusoid(solver, options):
+    model = started(floater_solver=solver, **options).eval()
+    for table in h.tables(model, 64):
+        expected = sinusoid_rows(64, 64, h.PAD)
+        assert h.difference(table[:, 0, 0], expected) <= ERRORS.get(solver, 1e-4)
+        assert not table[:, :, 1:].any()  # the sinusoid is added once
+
+
+def test_a_thousand_positions_keep_to_it():
+    """fairseq's own rows are off by 6e-5 there, in float32."""
+    model = started(floater_solver="rk4_hermite", position_blocks="input").eval()
+    table = h.tables(model, 1000)[0]
+    assert h.difference(table[:, 0, 0], sinusoid_rows(1000, 64, h.PAD)) <= 2e-4
+
+
+def test_it_goes_on_before_and_between_tokens():
+    model = started(floater_solver="rk4_hermite").eval()
+    places = Places(40, per_token=4, before=12)
+    with torch.no_grad():
+        rows = model.encoder.positions.rows(places, h.parts(model.encoder, "positions"))
+    assert h.difference(rows[:, 0, 0], sinusoid_at(places.in_tokens(), 64, h.PAD)) <= 1e-5
+
+
+def test_it_takes_the_place_of_the_base_and_is_learned():
+    model = started().train()
+    assert model.encoder.embed_positions is None
+    assert started(position_base="keep").encoder.embed_positions is not None
+    h.loss_of(model).backward()
+    assert all(p.grad.any() for p in h.position_parameters(model))
