@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.shared_options import (
-    ATTENTION_OPTIONS,
     BOTH,
     LINEAR,
+    LINEAR_OPTIONS,
     OFF,
     SHARED_OPTIONS,
     all_options,
@@ -151,7 +151,7 @@ def _of_moved_positions(
 
 def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
     if args.attention_kind != LINEAR:
-        for option in ATTENTION_OPTIONS[1:]:
+        for option in LINEAR_OPTIONS:
             if getattr(args, option.dest) != option.default:
                 yield (
                     f"`{option.name}` must come with `--attention-kind linear`, but that is "
@@ -161,6 +161,11 @@ def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
         yield (
             f"`--attention-kind` must be softmax with --position-encoder {encoder.name}, which acts on "
             f"logits, but is linear instead: it forms none, and takes {_able('needs_logits', False)}."
+        )
+    elif args.attention_log_length:
+        yield (
+            "`--attention-log-length` must be 0 with `--attention-kind linear`, but is "
+            f"{args.attention_log_length:g} instead: linear attention forms no logits."
         )
     elif getattr(args, "cross_self_attention", False):
         yield (

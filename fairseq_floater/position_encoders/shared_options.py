@@ -58,14 +58,18 @@ CROSS_OPTIONS = (
         above=0,
     ),
 )
-ATTENTION_OPTIONS = (
-    Option(
-        "--attention-kind",
-        "softmax",
-        "self-attention: softmax, or linear, with a state of fixed size in place of cached keys "
-        "(for position encoders that need no logits)",
-        choices=("softmax", LINEAR),
-    ),
+LOG_LENGTH = Option(
+    "--attention-log-length",
+    0.0,
+    "N; all logits, content and positions, are multiplied by max(ln n, 0.1) / ln N, n the keys that the "
+    "query sees, in self- and cross-attention (Chiang and Cholak 2022); N: tokens of a training sentence, "
+    "say; 0: off",
+    float,
+    above=1,
+    or_zero=True,
+    why="; with 0 logits stay as they are.",
+)
+LINEAR_OPTIONS = (
     Option(
         "--linear-kernel",
         "elu",
@@ -79,6 +83,17 @@ ATTENTION_OPTIONS = (
         "linear cross-attention too; then nothing can be aligned (--replace-unk, --print-alignment)",
         bool,
     ),
+)
+ATTENTION_OPTIONS = (
+    Option(
+        "--attention-kind",
+        "softmax",
+        "self-attention: softmax, or linear, with a state of fixed size in place of cached keys "
+        "(for position encoders that need no logits)",
+        choices=("softmax", LINEAR),
+    ),
+    *LINEAR_OPTIONS,
+    LOG_LENGTH,
 )
 SHARED_OPTIONS = (
     Option(

@@ -28,7 +28,7 @@ from fairseq_floater.transformer.decoding_cache import (
     queries_as_beams,
     reordered,
 )
-from fairseq_floater.transformer.masks import additive_mask, hidden_keys
+from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_length_factor
 from fairseq_floater.transformer.weight_layout import joint_weight, lay_out
 
 
@@ -54,13 +54,15 @@ class PositionBiasedAttention(MultiheadAttention):
     """Extend fairseq's attention by the hooks of :class:`AttentionHooks`.
 
     Keys and values are projected and turned before they are cached, biases are computed for all of them.
+    With ``log_length`` N > 1 the logits of a query that sees n keys are max(ln n, 0.1) / ln N times as large.
     """
 
     #: Whether there are weights to return.
     has_weights: ClassVar[bool] = True
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, log_length: float = 0.0, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.log_length = log_length
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError(
                 "add_bias_kv and add_zero_attn must be off: the key that they add has no position."
@@ -117,10 +119,8 @@ class PositionBiasedAttention(MultiheadAttention):
             held,
             static_kv,
         )
-        need_weights = self.has_weights if need_weights is None else need_weights
-        return self._attend(
-            given, need_weights or need_head_weights, before_softmax, need_head_weights
-        )
+        wanted = need_head_weights or (self.has_weights if need_weights is None else need_weights)
+        return self._attend(given, wanted, before_softmax, need_head_weights)
 
     def _attend(
         self, given: Inputs, need_weights: bool, before_softmax: bool, need_head_weights: bool
@@ -130,6 +130,9 @@ class PositionBiasedAttention(MultiheadAttention):
         hooks, tables, static_kv = given.hooks, given.tables, given.static_kv
         attn_mask = _with_bias(q, keys, given.attn_mask, hooks, tables)
         q, scale = hooks.turn(q, "q", tables), hooks.scaling(self.head_dim)
+        if self.log_length:
+            factor = log_length_factor(q, keys, given.attn_mask, self.log_length)
+            q, attn_mask = q * factor, None if attn_mask is None else attn_mask * factor
         explicit = need_weights or before_softmax or hooks.needs_weights
         # In training fairseq's cross-attention drops out explicit weights. Doing the same draws the same
         # random numbers: a run without positions equals fairseq's under one seed.

@@ -172,4 +172,4 @@ def attention_class(cfg: Any, cross: bool) -> Callable[..., PositionBiasedAttent
     """Return what builds self- or ``cross``-attention under the model's options."""
     if cfg.attention_kind == LINEAR and (cfg.linear_cross or not cross):
         return partial(LinearAttention, kernel=cfg.linear_kernel)
-    return PositionBiasedAttention
+    return partial(PositionBiasedAttention, log_length=cfg.attention_log_length)

@@ -5,8 +5,15 @@ Letters: T query length, S key length, B sentences, H heads.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+from fairseq_floater.transformer.decoding_cache import Keys
+
+# Of a query that sees one key, ln n would be 0, and of padding that sees none, -inf.
+SMALLEST_LOG = 0.1
 
 
 def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -24,6 +31,30 @@ def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | No
     if by_mask.dim() == 2:
         by_mask = by_mask[None, None]
     return by_mask if hidden is None else hidden | by_mask
+
+
+def log_length_factor(q: Tensor, keys: Keys, attn_mask: Tensor | None, trained: float) -> Tensor:
+    """Return max(ln n, 0.1) / ln N, n the keys that each query sees: [B or 1, 1, T or 1, 1], of q's dtype.
+
+    Attention to n keys then stays as sharp as it was trained to be with N (Chiang and Cholak 2022).
+
+    Args:
+        q: queries, [B, H, T, D].
+        keys: S of them, with their padding.
+        attn_mask: -inf hides a key from all heads.
+        trained: N.
+    """
+    padding = keys.padding
+    if padding is not None:
+        padding = padding.repeat_interleave(q.size(0) // padding.size(0), dim=0)
+    if attn_mask is not None and attn_mask.dim() == 4:
+        attn_mask = attn_mask[:, :1]
+    hidden = hidden_keys(padding, attn_mask)
+    seen = torch.full((1, 1, 1, 1), keys.k.size(2), device=q.device)
+    if hidden is not None:
+        seen = seen - hidden.sum(-1, keepdim=True)
+    logarithms = seen.to(torch.promote_types(q.dtype, torch.float32)).log()
+    return (logarithms.clamp(min=SMALLEST_LOG) / math.log(trained)).to(q.dtype)
 
 
 def widen_masks(

@@ -41,6 +41,7 @@ OUT_OF_RANGE = [
     ("rotation_flow", "rotation_frequency", [0.0, -1.0, INF, NAN], "positive"),
     ("rope", "position_jitter", [0.0, -0.1, 0.6, NAN], r"more than 0 and at most 0\.5"),
     ("rope", "position_random", [1], "at least 2"),
+    ("none", "attention_log_length", [1.0, -3.0, NAN], "more than 1"),
     ("none", "position_sides", ["source"], "both with --position-encoder none"),
     ("forget", "attention_kind", ["linear"], "softmax"),
 ]
