@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fairseq_floater.position_encoders.eval_law import EVAL
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
 from fairseq_floater.position_encoders.registry import (
     BLOCKS,
@@ -129,6 +130,7 @@ SHARED_OPTIONS = (
     *CROSS_OPTIONS,
     *WARP_OPTIONS,
     *ATTENTION_OPTIONS,
+    EVAL,
 )
 
 

@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.signal import encoder_streams
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.position_encoders.warp import warp_of_source
@@ -32,6 +33,7 @@ from fairseq_floater.transformer.stack_positions import (
     longest_input,
     prepare,
     random_numbers_given_back,
+    window_mask,
     wrapped,
 )
 
@@ -47,7 +49,7 @@ class PositionedEncoder(TransformerEncoderBase):
     ):
         super().__init__(cfg, dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
-        self.warp_law = WarpLaw.read(cfg)
+        self.warp_law, self.eval_law = WarpLaw.read(cfg), EvalLaw.read(cfg)
         self.attach_positions(cfg)
 
     def attach_positions(self, cfg: Any) -> None:
@@ -72,15 +74,16 @@ class PositionedEncoder(TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        warp = warp_of_source(self.warp_law, padding_mask, self.training)
+        warp = warp_of_source(self.warp_law, padding_mask, self.training, self.eval_law)
         tokens = Tokens.read(padding_mask, warp=warp)
         positions = prepare(self, "positions", tokens, embedded.dtype, src_tokens)
         embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)
         x = self._finished_embedding(embedded)
-        mask = None
+        mask = window_mask(self, tokens, x.dtype)
         if tokens.has_padding:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
-            mask = additive_mask(padding_mask[:, None, None], x.dtype)
+            hidden = additive_mask(padding_mask[:, None, None], x.dtype)
+            mask = hidden if mask is None else hidden + mask
         x, states, fc_results = self._through_blocks(
             x.transpose(0, 1), mask, positions, return_all_hiddens
         )
