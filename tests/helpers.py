@@ -23,11 +23,19 @@ TINY = "floater_transformer_tiny"
 
 PAD, EOS = 1, 2  # where fairseq's Dictionary puts them
 FIRST_WORD, VOCABULARY = 4, 40
+# Forms of an encoder that the contract walks too, by names that begin with their target.
+FORMS = {
+    "relative-xl": {"floater_relative": "xl"},
+    "relative-xl-linear": {"floater_relative": "xl", "floater_time": "linear", "xl_v": "off"},
+}
 CASES = [
     (encoder, blocks, target)
     for encoder in POSITION_ENCODERS
     for blocks in ("all", "input")
     for target in POSITION_ENCODERS[encoder].targets
+] + [
+    ("floater", "all", "relative-xl"),
+    ("rotation_flow", "all", "relative-xl-linear"),
 ]
 
 
@@ -58,12 +66,22 @@ def task():
     return Namespace(source_dictionary=words, target_dictionary=words)
 
 
+def options_of(target):
+    """The options that a case's target stands for, by ``dest``."""
+    return {"position_target": target and target.partition("-")[0], **FORMS.get(target, {})}
+
+
 def build(
     encoder=None, blocks="all", target="hidden", arch="floater_transformer_tiny", seed=0, **args
 ):
     """A model through fairseq's registries; without ``encoder``, whatever ``arch`` says."""
     if encoder is not None:
-        args.update(position_encoder=encoder, position_blocks=blocks, position_target=target)
+        args = {
+            **options_of(target),
+            **args,
+            "position_encoder": encoder,
+            "position_blocks": blocks,
+        }
     torch.manual_seed(seed)
     return models.build_model(Namespace(arch=arch, **args), task()).to(on_device.DEVICE)
 

@@ -6,7 +6,7 @@ import on_device
 import torch
 import toy as toys
 from fairseq import models
-from helpers import randomise_positions, task
+from helpers import options_of, randomise_positions, task
 
 from fairseq_floater.transformer.shapes import ROBERTA_SIZES
 
@@ -35,7 +35,12 @@ TRAINING = (
 def roberta(encoder=None, blocks="all", target=None, arch=TINY, seed=0, **args):
     """A model through fairseq's registries; without ``encoder``, whatever ``arch`` says."""
     if encoder is not None:
-        args.update(position_encoder=encoder, position_blocks=blocks, position_target=target)
+        args = {
+            **options_of(target),
+            **args,
+            "position_encoder": encoder,
+            "position_blocks": blocks,
+        }
     args.setdefault("max_positions", 24)
     torch.manual_seed(seed)
     return models.build_model(Namespace(arch=arch, **args), task()).to(on_device.DEVICE)

@@ -101,7 +101,7 @@ class FlowSolver:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on as the training that had ``state``, unless its options were others."""
-        if state["options"] == self._options:
+        if state["options"].items() <= self._options.items():  # a later release has further ones
             vars(self).update({name: state[name] for name in _STATE})
             vars(self.record).update(state["record"])
 

@@ -21,7 +21,7 @@ from fairseq_floater.position_encoders.shared_options import has_base as has_bas
 from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.version import __version__
 
-_SOLVER = "floater_solver"
+_SOLVER, _TIME = "floater_solver", "floater_time"
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
@@ -48,6 +48,9 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
     # The former name, in checkpoints from before the first release.
     if getattr(args, "position_encoder", None) == "rotation":
         args.position_encoder = "rotation_flow"
+    # Over distances time is logarithmic unless an option says so; other forms take no option.
+    if getattr(args, "floater_relative", None) == "xl" and getattr(args, _TIME, None) is None:
+        setattr(args, _TIME, "log")
     for option in all_options():
         value = getattr(args, option.dest, None)
         setattr(args, option.dest, option.checked(option.default if value is None else value))

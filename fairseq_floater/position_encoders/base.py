@@ -127,7 +127,7 @@ class PositionEncoder(KeptTable):
     #: Its table has rows before position 0.
     before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
-    silent_at_zero: ClassVar[tuple[str, ...]] = ()
+    silent_at_zero: tuple[str, ...] = ()
     #: It can act inside cross-attention, by the distances between target and source tokens.
     can_cross: ClassVar[bool] = False
     #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.

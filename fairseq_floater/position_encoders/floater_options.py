@@ -9,31 +9,39 @@ from fairseq_floater.ode import ENGINES, GRADIENTS, TORCHDIFFEQ_SOLVERS, Clock, 
 from fairseq_floater.ode.clock import DEFAULT_BEND, LINEAR
 from fairseq_floater.ode.flow_solver import AUTO, engine_for
 from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.xl import XL_OPTIONS
 
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
 SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
 ZERO, BIAS = "zero", "bias"
-RELATIVE_OPTION = Option(
-    "--floater-relative",
-    None,
-    "with --position-target relative: the flow over distances is added to keys (keys, default), to "
-    "keys and values (values), or to the logits (bias)",
-    choices=("keys", "values", "bias"),
+XL = "xl"
+RELATIVE_OPTIONS = (
+    Option(
+        "--floater-relative",
+        None,
+        "with --position-target relative: the flow over distances is added to keys (keys, default), to "
+        "keys and values (values), or to the logits (bias), or scored as Transformer-XL's R is (xl)",
+        choices=("keys", "values", "bias", XL),
+    ),
+    *XL_OPTIONS,
+)
+TIME_OPTION = Option(
+    "--floater-time",
+    LINEAR,
+    "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
+    f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it; with "
+    "--floater-relative xl that of distance d, log (default): ln(1 + |d|)",
 )
 # Variants of a flow over distances that a comparison of all encoders runs.
 RELATIVE_FORMS = (
     "--target relative",
     "--target relative -- --floater-relative values",
     "--target relative -- --floater-relative bias",
+    "--target relative -- --floater-relative xl",
 )
 FLOATER_OPTIONS = (
     Option("--floater-delta", 0.1, "time between neighbouring tokens", float, above=0),
-    Option(
-        "--floater-time",
-        LINEAR,
-        "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
-        f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it",
-    ),
+    TIME_OPTION,
     Option(
         "--floater-solver",
         AUTO,
@@ -71,7 +79,7 @@ FLOATER_OPTIONS = (
         int,
         at_least=1,
     ),
-    RELATIVE_OPTION,
+    *RELATIVE_OPTIONS,
     Option(
         "--floater-train",
         None,
@@ -153,12 +161,19 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
 
 
 def relative_faults(options: dict[str, Any], target: str) -> Iterator[str]:
-    """Refuse ``--floater-relative`` for a flow that is not over distances."""
-    if options["floater_relative"] is not None and target != "relative":
+    """Refuse options of a flow over distances for one that is not, or whose rows are not scored."""
+    form = options["floater_relative"]
+    if form is not None and target != "relative":
         yield (
             "`--floater-relative` must come with `--position-target relative`, but that is "
             f"{target} instead."
         )
+    for option in XL_OPTIONS:
+        if options[option.dest] is not None and form != XL:
+            yield (
+                f"`{option.name}` must come with `--floater-relative {XL}`, but that is {form or 'keys'} "
+                "instead."
+            )
 
 
 def training_warning(options: dict[str, Any], target: str) -> str | None:

@@ -1,16 +1,18 @@
-"""Read vectors or biases of distances off FLOATER or a rotation in logarithmic time: flows, made relative."""
+"""Read vectors or biases of distances off FLOATER or a rotation: flows, made relative."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
+from fairseq_floater.ode.clock import LOG
 from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.floater import (
@@ -21,37 +23,42 @@ from fairseq_floater.position_encoders.floater import (
 )
 from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
+    XL,
     floater_faults,
     in_force,
+    relative_faults,
     trains_dynamics,
     trains_start,
 )
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rotation_flow import (
+    DELTA,
     RotationFlowPositions,
+    StartingRows,
     largest_frequency,
 )
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.xl import DistanceScores, XlPart
 
 # tau = ln(1 + |d|).
 LOG_DISTANCE = Clock(delta=1.0, bend=1.0)
-# Options of a flow over tokens.
-_OF_TOKENS = ("floater_delta", "floater_time", "floater_update_interval")
 
 
 class FlowStart(StartValues):
-    """Hold r(0) of one block, for each stream and side: ``values`` [S, sides, W]."""
+    """Hold r(0) of one block, or of the stack, for each stream and side: ``values`` [S, sides, W]."""
 
     def __init__(self, spec: EncoderSpec):
         options = spec.options  # those of FLOATER, or of a rotation
         super().__init__(options.get("floater_lr_scale", 1.0))
         scale = options.get("floater_init_scale")
-        # By default as long as Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1, too.
-        std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
+        if scale is None:
+            # As long as a sinusoid; or as Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1.
+            is_xl = relative_form(options) == XL
+            scale = StartingRows.std if is_xl else HIDDEN_INITIAL_VALUE_STD
         shape = (_streams(spec), 1 if spec.causal else 2, row_width(spec))
-        self.values = nn.Parameter(std * torch.randn(shape) / self.lr_scale)
+        self.values = nn.Parameter(scale * torch.randn(shape) / self.lr_scale)
         self.requires_grad_("floater_train" not in options or trains_start(options))
 
 
@@ -59,13 +66,21 @@ def relative_form(options: dict[str, Any]) -> str:
     return options["floater_relative"] or "keys"
 
 
+def distance_clock(options: dict[str, Any]) -> Clock:
+    """Return the times of distances, by complete options; only rows of ``xl`` have a choice."""
+    if relative_form(options) != XL or options["floater_time"] == LOG:
+        return LOG_DISTANCE
+    return Clock.read({"floater_delta": DELTA, **options})
+
+
 def _streams(spec: EncoderSpec) -> int:
     return 2 if relative_form(spec.options) == "values" else 1
 
 
 def row_width(spec: EncoderSpec) -> int:
-    """Return W: the heads where rows are biases, else the width of a head."""
-    return spec.heads if relative_form(spec.options) == "bias" else spec.head_dim
+    """Return W: the heads where rows are biases, the model's width for ``xl``, else that of a head."""
+    widths = {"bias": spec.heads, XL: spec.dim}
+    return widths.get(relative_form(spec.options), spec.head_dim)
 
 
 class FlowVectors(DistanceVectors):
@@ -92,16 +107,20 @@ class FlowBias(AttentionPart):
         return gather_rows(biases, rows).permute(0, 3, 1, 2)
 
 
-class DistanceFlow(AttentionPositions):
+class DistanceFlow(DistanceScores):
     """Follow a flow over distances, r at tau = ln(1 + |d|), from the r(0) of each block, stream and side.
 
     ``--floater-relative keys``: r is added to key j as query i sees it, as Shaw's A^K; ``values``: a
-    second one to its value, as A^V; ``bias``: r has a channel for each head and is added to the logits.
-    In logarithmic time four times the trained length lies 1.4 units past its end. Distances between
-    two whole ones (training that moves positions) go to the nearer. Subclasses say what the flow is.
+    second one to its value, as A^V; ``bias``: r has a channel for each head and is added to the logits;
+    ``xl``: the stack has one r(0) for each side, as wide as the model, and r is scored as Transformer-XL's
+    R is, with a u, v and W_R in each block.
+
+    In logarithmic time four times the trained length lies 1.4 units past its end; ``xl`` also takes
+    ``--floater-time`` linear or log:T. Distances between two whole ones (training that moves positions) go
+    to the nearer, but not in ``xl``. Subclasses say what the flow is.
 
     Shapes: table [N, sides, L, S, W]; W = D, or H for ``bias``; two sides in an encoder, for keys
-    before the query and behind it, one in a decoder.
+    before the query and behind it, one in a decoder. ``xl``: [N, sides, L, C].
     """
 
     targets = ("relative",)
@@ -109,34 +128,71 @@ class DistanceFlow(AttentionPositions):
     continuous = True
 
     @classmethod
+    def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
+        yield from relative_faults(options, target)
+        is_xl, in_log = relative_form(options) == XL, distance_clock(options) is LOG_DISTANCE
+        free = {
+            "floater_time": is_xl,
+            "floater_delta": not in_log,
+            "floater_update_interval": False,
+        }
+        for option in cls.options:
+            value = options[option.dest]
+            if not free.get(option.dest, True) and value != option.default:
+                yield (
+                    f"`{option.name}` must be {option.default} with --position-target relative, but is "
+                    f"{value} instead: time is ln(1 + |d|), and solved at every update."
+                )
+
+    @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        form = {"floater_relative": relative_form(options)}
-        return f"time ln(1 + distance), {super().describe({**options, **form}, target)}"
+        clock = distance_clock(options)
+        time = "ln(1 + distance)" if clock is LOG_DISTANCE else f"{clock}, delta {clock.delta:g}"
+        unsaid = dict.fromkeys(("floater_delta", "floater_time", "floater_update_interval"))
+        shown = {**options, **unsaid, "floater_relative": relative_form(options)}
+        return f"time {time}, {super().describe(shown, target)}"
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
-        return True
+        return relative_form(options) != XL
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        options = spec.options
+        self.form, self.clock = relative_form(options), distance_clock(options)
+        if self.form == XL:
+            self.start = FlowStart(spec)
+            # Of a product of two zeros neither would learn: W_R, or else r.
+            has_zero_r = options["xl_projection"] == "off" or options.get("floater_init_scale") == 0
+            self.silent_at_zero = (
+                "u",
+                *(self.silent_at_zero if has_zero_r else ("projection.weight",)),
+            )
 
     @abstractmethod
-    def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
-        """Return r at distances 0 to N - 1 from ``r0`` [L, S, sides, W]: [N, L, S, sides, W]."""
+    def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
+        """Return r at ``distances``, float64 [N], from ``r0`` [L, S, sides, W]: [N, L, S, sides, W]."""
 
     def build_block(self, block_index: int) -> AttentionPart:
-        part = FlowBias if relative_form(self.spec.options) == "bias" else FlowVectors
-        return part(block_index, self.spec)
+        parts = {"bias": FlowBias, XL: XlPart}
+        return parts.get(self.form, FlowVectors)(block_index, self.spec)
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         # One row is r(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
-        r0 = torch.stack([block.start.initial() for block in blocks])
-        rows = self.trajectories(r0, max(places.count, 2))
-        return rows.permute(0, 3, 1, 2, 4)[: places.count]
+        distances = replace(places, count=max(places.count, 2)).in_tokens()
+        starts = [self.start] if self.form == XL else [block.start for block in blocks]
+        r0 = torch.stack([start.initial() for start in starts])
+        rows = self.trajectories(r0, distances).permute(0, 3, 1, 2, 4)[: places.count]
+        return self.projected(rows[:, :, 0, 0], blocks) if self.form == XL else rows
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+        if self.form == XL:
+            return super().prepare(at, blocks, dtype)
         distances = (at.distances / at.rows_per_token).round().long()
         furthest = math.ceil((at.num_rows - 1) / at.rows_per_token)
         table = self(furthest + 1, blocks, dtype).flatten(0, 1)  # [R, L, S, W]
         rows = self.signed_rows(distances)
-        if relative_form(self.spec.options) == "bias":
+        if self.form == "bias":
             return [(rows, of_block[:, 0]) for of_block in table.unbind(1)]
         return [(rows[:, None], *of_block.unbind(1)) for of_block in table.unbind(1)]
 
@@ -144,7 +200,8 @@ class DistanceFlow(AttentionPositions):
 class RelativeFlowPositions(FlowPositions, DistanceFlow):
     """Follow FLOATER's flow over distances, dr/dtau = h(tau, r).
 
-    h is the stack's; each block has its r(0). Parameters: 2 W (W + 2) a stack and S sides W a block.
+    h is the stack's; each block has its r(0). Parameters: 2 W (W + 2) a stack and S sides W a block;
+    ``xl``: 2 C (C + 2) + sides C a stack and those of `xl.py` a block.
     """
 
     name = FloaterPositions.name
@@ -158,18 +215,11 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
     @classmethod
     def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         yield from floater_faults(options, target)
-        usual = {option.dest: option for option in cls.options}
-        for dest in _OF_TOKENS:
-            option = usual[dest]
-            if options[dest] != option.default:
-                yield (
-                    f"`{option.name}` must be {option.default} with --position-target relative, but is "
-                    f"{options[dest]} instead: time is ln(1 + |d|), and solved at every update."
-                )
+        yield from super().faults(options, target)
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        return super().describe({**in_force(options), **dict.fromkeys(_OF_TOKENS)}, target)
+        return super().describe(in_force(options), target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
@@ -180,14 +230,12 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         self.dynamics.reset_parameters(options["floater_init_scale"])
         self.dynamics.requires_grad_(trains_dynamics(options))
         label = f"distances ({spec.side} side)"
-        self.solver = FlowSolver(options, label, spec.usual_length, LOG_DISTANCE)
+        self.solver = FlowSolver(options, label, spec.usual_length, self.clock)
 
-    def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
-        engine = self.solver.engine(
-            self.dynamics, r0, self.training, self.num_updates, num_positions
-        )
-        times = LOG_DISTANCE.of_tokens(num_positions)
-        return self.solver.solve(self.dynamics, r0, times, **engine)
+    def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
+        num_tokens = math.ceil(distances[-1].item()) + 1
+        engine = self.solver.engine(self.dynamics, r0, self.training, self.num_updates, num_tokens)
+        return self.solver.solve(self.dynamics, r0, self.clock.times(distances), **engine)
 
 
 class RelativeRotationPositions(DistanceFlow):
@@ -197,7 +245,9 @@ class RelativeRotationPositions(DistanceFlow):
     ``rotation_flow`` in the basis of its planes: on keys and values another basis would change nothing,
     as every block learns its projections. Of a ``bias`` two heads share a frequency.
 
-    Parameters: W / 2 a stack and S sides W a block.
+    Parameters: W / 2 a stack and S sides W a block; ``xl``: C / 2 + sides C a stack and those of `xl.py` a
+    block. That is ``--xl-learned`` with learned phases, in logarithmic time unless ``--floater-time`` says
+    otherwise.
     """
 
     name = RotationFlowPositions.name
@@ -210,14 +260,17 @@ class RelativeRotationPositions(DistanceFlow):
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         width = row_width(spec)
-        whose = "a row of biases" if relative_form(spec.options) == "bias" else "a head"
+        whose = {"bias": "a row of biases", XL: f"the {spec.side} side"}.get(self.form, "a head")
         check_pairs(self.name, width, whose, spec)
-        largest = largest_frequency(spec.options, spec.target)
+        if self.clock is LOG_DISTANCE:
+            largest = largest_frequency(spec.options, spec.target)
+        else:  # in radians a token
+            largest = largest_frequency(spec.options, "hidden") / self.clock.delta
         planes = torch.arange(1, width // 2 + 1)
         self.frequencies = nn.Parameter(largest * planes / len(planes))
 
-    def trajectories(self, r0: Tensor, num_positions: int) -> Tensor:
-        tau = LOG_DISTANCE.of_tokens(num_positions).to(r0)
+    def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
+        tau = self.clock.times(distances).to(r0)
         angles = tau[:, None] * self.frequencies.to(r0.dtype)  # [N, W / 2]
         cos, sin = (f(angles).view(-1, 1, 1, 1, angles.size(1)) for f in (torch.cos, torch.sin))
         even, odd = r0[..., 0::2], r0[..., 1::2]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.floater_options import (
     RELATIVE_FORMS,
-    RELATIVE_OPTION,
+    RELATIVE_OPTIONS,
+    TIME_OPTION,
     relative_faults,
 )
 from fairseq_floater.position_encoders.options import Option
@@ -93,18 +94,24 @@ class RotationFlowPositions(PositionSignal):
         Option(
             "--rotation-frequency",
             None,
-            f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative "
-            f"{RELATIVE_FREQUENCY:g} radians a unit of ln(1 + distance)",
+            f"largest initial frequency: {FREQUENCY} radians a token; with --position-target relative, "
+            f"unless its time is linear, {RELATIVE_FREQUENCY:g} radians a unit of ln(1 + distance)",
             float,
             above=0,
         ),
-        RELATIVE_OPTION,
+        TIME_OPTION,
+        *RELATIVE_OPTIONS,
     )
     forms = ("", *RELATIVE_FORMS)
 
     @classmethod
     def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
-        return relative_faults(options, target)
+        yield from relative_faults(options, target)
+        if target != "relative" and options["floater_time"] != TIME_OPTION.default:
+            yield (
+                f"`--floater-time` must be {TIME_OPTION.default} with --position-encoder {cls.name} and "
+                f"--position-target {target}, but is {options['floater_time']} instead."
+            )
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -48,7 +48,7 @@ class T5Positions(DistanceBias):
     formula = "logits + beta_h[bucket(i - j)]"
     source = "Raffel et al. 2020"
     limit_option = "--t5-max-distance"
-    silent_at_zero: ClassVar[tuple[str, ...]] = ("weight",)
+    silent_at_zero: tuple[str, ...] = ("weight",)
     options: ClassVar[tuple[Option, ...]] = (
         Option("--t5-buckets", 32, "buckets of distances, of both sides together", int),
         Option("--t5-max-distance", 128, "distance from which on all share a bucket", int),

@@ -9,10 +9,26 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
 from fairseq_floater.position_encoders.hooks import Tables
-from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
-from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.position_encoders.in_attention import (
+    AttentionPart,
+    AttentionPositions,
+    Gate,
+)
+from fairseq_floater.position_encoders.options import ON_OFF, Option
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+
+# Of these scores, whatever the rows of distances are.
+XL_OPTIONS = (
+    Option(
+        "--xl-projection",
+        None,
+        "a map W_R of the rows of distances in each block (on, default), or none: head h takes its own "
+        "channels of a row (off)",
+        choices=ON_OFF,
+    ),
+    Option("--xl-v", None, "score each distance by itself: v W_R r (on, default)", choices=ON_OFF),
+)
 
 
 class QueryBiases(AttentionPart):
@@ -21,7 +37,7 @@ class QueryBiases(AttentionPart):
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         self.u = self._vectors()
-        self.v = self._vectors()
+        self.v: nn.Parameter | None = self._vectors()
 
     def _vectors(self) -> nn.Parameter:
         vectors = torch.empty(self.spec.heads, self.spec.head_dim)
@@ -32,11 +48,12 @@ class QueryBiases(AttentionPart):
 
     def scaled_for_distances(self, q: Tensor) -> Tensor:
         """Return q + v with the scale of the logits: [B, H, T, D] -> [B, H, T, D]."""
-        return (q + self.v[:, None].to(q)) * self.scaling(q.size(-1))
+        moved = q if self.v is None else q + self.v[:, None].to(q)
+        return moved * self.scaling(q.size(-1))
 
 
 class XlPart(QueryBiases):
-    """Hold u, v and W_R of one block.
+    """Hold u, v and W_R of one block, the latter two unless `XL_OPTIONS` leave them out.
 
     Tables: W_R R_d of the M distances that occur, [B or 1, M, H, D], and which of them each pair of
     tokens has, [B or 1, 1, T, S].
@@ -44,8 +61,16 @@ class XlPart(QueryBiases):
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
-        self.projection = nn.Linear(spec.dim, spec.dim, bias=False)
-        nn.init.xavier_uniform_(self.projection.weight)
+        if spec.options["xl_v"] == "off":
+            self.v = None
+        self.projection: nn.Linear | None = None
+        if spec.options["xl_projection"] != "off":
+            self.projection = nn.Linear(spec.dim, spec.dim, bias=False)
+            nn.init.xavier_uniform_(self.projection.weight)
+
+    def projected(self, rows: Tensor) -> Tensor:
+        """Return W_R r of float32 ``rows`` [..., C], of the same shape."""
+        return rows if self.projection is None else rows @ self.projection.weight.to(rows.dtype).T
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         rows, columns = tables
@@ -54,40 +79,16 @@ class XlPart(QueryBiases):
         return products.gather(-1, columns.expand(*q.shape[:2], -1, -1))
 
 
-class XlPositions(AttentionPositions):
-    """Score ((q_i + u) k_j + (q_i + v) W_R R_d) / sqrt(D), d = i - j, as XLNet does on both sides.
+class DistanceScores(AttentionPositions):
+    """Score ((q_i + u) k_j + (q_i + v) W_R r_d) / sqrt(D); subclasses say what the rows r are.
 
-    R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/C): a sinusoid of
-    the signed distance, as wide as the model. Each block has a W_R, and a u and v for each of its heads.
-    Any length; past the trained one come R_d that were never met. R is a flow that
-    keeps its norm, dR/dd = S R with a fixed skew-symmetric S; ``--xl-learned`` learns it, in axes where it
-    is w. Segments, and the memory of those before, are left out: a sentence is translated as a whole.
-
-    Shapes: table [N, sides, L, C], W_R R_d of distances 0 .. N - 1, for keys before the query and, in
-    an encoder, behind it. Parameters: C^2 + 2 C a block; ``--xl-learned``: w, C / 2 a stack.
+    Shapes: table [N, sides, L, C], W_R r of distances 0 .. N - 1 (or fractions of a token, as training
+    asks for), for keys before the query and, in an encoder, behind it. Parts are :class:`XlPart`.
     """
 
-    name = "xl"
-    title = "Transformer-XL"
-    formula = "(q_i + u) k_j + (q_i + v) W_R R_(i - j)"
-    source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
-    part = XlPart
-    parameter_efficient = False
-    continuous = True
-    silent_at_zero = ("u", "projection.weight")
-    options = (Option("--xl-learned", False, "learn the frequencies w of R, a flow then", bool),)
-
-    def __init__(self, spec: EncoderSpec):
-        super().__init__(spec)
-        check_pairs(self.name, spec.dim, f"the {spec.side} side", spec)
-        self.frequencies: nn.Parameter | None = None
-        if spec.options["xl_learned"]:
-            self.frequencies = nn.Parameter(pair_frequencies(spec.dim // 2).float())
-
-    def rows(self, places: Places, blocks: Sequence[XlPart]) -> Tensor:
-        distances = self.signed_distances(places)
-        sinusoid = interleaved_sinusoid(distances, self.spec.dim, self.frequencies)
-        return torch.stack([sinusoid @ b.projection.weight.float().T for b in blocks], dim=2)
+    def projected(self, rows: Tensor, blocks: Sequence[XlPart]) -> Tensor:
+        """Return the table from the rows [N, sides, C] that the blocks share."""
+        return torch.stack([block.projected(rows) for block in blocks], dim=2)
 
     def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
         spec = self.spec
@@ -100,6 +101,57 @@ class XlPositions(AttentionPositions):
             rows = gather_rows(table.flatten(1), used).unflatten(-1, (len(blocks), spec.dim))
         per_head = rows.unflatten(-1, (spec.heads, spec.head_dim))  # [B or 1, M, L, H, D]
         return [(of_block, columns[:, None]) for of_block in per_head.unbind(2)]
+
+
+class XlPositions(DistanceScores):
+    """Score ((q_i + u) k_j + (q_i + v) W_R R_d) / sqrt(D), d = i - j, as XLNet does on both sides.
+
+    R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/C): a sinusoid of
+    the signed distance, as wide as the model. Each block has a W_R, and a u and v for each of its heads.
+    Any length; past the trained one come R_d that were never met. R is a flow that
+    keeps its norm, dR/dd = S R with a fixed skew-symmetric S; ``--xl-learned`` learns it, in axes where it
+    is w; ``--xl-distance log`` has ln(1 + |d|), with the sign of d, in place of d. Segments, and the memory
+    of those before, are left out: a sentence is translated as a whole.
+
+    Parameters: C^2 + 2 C a block, ``--xl-projection off``: without C^2, ``--xl-v off``: without C;
+    ``--xl-learned``: w, C / 2 a stack. Without W_R, ``--position-base keep`` has a gate a stack.
+    """
+
+    name = "xl"
+    title = "Transformer-XL"
+    formula = "(q_i + u) k_j + (q_i + v) W_R R_(i - j)"
+    source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
+    part = XlPart
+    parameter_efficient = False
+    continuous = True
+    silent_at_zero = ("u", "projection.weight")
+    options = (
+        Option("--xl-learned", False, "learn the frequencies w of R, a flow then", bool),
+        Option(
+            "--xl-distance",
+            "linear",
+            "R is a sinusoid of the distance d, or of ln(1 + |d|) with its sign (log)",
+            choices=("linear", "log"),
+        ),
+        *XL_OPTIONS,
+    )
+
+    def __init__(self, spec: EncoderSpec):
+        super().__init__(spec)
+        check_pairs(self.name, spec.dim, f"the {spec.side} side", spec)
+        self.frequencies: nn.Parameter | None = None
+        if spec.options["xl_learned"]:
+            self.frequencies = nn.Parameter(pair_frequencies(spec.dim // 2).float())
+        self.gate: nn.Module = nn.Identity()
+        if spec.options["xl_projection"] == "off":  # no W_R that could be zero
+            self.gate, self.silent_at_zero = Gate(spec), ("u", "gate.weight")
+
+    def rows(self, places: Places, blocks: Sequence[XlPart]) -> Tensor:
+        distances = self.signed_distances(places)
+        if self.spec.options["xl_distance"] == "log":
+            distances = distances.sign() * distances.abs().log1p()
+        sinusoid = interleaved_sinusoid(distances, self.spec.dim, self.frequencies)
+        return self.projected(self.gate(sinusoid), blocks)
 
 
 def distinct(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:

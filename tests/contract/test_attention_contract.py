@@ -9,7 +9,7 @@ import torch
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.transforms import Tokens
 
-INSIDE = [c for c in h.CASES if c[2] in ("attention", "relative")]
+INSIDE = [c for c in h.CASES if c[2].startswith(("attention", "relative"))]
 every_inside = h.parametrised(INSIDE)
 
 

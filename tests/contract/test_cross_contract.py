@@ -9,7 +9,9 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 CROSS = {"position_cross": "relative"}
-CROSSING = [c for c in h.CASES if encoder_class(c[0], c[2]).can_cross]
+CROSSING = [
+    c for c in h.CASES if encoder_class(c[0], h.options_of(c[2])["position_target"]).can_cross
+]
 every_crossing = h.parametrised(CROSSING)
 every_other = h.parametrised([c for c in h.CASES if c[1] == "all" and c not in CROSSING])
 

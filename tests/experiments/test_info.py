@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from helpers import VOCABULARY, build, every_case
+from helpers import VOCABULARY, build, every_case, options_of
 from roberta_models import roberta
 
 from fairseq_floater.checkpoints.reading import position_parameters
@@ -41,7 +41,7 @@ def test_added_parameters_are_those_of_the_model(encoder, blocks, target, monkey
     monkeypatch.setattr(info, "VOCABULARY", VOCABULARY)
     model = build(encoder, blocks, target)
     found = position_parameters(dict(model.named_parameters()))
-    options = {"position_target": target}
+    options = options_of(target)
     assert added_parameters("floater_transformer_tiny", encoder, blocks, **options) == found
 
 
@@ -50,7 +50,7 @@ def test_added_parameters_are_those_of_a_roberta(encoder, blocks, target, monkey
     monkeypatch.setattr(info, "ROBERTA_VOCABULARY", VOCABULARY)
     model = roberta(encoder, blocks, target, max_positions=512)
     found = position_parameters(dict(model.named_parameters()))
-    options = {"position_target": target}
+    options = options_of(target)
     assert added_parameters("floater_roberta_tiny", encoder, blocks, **options) == found
 
 

@@ -178,15 +178,23 @@ def nezha(s):
 def of_distances(s, rows, divisor, key_term=0.0):
     """((q_i + u) k_j + (q_i + v) R_(i-j) + ``key_term``) / ``divisor``; rows R [T, S, H, D]."""
     scores = (s.q + s.part.u[:, None]) @ s.k.transpose(1, 2)
-    scores = scores + torch.einsum("hid,ijhd->hij", s.q + s.part.v[:, None], rows)
+    v = 0.0 if s.part.v is None else s.part.v[:, None]
+    scores = scores + torch.einsum("hid,ijhd->hij", s.q + v, rows)
     return (scores + key_term) / divisor, s.v
+
+
+def projected(s, rows):
+    """((q_i + u) k_j + (q_i + v) W_R r) / sqrt(D), or r itself cut into heads; r [T, S, C]."""
+    if s.part.projection is not None:
+        rows = rows @ s.part.projection.weight.T
+    return of_distances(s, rows.unflatten(-1, (4, -1)), s.q.size(-1) ** 0.5)
 
 
 def xl(s):
     learned = s.encoder.frequencies
-    rows = sinusoid(s.d, 64, None if learned is None else learned.detach().double())
-    rows = rows @ s.part.projection.weight.T
-    return of_distances(s, rows.unflatten(-1, (4, -1)), s.q.size(-1) ** 0.5)
+    d = torch.log1p(s.d.abs()) * s.d.sign() if s.options["xl_distance"] == "log" else s.d
+    rows = sinusoid(d, 64, None if learned is None else learned.detach().double())
+    return projected(s, rows if s.part.projection is not None else gate(s.encoder) * rows)
 
 
 def tener(s):
@@ -237,24 +245,41 @@ def tupe(s):
     return scores / (2 * s.q.size(-1)) ** 0.5 + t5_bias(s), s.v
 
 
+def times(s):
+    """When a flow is at each distance, and where it starts: tau [T, S], r(0) [streams, sides, W]."""
+    if s.options["floater_relative"] != "xl":
+        return torch.log1p(s.d.round().abs()), s.part.start.initial()
+    time, delta = s.options["floater_time"], s.options.get("floater_delta", 0.1)
+    tau = torch.log1p(s.d.abs()) if time == "log" else delta * s.d.abs()
+    if time.startswith("log:"):
+        bend = float(time.removeprefix("log:"))
+        tau = delta * bend * torch.log1p(s.d.abs() / bend)
+    return tau, s.encoder.start.initial()
+
+
 def relative(s, r):
-    """Shaw's vectors, or biases, read off a flow at tau = ln(1 + |d|); r [T, S, streams, sides, W]."""
-    behind = (s.d.round() < 0) & (not s.causal)
+    """Shaw's vectors, biases, or XL's rows, read off a flow; r [T, S, streams, sides, W]."""
+    d = s.d if s.options["floater_relative"] == "xl" else s.d.round()
+    behind = (d < 0) & (not s.causal)
     r = torch.where(behind[..., None, None], r[..., -1, :], r[..., 0, :])
+    if s.options["floater_relative"] == "xl":
+        return projected(s, r[:, :, 0])
     if s.options["floater_relative"] == "bias":
         return content(s) + r[:, :, 0].permute(2, 0, 1), s.v
     return with_vectors(s, r[:, :, 0], r[:, :, 1] if r.size(2) > 1 else torch.zeros(1))
 
 
 def floater(s):
-    tau, row = torch.log1p(s.d.round().abs()).unique(return_inverse=True)
-    return relative(s, solved(s.encoder.dynamics, s.part.start.initial(), tau)[row])
+    tau, r0 = times(s)
+    tau, row = tau.unique(return_inverse=True)
+    return relative(s, solved(s.encoder.dynamics, r0, tau)[row])
 
 
 def rotation_flow(s):
-    w, r0 = s.encoder.frequencies.double(), s.part.start.initial().double()
+    tau, r0 = times(s)
+    w, r0 = s.encoder.frequencies.double(), r0.double()
     planes = torch.block_diag(*(f * torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double() for f in w))
-    turns = torch.matrix_exp(torch.log1p(s.d.round().abs())[..., None, None] * planes)
+    turns = torch.matrix_exp(tau[..., None, None] * planes)
     return relative(s, torch.einsum("abw,tswv->tsabv", r0, turns).float())
 
 

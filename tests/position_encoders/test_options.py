@@ -9,6 +9,7 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS, all_options
 NAN, INF = float("nan"), float("inf")
 ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
 RELATIVE = {"target": "relative"}
+XL = {**RELATIVE, "floater_relative": "xl"}
 # An encoder's option, values that it does not take, and the rule that the message names.
 OUT_OF_RANGE = [
     ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
@@ -76,6 +77,13 @@ REFUSED = [
     ("floater", {"floater_delta": 0.2, **RELATIVE}, r"`--floater-delta` must be 0\.1 with"),
     ("floater", {"floater_time": "log", **RELATIVE}, "`--floater-time` must be linear with"),
     ("floater", {"floater_update_interval": 2, **RELATIVE}, "interval` must be 1 with"),
+    ("floater", {**XL, "floater_delta": 0.2}, r"`--floater-delta` must be 0\.1 .* ln\(1"),
+    ("floater", {**XL, "floater_time": "late"}, "must be linear, log or log:T"),
+    ("rotation_flow", {**RELATIVE, "floater_time": "log"}, "`--floater-time` must be linear"),
+    ("rotation_flow", {"floater_time": "log"}, "must be linear .* --position-target hidden"),
+    ("floater", {**RELATIVE, "xl_v": "off"}, "must come with `--floater-relative xl`.* keys"),
+    ("rotation_flow", {"xl_projection": "on"}, "must come with `--floater-relative xl`"),
+    ("rotation_flow", {**ODD, **XL}, "even number of channels, but the source side has 27"),
     ("floater", {"floater_step_size": -1.0, **RELATIVE}, "`step_size` must be positive"),
     (
         "floater",
@@ -105,6 +113,8 @@ PARAMETERS = [
     ("shaw", {"shaw_clip": 4}, (9 + 5) * 2 * 64 * 6),
     ("nezha", {}, 0),
     ("xl", {}, 3_158_016),
+    ("xl", {"xl_projection": "off", "xl_v": "off"}, 2 * 6 * 512),
+    ("xl", {"xl_projection": "off", "position_base": "keep"}, 2 * 6 * 2 * 512 + 2),
     ("tener", {"tener_key_term": True, "tener_scale": "sqrt"}, 12_288),
     ("tupe", {}, 1_053_184),
     ("tupe", {"t5_buckets": 64}, 1_053_184 + 2 * 32 * 8),
@@ -130,6 +140,8 @@ PARAMETERS = [
             ("floater", "keys", 2 * 2 * 64 * 66 + 6 * (2 + 1) * 64),
             ("floater", "values", 2 * 2 * 64 * 66 + 2 * 6 * (2 + 1) * 64),
             ("floater", "bias", 2 * 2 * 8 * 10 + 6 * (2 + 1) * 8),
+            ("floater", "xl", 3_158_016 + 2 * 2 * 512 * 514 + (2 + 1) * 512),
+            ("rotation_flow", "xl", 3_158_016 + 2 * 256 + (2 + 1) * 512),
             ("rotation_flow", "values", 2 * 32 + 2 * 6 * (2 + 1) * 64),
             ("rotation_flow", "bias", 2 * 4 + 6 * (2 + 1) * 8),
         )
