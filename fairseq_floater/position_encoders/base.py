@@ -124,6 +124,8 @@ class PositionEncoder(KeptTable):
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which training needs to move them (`warp_law.py`).
     continuous: ClassVar[bool] = False
+    #: Its table is a sinusoid or a rotation, whose frequencies ``--position-eval`` may change.
+    has_frequencies: ClassVar[bool] = False
     #: Its table has rows before position 0.
     before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.

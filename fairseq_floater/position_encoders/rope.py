@@ -58,7 +58,9 @@ class FarRopePart(RopePart):
     queries, [B or 1, T], and of keys, and the complex frequencies, [R / 2].
     """
 
-    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
+    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor | None:
+        if self.training:
+            return None
         counted, queries, keys, frequencies = tables[2:-2]
         width = 2 * frequencies.size(0)
         of_q, of_k = (
@@ -93,6 +95,7 @@ class RopePositions(AttentionPositions):
     part = RopePart
     acts_on = "queries, keys"
     data_driven = False
+    has_frequencies = True
     continuous = True
     before_start = True
     needs_logits = False

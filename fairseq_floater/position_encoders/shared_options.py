@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fairseq_floater.position_encoders.eval_law import EVAL
+from fairseq_floater.position_encoders.eval_law import EVAL, INTERPOLATE
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
 from fairseq_floater.position_encoders.registry import (
     BLOCKS,
@@ -164,5 +164,8 @@ def has_base(args: Any, side: str | None = None) -> bool:
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
     # An encoder that is the base itself would count twice, were its rows not added.
-    kept = base == "kept" or (base == "itself" and args.position_combine == ADD)
+    is_base = base == "itself" and args.position_combine == ADD
+    if args.position_target == "hidden" and args.position_eval.startswith(INTERPOLATE):
+        is_base = False  # the encoder's rows move, those underneath would not
+    kept = base == "kept" or is_base
     return args.position_base == "keep" or kept
