@@ -28,6 +28,7 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
+from fairseq_floater.experiments.looks import eval_specs, looks_of
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -72,6 +73,10 @@ class ComparisonTable(Table):
         self.systems, self.baseline = systems_of(
             self.experiment, encoders=args.encoders, start=args.start, stretch=args.stretch
         )
+        systems = [entry.system for entry in self.systems]
+        self.looks = looks_of(args.eval or (), args.told_length, systems)
+        if self.looks and self.experiment.config.s2l is None:
+            raise UsageError("`--eval` and `--told-length` need a configuration with `s2l`.")
         stages = {entry.system.name: entry.system.stage for entry in self.systems}
         if args.donor is not None and "donor" in stages.values():
             raise UsageError(
@@ -104,6 +109,7 @@ class ComparisonTable(Table):
                     seed=seed,
                     machines=machines,
                     losses=True,
+                    looks=tuple(look for look in self.looks if look.suits(entry.system)),
                 )
                 name = entry.system.name
                 yield Cell(name, request.work / name, partial(Protocol, request), seed)
@@ -181,21 +187,25 @@ class ComparisonTable(Table):
 
     def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
         """Yield the options that name a system's results under every seed, and its warm start's."""
-        models = [("", entry.label, "")]
+        models = [("", entry.label, "", "")]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
-            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE))
+            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
+        for look in self.looks:
+            if look.suits(entry.system):
+                losses_of = look.mark if look.changes_losses else ""
+                models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
         }
-        for ending, label, mark in models:
+        for ending, label, mark, losses_of in models:
             name = entry.system.name + ending
             yield from ("--label", f"{name}={label}")
             for folder in folders:
                 for test, (hypotheses, losses) in options.items():
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
-                        yield from (losses, f"{name}={folder}/losses.{test}{mark}.txt")
+                        yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
 
     def lacking(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)
@@ -229,6 +239,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--start", choices=("scratch", "donor"), help=text)
     text = "each system that takes it also under --position-stretch LOW:HIGH"
     add("--stretch", metavar="LOW:HIGH", help=text)
+    text = (
+        "translate once more with each trained model that takes it, positions changed in evaluation: "
+        "interpolate:80,cap:80 (see --position-eval)"
+    )
+    add("--eval", type=eval_specs, metavar="SPEC,SPEC", help=text)
+    text = "translate once more to the length of each reference: what stopping costs"
+    add("--told-length", action="store_true", help=text)
     text = "each system under each seed: means, spreads (default: the configuration's seed)"
     add("--seeds", type=seeds, metavar="1,2,3", help=text)
     text = "parallel text (train, valid and test* files); not for the built-in corpus"

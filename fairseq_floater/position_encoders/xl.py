@@ -109,7 +109,7 @@ class DistanceScores(AttentionPositions):
         return self.tables(rows, columns)
 
     def tables(self, rows: Tensor, columns: Tensor) -> list[Tables]:
-        """Return each block's ``rows``, of [B or 1, M, L, C], and which a pair has, ``columns`` [B or 1, T, S]."""
+        """Return each block's of the ``rows`` [B or 1, M, L, C], and ``columns`` [B or 1, T, S] of pairs."""
         per_head = rows.unflatten(-1, (self.spec.heads, self.spec.head_dim))
         return [(of_block, columns[:, None]) for of_block in per_head.unbind(2)]
 
