@@ -38,6 +38,10 @@ VERBS = {
         "official formats, questions on the order of number words",
         "data.cli",
     ),
+    "tasks": Verb(
+        "SCAN by length, and generated tasks (addition, reverse, ...), as text of whole words",
+        "data.cli",
+    ),
     "args": Verb(
         "the exact fairseq arguments of a stage of an experiment, one a line", "experiments.cli"
     ),

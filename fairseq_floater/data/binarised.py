@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.products import PreparedFolder
-from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS
 from fairseq_floater.errors import say
 from fairseq_floater.files import file_hash, put_folder, write_text
 from fairseq_floater.records import read_json
@@ -32,7 +32,8 @@ def binarise_command(
     command += ["--trainpref", str(text / "train"), "--validpref", str(text / "valid")]
     if tests:
         command += ["--testpref", ",".join(str(text / name) for name in tests)]
-    command += ["--srcdict", str(out_dir / "dict.txt"), "--joined-dictionary"]
+    if "separate_dictionaries" not in parameters:  # else fairseq counts one for each side
+        command += ["--srcdict", str(out_dir / "dict.txt"), "--joined-dictionary"]
     return [*command, "--destdir", str(out_dir / ".bin.tmp"), "--workers", str(workers)]
 
 
@@ -74,10 +75,15 @@ def finish(out_dir: Path) -> dict[str, Any]:
                 prefix = out_dir / ".bin.tmp" / f"{subset}.{'-'.join(langs)}.{lang}"
                 _check_binary(prefix, counts[split]["kept"])
         put_folder(out_dir / ".bin.tmp", out_dir / "bin")
-    dictionary = (out_dir / "dict.txt").read_text(encoding="utf-8")
+    sizes = [
+        (out_dir / "bin" / f"dict.{lang}.txt").read_text(encoding="utf-8").count("\n")
+        for lang in langs
+    ]
     summary = {
         "parameters": parameters,
-        "dictionary": dictionary.count("\n"),
+        "dictionary": dict(zip(langs, sizes))
+        if "separate_dictionaries" in parameters
+        else sizes[0],
         "splits": {s: {"subset": subset, **counts[s]} for s, subset in subsets.items()},
         "sha256": {name: file_hash(out_dir / name) for name in (kind.model, "dict.txt")},
         **{package: version(package) for package in kind.packages},
@@ -102,7 +108,8 @@ class PreparedText(PreparedFolder):
 
     def format_text(self) -> str:
         src, tgt = self.summary["parameters"]["src"], self.summary["parameters"]["tgt"]
-        columns = ("pairs", "empty", "too long", "ratio", f"{src} subwords", f"{tgt} subwords")
+        unit = "words" if self.summary["parameters"]["bpe"] == WORDS else "subwords"
+        columns = ("pairs", "empty", "too long", "ratio", f"{src} {unit}", f"{tgt} {unit}")
         lines = [f"{'split':<14}{'subset':<8}" + "".join(f" {c:>13}" for c in columns)]
         for split, counts in self.summary["splits"].items():
             values = [counts["kept"], *counts["dropped"].values(), *counts["subwords"].values()]
@@ -111,4 +118,8 @@ class PreparedText(PreparedFolder):
             if kept := counts["empty_kept"]:
                 lines.append(f"  {kept:,} of them with an empty side, kept for scoring")
         size = self.summary["dictionary"]
-        return "\n".join([*lines, f"dictionary: {size:,} entries, shared by both languages"])
+        if isinstance(size, dict):
+            text = ", ".join(f"{entries:,} of {lang}" for lang, entries in size.items())
+        else:
+            text = f"{size:,} entries, shared by both languages"
+        return "\n".join([*lines, f"dictionary: {text}"])

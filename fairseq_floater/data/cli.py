@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data import number_words, prepare
+from fairseq_floater.data import number_words, prepare, task_generators, tasks
 from fairseq_floater.data.binarised import PreparedText
+from fairseq_floater.data.prepare_options import add_options
 from fairseq_floater.data.understanding import quizzes as quiz_files
 from fairseq_floater.data.wmt14 import recipe
 from fairseq_floater.errors import UserError
 from fairseq_floater.files import USER_DIR
-from fairseq_floater.verbs import add_verb, from_options
+from fairseq_floater.verbs import add_parts, add_verb, from_options, positive
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,36 @@ def add_quizzes(verbs: Any) -> None:
     parser.add_argument("--force", action="store_true", help=text)
 
 
+def add_tasks(verbs: Any) -> None:
+    parts = add_parts(verbs, "tasks")
+    summary = "SCAN: commands -> actions, tested on more actions than trained on"
+    example, pairs = "floater tasks scan scan --cutoff 26", 300
+    scan = add_verb(parts, "scan", example, tasks.write_scan, summary=summary)
+    text = "train on up to N actions, test on more"
+    scan.add_argument("--cutoff", type=positive, required=True, metavar="N", help=text)
+    text = "tasks.txt, plain or .gz, that is there (default: it is fetched)"
+    scan.add_argument("--from", dest="file", type=Path, metavar="FILE", help=text)
+    sizes = {"train": 200_000, "valid": 1024, "test": 1024}
+    for name, task in task_generators.TASKS.items():
+        summary = "trained on lengths {} to {}, tested on {} to {}".format(
+            *task.trained, *task.tested
+        )
+        example, details = f"floater tasks {name} {name}", str(task_generators.__doc__)
+        part = add_verb(
+            parts, name, example, tasks.write_generated, summary=summary, details=details
+        )
+        part.set_defaults(task=name)
+    for part in parts.choices.values():
+        part.add_argument("out_dir", type=Path, metavar="OUT")
+        given = {"valid": pairs} if part is scan else sizes
+        for split, size in given.items():
+            text = f"pairs ({size})"
+            part.add_argument(f"--{split}", type=positive, default=size, metavar="N", help=text)
+        part.add_argument("--seed", type=int, default=1, metavar="N", help="of the draws (1)")
+        text = "replace a task of other parameters"
+        part.add_argument("--force", action="store_true", help=text)
+
+
 def add_prepare(verbs: Any) -> None:
     def run(out_dir: Path, **options: Any) -> PreparedText | None:
         summary = prepare.prepare(out_dir=out_dir, **options)
@@ -89,10 +120,11 @@ def add_prepare(verbs: Any) -> None:
 OUT_DIR gets
   bin/    what fairseq-train and fairseq-generate take; tests.json: the --gen-subset of each test split
   raw/    the raw lines of valid and the test splits, line for line as in bin/, for scoring
-  spm/    the text in subwords (bpe/ with --bpe subword-nmt), its model beside it; dict.txt, summary.json
+  spm/    the text in subwords (bpe/ with --bpe subword-nmt, words/ with --subwords none), its model beside
+          it; dict.txt, summary.json
 Complete outputs are not made again: after a break, run the same command.""",
     )
-    prepare.add_options(parser)
+    add_options(parser)
 
 
 def add_wmt14(verbs: Any) -> None:

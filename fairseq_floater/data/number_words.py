@@ -201,7 +201,12 @@ def draw_lines(
 
 
 def each_once(
-    draw: Callable[[], tuple[T, str]], size: int, share: range, refusal: str
+    draw: Callable[[], tuple[T, str]],
+    size: int,
+    share: range,
+    refusal: str,
+    *,
+    repeats: bool = False,
 ) -> Iterator[T]:
     """Draw ``size`` things of a split.
 
@@ -210,21 +215,23 @@ def each_once(
         size: how many; eight bytes of each are kept to know it again.
         share: the sixteenths of all hashes that belong to the split.
         refusal: the message where too few are left, with a place for the number drawn.
+        repeats: whether a thing may come again.
     """
     drawn: set[int] = set()
-    refused = 0
-    while len(drawn) < size:
+    count = refused = 0
+    while count < size:
         thing, text = draw()
         digest = _digest(text)
         key = int.from_bytes(digest[1:], "big")
-        if digest[0] % 16 in share and key not in drawn:
+        if digest[0] % 16 in share and (repeats or key not in drawn):
             drawn.add(key)
+            count += 1
             refused = 0
             yield thing
             continue
         refused += 1
         if refused == MAX_REFUSED_DRAWS:
-            raise TextDataError(refusal.format(len(drawn)))
+            raise TextDataError(refusal.format(count))
 
 
 @lru_cache(maxsize=1 << 16)

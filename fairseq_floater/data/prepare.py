@@ -7,10 +7,7 @@ Everything streams, and every output is whole or not made at all.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import re
 import shlex
 import shutil
 import sys
@@ -32,12 +29,13 @@ from fairseq_floater.data.parallel_text import (
     check_parallel,
     find_splits,
     progress,
+    read_lines,
     read_pairs,
     text_file,
 )
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
-from fairseq_floater.data.subwords import SEGMENTATIONS, encode_split
+from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS, Words, encode_split
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.files import (
     file_hash,
@@ -47,7 +45,6 @@ from fairseq_floater.files import (
     write_text,
     write_whole,
 )
-from fairseq_floater.verbs import positive, share
 
 PRODUCTS = [name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)]
 PRODUCTS += ["raw", "bin", "dict.txt", "tests.json", "summary.json"]
@@ -84,7 +81,9 @@ class Preparation:
             _remove(self.out_dir / name)
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
 
-        if self.model.is_file():
+        if self.parameters["bpe"] == WORDS:
+            pass  # there is nothing to learn
+        elif self.model.is_file():
             say(f"{self.model.name} is there already: skipped.")
         elif self.spm_model is not None:
             write_whole(self.model, partial(shutil.copyfile, self.spm_model))
@@ -109,6 +108,7 @@ class Preparation:
                 "another OUT_DIR."
             )
         inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
+        inputs += filter(Path.is_file, map(self._groups, self.splits[2:]))
         if self.spm_model is not None:
             Segmenter(self.spm_model)  # refuses what is no model
             inputs.append(self.spm_model)
@@ -144,7 +144,12 @@ class Preparation:
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
 
-    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter]:
+    def _groups(self, test: str) -> Path:
+        return self.raw_dir / f"{test}.groups"
+
+    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter | Words]:
+        if self.parameters["bpe"] == WORDS:
+            return nullcontext(Words())
         if self.parameters["bpe"] == "sentencepiece":
             return nullcontext(Segmenter(self.model, self.workers))
         return closing(MosesSegmenter(self.model, self.langs, self.workers))
@@ -168,6 +173,14 @@ class Preparation:
                 pairs = read_pairs(self.raw_dir, split, *self.langs)
                 pairs = progress(pairs, f"encode {split}", total)
                 counts[split] = encode_split(segmenter, pairs, split, self.langs, folders, **limits)
+        for test in self.splits[2:]:
+            if (path := self._groups(test)).is_file():
+                names = list(read_lines(path))
+                if len(names) != lines[test]:
+                    raise TextDataError(
+                        f"{path} has {len(names):,} lines, but {test} has {lines[test]:,}."
+                    )
+                write_text(folders[1] / path.name, "".join(f"{name}\n" for name in names))
         write_text(folders[0] / "counts.json", json.dumps(counts, indent=2) + "\n")
         _remove(self.text)
         # A dictionary that was counted from other text goes with it.
@@ -183,53 +196,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def cores(most: int) -> int:
-    """Return the number of processor cores that this process may use, at most ``most``."""
-    return min(len(os.sched_getaffinity(0)), most)
-
-
-def _limit(text: str) -> int:
-    return 0 if text == "0" else positive(text)
-
-
-def _ratio(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", text) or 0 < float(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 0 (no limit) or at least 1, but is {text!r}")
-    return float(text)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    text = "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz"
-    add("raw_dir", metavar="RAW_DIR", type=Path, help=text)
-    add("out_dir", metavar="OUT_DIR", type=Path)
-    add("--src", required=True, metavar="LANG", help="source language, as in the file names")
-    add("--tgt", required=True, metavar="LANG", help="target language")
-    subwords = parser.add_mutually_exclusive_group(required=True)
-    text = "subwords of both languages together, to be learned"
-    subwords.add_argument("--vocab", type=positive, metavar="N", help=text)
-    text = "a sentencepiece model to use instead (of `floater s2l split`, say)"
-    subwords.add_argument("--spm-model", type=Path, metavar="FILE", help=text)
-    text = (
-        "sentencepiece (default, on raw text), or subword-nmt: Moses tokens cut by a joint BPE of N "
-        "merges, as in the published WMT14 results"
-    )
-    add("--bpe", choices=SEGMENTATIONS, default="sentencepiece", help=text)
-    text = "drop train and valid pairs above N subwords on a side (250; 0 = keep)"
-    add("--max-len", type=_limit, default=250, metavar="N", help=text)
-    text = "drop train and valid pairs with one side R times the other (0 = keep)"
-    add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
-    text = "share of characters that the subwords cover (1.0)"
-    add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
-    text = "processes (the number of cores, at most 8)"
-    add("--workers", type=positive, default=cores(8), metavar="N", help=text)
-    text = "start over where OUT_DIR was made from other text or settings"
-    add("--force", action="store_true", help=text)
-    add("--dry-run", action="store_true", help="print the commands and run none")
-    text = "the step before or after fairseq-preprocess alone, as --dry-run prints them"
-    add("--only", choices=("encode", "finish"), help=text)
-
-
 def prepare(
     raw_dir: Path,
     out_dir: Path,
@@ -239,6 +205,8 @@ def prepare(
     workers: int = 1,
     dry_run: bool = False,
     only: str | None = None,
+    subwords: str | None = None,
+    separate_dictionaries: bool = False,
     **parameters: Any,
 ) -> dict[str, Any] | None:
     """Make the data of ``raw_dir`` in ``out_dir``; return their summary once they are whole.
@@ -254,6 +222,12 @@ def prepare(
         raise UsageError(
             f"--spm-model is for --bpe sentencepiece, but --bpe is {parameters['bpe']}"
         )
+    if separate_dictionaries and not subwords:
+        raise UsageError("`--separate-dictionaries` is of `--subwords none`: subwords are joint.")
+    if subwords:
+        parameters["bpe"] = subwords
+    if separate_dictionaries:  # data of before have no such parameter
+        parameters["separate_dictionaries"] = True
     with naming(out_dir):
         if only == "finish":
             return finish(out_dir)
@@ -263,6 +237,8 @@ def prepare(
         command = binarise_command(out_dir, parameters, preparation.splits[2:], workers)
         if dry_run:
             options = {**parameters, "spm_model": spm_model, "workers": workers, "force": force}
+            if subwords:
+                options["subwords"] = options.pop("bpe")
             step = shlex.join([*_STEP, str(raw_dir), str(out_dir), *_argv(options), "--only"])
             print(f"{step} encode\n{shlex.join(command)}\n{step} finish")
             return None

@@ -91,10 +91,10 @@ class PreparedFolder:
 
     def format_text(self) -> str:
         splits: dict[str, dict[str, int]] = self.summary["splits"]
-        columns = list(next(iter(splits.values())))
-        lines = ["  ".join([f"{'split':<7}", *(f"{column:>14}" for column in columns)])]
+        columns, width = list(next(iter(splits.values()))), max(7, *map(len, splits))
+        lines = ["  ".join([f"{'split':<{width}}", *(f"{column:>14}" for column in columns)])]
         for split, counts in splits.items():
-            lines.append("  ".join([f"{split:<7}", *(f"{counts[c]:>14,}" for c in columns)]))
+            lines.append("  ".join([f"{split:<{width}}", *(f"{counts[c]:>14,}" for c in columns)]))
         return "\n".join([*lines, str(self.folder)])
 
     def to_json_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Name the two ways to cut text into subwords, and encode splits by either.
+"""Name the ways to cut text into subwords, or to leave its words whole, and encode splits by each.
 
 ``sentencepiece`` learns from raw text and gives raw text back; ``subword-nmt`` works on Moses tokens, as
-in the published WMT14 results.
+in the published WMT14 results; ``none`` takes the words that spaces separate.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.data.moses_subwords import MosesSegmenter
 from fairseq_floater.data.parallel_text import TextDataError, batched
-from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter
+from fairseq_floater.data.sentencepiece_subwords import BATCH, FAIRSEQ_SYMBOLS, Segmenter
+
+SUBWORDS = ("sentencepiece", "subword-nmt")
+WORDS = "none"
+_CONTROL = FAIRSEQ_SYMBOLS - {"<unk>"}
 
 
 class Segmentation(NamedTuple):
-    """Name the folder of the text in subwords, the model's file, and the packages that shape both."""
+    """Name the folder of the text in subwords, the model's file, and the packages that shape both.
+
+    Of whole words the dictionary is the model.
+    """
 
     folder: str
     model: str
@@ -27,11 +34,26 @@ class Segmentation(NamedTuple):
 SEGMENTATIONS = {
     "sentencepiece": Segmentation("spm", "spm.model", ("sentencepiece",)),
     "subword-nmt": Segmentation("bpe", "bpe.codes", ("sacremoses", "subword-nmt")),
+    WORDS: Segmentation("words", "dict.txt", ()),
 }
 
 
+class Words:
+    """Takes pairs of raw sentences apart at spaces."""
+
+    def pieces(
+        self, batch: Sequence[tuple[str, str]], *, test: bool = False
+    ) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield the words of both sides; raises TextDataError for those that are fairseq's symbols."""
+        for source, target in batch:
+            sides = source.split(), target.split()
+            if symbols := _CONTROL.intersection([*sides[0], *sides[1]]):
+                raise TextDataError(f"The text has the word {min(symbols)}, a symbol of fairseq's.")
+            yield sides
+
+
 def encode_split(
-    segmenter: Segmenter | MosesSegmenter,
+    segmenter: Segmenter | MosesSegmenter | Words,
     pairs: Iterator[tuple[str, str]],
     split: str,
     langs: tuple[str, str],

@@ -31,6 +31,7 @@ from fairseq_floater.evaluation.metrics import (
     check_bootstrap,
     chrf_metric,
     corpus_score,
+    exact_matches,
     moses_tokens,
     split_compounds,
 )
@@ -55,8 +56,8 @@ _MANY_TOKENISED = 100
 class ScoreReport:
     """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``.
 
-    ``tokenised_bleu`` is None for :data:`UNSPACED` languages. ``scores`` is the mean of another metric's
-    numbers, where these are given.
+    ``tokenised_bleu`` is None for :data:`UNSPACED` languages. ``exact_match`` is a share 0..1, where it is
+    asked for; ``scores`` is the mean of another metric's numbers, where these are given.
     """
 
     bleu: Metric
@@ -74,6 +75,7 @@ class ScoreReport:
     hypotheses_name: str
     references_name: str
     system: str | None = None
+    exact_match: Metric | None = None
     scores: Metric | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -81,7 +83,8 @@ class ScoreReport:
         return {**dataclasses.asdict(self), "versions": {"floater": __version__, **versions}}
 
     def format_text(self) -> str:
-        every = (self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu, self.scores)
+        shares = (self.exact_match, self.scores)
+        every = (self.bleu, self.chrf, self.tokenised_bleu, self.compound_split_bleu, *shares)
         metrics = [metric for metric in every if metric is not None]
         width = max(len(metric.name) for metric in metrics)
         lines = [
@@ -93,7 +96,7 @@ class ScoreReport:
             f"{'metric':{width}}   score" + ("   95% interval" if self.bootstrap else ""),
         ]
         for metric in metrics:
-            digits = 4 if metric is self.scores else 2  # others than BLEU may lie in 0..1
+            digits = 4 if metric in shares else 2  # others than BLEU may lie in 0..1
             line = f"{metric.name:{width}}  {metric.score:6.{digits}f}"
             if metric.mean is not None:
                 line += f"   {metric.mean:.{digits}f} ± {metric.half_width:.{digits}f}"
@@ -111,6 +114,7 @@ def score(
     test_set: str | None = None,
     bootstrap: int = 1000,
     seed: int = 12345,
+    exact_match: bool = False,
     hypotheses_name: str = "hypotheses",
     references_name: str = "references",
     system: str | None = None,
@@ -123,6 +127,7 @@ def score(
         compound_split: whether to report it; None means for German, and no other can have it.
         test_set: a label for the signatures; newstest2014's are checked against N.
         bootstrap: resamples for two intervals; 0 for none.
+        exact_match: whether the share of hypotheses that are their reference is wanted as well.
         hypotheses_name, references_name: how errors and the report call the two.
         system: the signature of the model, recorded as it is.
 
@@ -144,6 +149,7 @@ def score(
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
+    exact = exact_matches(hypotheses, references) if exact_match else None
     tokenised = split = None
     moses = not UNSPACED.fullmatch(language) and version_of("sacremoses") is not None
     if moses:
@@ -168,6 +174,7 @@ def score(
         hypotheses_name=hypotheses_name,
         references_name=references_name,
         system=system,
+        exact_match=Metric.from_numbers("exact match", exact, bootstrap, seed) if exact else None,
     )
 
 
@@ -208,8 +215,8 @@ def score_files(
         references_path: raw references, one a line.
         scores_path: another metric's numbers, one a line in the order of the references.
         lines_path: where the hypotheses are written, one a line in that order.
-        options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed`` and ``system`` of
-            :func:`score`.
+        options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed``, ``exact_match`` and
+            ``system`` of :func:`score`.
     """
     references = read_references(references_path)
     hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)

@@ -36,8 +36,10 @@ def add_score(verbs: Any) -> None:
 
 
 def add_metric_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of sacreBLEU and its bootstrap."""
+    """Add the options of sacreBLEU and its bootstrap, and exact match."""
     add = parser.add_argument
+    text = "also the share of hypotheses that are their reference, word for word"
+    add("--exact-match", action="store_true", help=text)
     text = "sacreBLEU's tokenizer (its own choice for the target language: 13a, zh, ja-mecab, ko-mecab)"
     add("--tokenize", choices=TOKENIZERS, help=text)
     text = "resamples for the intervals (1000; 0: none)"

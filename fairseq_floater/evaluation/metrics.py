@@ -70,6 +70,15 @@ class Metric:
         return cls(name, float(values.mean()), signature, *interval)
 
 
+def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """Tell of each of N sentences whether hypothesis and reference are the same words.
+
+    Both are detokenised, and compared as they are but for runs of spaces.
+    """
+    pairs = zip(hypotheses, references, strict=True)
+    return [ours.split() == theirs.split() for ours, theirs in pairs]
+
+
 def bleu_metric(tokenize: str | None, language: str) -> Any:
     """Return sacreBLEU's BLEU.
 

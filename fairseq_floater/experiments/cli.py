@@ -176,7 +176,7 @@ def add_info(verbs: Any) -> None:
     # Brings torch, which takes seconds; the other verbs of this door do without.
     from fairseq_floater.experiments.info import collect
 
-    def run(*, arch: str, check: bool, **places: Any) -> Any:
+    def run(*, arch: str, blocks: str, check: bool, **places: Any) -> Any:
         if check:
             # imports fairseq, which takes seconds
             from fairseq_floater.experiments.readiness import check_readiness
@@ -185,7 +185,7 @@ def add_info(verbs: Any) -> None:
         for name, value in places.items():
             if value is not None:
                 raise UsageError(f"`--{name}` is an option of `--check`, which is not given.")
-        return collect(arch)
+        return collect(arch, blocks)
 
     parser = add_verb(
         verbs,
@@ -197,6 +197,8 @@ def add_info(verbs: Any) -> None:
     parser.add_argument(
         "--arch", default="floater_transformer", help="shape for which parameters are counted"
     )
+    text = "blocks with positions, beside all of them (input); numbers from 0, such as 0,2,4"
+    parser.add_argument("--blocks", default="input", metavar="BLOCKS", help=text)
     parser.add_argument(
         "--check",
         action="store_true",

@@ -168,7 +168,9 @@ class ComparisonTable(Table):
             self.launcher.say(f"No comparison: the baseline {self.baseline} is not whole yet.")
         settings = self.experiment.settings(System(PLAIN))
         argv += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
-        argv += self.experiment.tokenizer()
+        argv += self.experiment.metrics()
+        if self.args.exact_match and "--exact-match" not in argv:
+            argv.append("--exact-match")
         resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * len(runs))
         argv += ["--bootstrap", str(resamples), "--json", self.work / f"{self.name}.json"]
         return [*argv, "--figure", *(self.work / f"{self.name}.{e}" for e in ("png", "svg"))]
@@ -246,6 +248,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--eval", type=eval_specs, metavar="SPEC,SPEC", help=text)
     text = "translate once more to the length of each reference: what stopping costs"
     add("--told-length", action="store_true", help=text)
+    text = "exact match beside the other scores (of whole words always)"
+    add("--exact-match", action="store_true", help=text)
     text = "each system under each seed: means, spreads (default: the configuration's seed)"
     add("--seeds", type=seeds, metavar="1,2,3", help=text)
     text = "parallel text (train, valid and test* files); not for the built-in corpus"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from omegaconf import MISSING
 
 from fairseq_floater.data.parallel_text import LANGUAGE
-from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.data.subwords import SUBWORDS, WORDS
 from fairseq_floater.data.wmt14.sources import RECIPES
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import UpdateBudget
@@ -49,16 +49,25 @@ class Languages:
 
 @dataclass
 class Data:
-    """Where the text comes from, how it is cut and cleaned, the test sets and BLEU's tokenizer."""
+    """Where the text comes from, how it is cut and cleaned, the test sets and BLEU's tokenizer.
+
+    With ``subwords: none`` its words are the tokens, without ``vocab`` and ``bpe``.
+    """
 
     bpe: str | None = None
-    vocab: int = MISSING
+    vocab: int | None = None
+    subwords: str | None = None
     max_len: int | None = None
     max_ratio: int | float | None = None
     tests: list[str] = MISSING
     tokenize: str | None = None
     numbers: dict[str, Any] | None = None
     wmt14: str | None = None
+
+    @property
+    def segmentation(self) -> str:
+        """Return how the text is cut, a key of :data:`~fairseq_floater.data.subwords.SEGMENTATIONS`."""
+        return self.subwords or self.bpe or SUBWORDS[0]
 
 
 @dataclass
@@ -145,7 +154,14 @@ def _check(path: Path, config: Config) -> None:
         options = getattr(config, section)
         check_missing(path, [f"{section}.{key}" for key in keys if options.get(key) is None])
     check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES.values())
-    check_one_of(path, "data: bpe", bpe := data.bpe or "sentencepiece", SEGMENTATIONS)
+    check_one_of(path, "data: bpe", data.bpe or SUBWORDS[0], SUBWORDS)
+    if data.subwords is None:
+        check_missing(path, ["data.vocab"] if data.vocab is None else [])
+    else:
+        check_one_of(path, "data: subwords", data.subwords, [WORDS])
+        for key in ("vocab", "bpe", "wmt14"):
+            given = getattr(data, key)
+            check(given is None, f"data: {key}", "left out where `subwords` is none", given)
     if data.wmt14 is not None:
         check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"
@@ -157,7 +173,8 @@ def _check(path: Path, config: Config) -> None:
     check(budget.average > 0, "budget: average", "a positive whole number", budget.average)
     check_rate(path, "optimisation: lr", config.optimisation["lr"])
     if config.s2l is not None:
-        check(bpe == "sentencepiece", "data: bpe", "sentencepiece for `s2l`", bpe)
+        bpe = data.segmentation
+        check(bpe in (SUBWORDS[0], WORDS), "data: bpe", "sentencepiece for `s2l`", bpe)
         _check_systems(path, "s2l", config.s2l)
     if config.compare is not None:
         _check_systems(path, "compare", config.compare)

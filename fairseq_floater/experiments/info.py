@@ -20,7 +20,14 @@ from fairseq_floater.position_encoders import (
     has_base,
 )
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS
+from fairseq_floater.position_encoders.registry import (
+    ALL_BLOCKS,
+    DEFAULT_TARGETS,
+    INPUT_BLOCK,
+    block_numbers,
+    check_depth,
+    named_blocks,
+)
 from fairseq_floater.position_encoders.shared_options import OFF, has_positions
 from fairseq_floater.position_encoders.signal import (
     CROSS_STREAMS,
@@ -60,18 +67,20 @@ class Info:
     versions: dict[str, str]
     device: str
     encoders: list[dict[str, Any]]
+    blocks: str = INPUT_BLOCK
 
     def format_text(self) -> str:
         versions = "  ".join(f"{name} {version}" for name, version in self.versions.items())
         return "\n".join([versions, f"device {self.device}", "", self.encoder_table()])
 
     def encoder_table(self) -> str:
-        """Format Table 1's properties and what each encoder adds, both block settings, as Markdown."""
+        """Format Table 1's properties and what each encoder adds, to both sets of blocks, as Markdown."""
         heads = ["encoder", "reference", "acts on", "inductive", "data-driven"]
-        heads += ["parameter-efficient", "one dynamics", "parameters, input only"]
+        few = "input only" if self.blocks == INPUT_BLOCK else f"blocks {self.blocks}"
+        heads += ["parameter-efficient", "one dynamics", f"parameters, {few}"]
         heads += ["parameters, all blocks", "cost", "positions"]
         marks = ("inductive", "data_driven", "efficient")
-        counts = ("per_dynamics", "parameters_input", "parameters_all")
+        counts = ("per_dynamics", f"parameters_{self.blocks}", "parameters_all")
         rows = [
             [
                 f"`{row['name']}`",
@@ -96,15 +105,16 @@ class Info:
         return "\n".join([*markdown_table(heads, rows), "", note])
 
 
-def collect(arch: str = "floater_transformer") -> Info:
-    """Look at the installation and count what each encoder adds."""
+def collect(arch: str = "floater_transformer", blocks: str = INPUT_BLOCK) -> Info:
+    """Look at the installation and count what each encoder adds, to some ``blocks`` and to all."""
     known_archs = (*ARCHITECTURES, *ROBERTA_ARCHITECTURES)
     if arch not in known_archs:
         known = ", ".join(known_archs)
         raise ValueError(f"`--arch` must be one of {known}, but is {arch!r} instead.")
-    rows = []
+    blocks, rows = named_blocks(blocks), []
+    check_depth(block_numbers(blocks), _size(arch)[1])
     for name, encoder in POSITION_ENCODERS.items():
-        counts = {blocks: added_parameters(arch, name, blocks) for blocks in BLOCKS}
+        counts = {b: added_parameters(arch, name, b) for b in (blocks, ALL_BLOCKS)}
         usual = {option.dest: option.default for option in encoder.options}
         reference = "relative" if encoder.is_relative(usual) else "absolute"
         rows.append(
@@ -117,7 +127,7 @@ def collect(arch: str = "floater_transformer") -> Info:
                 "data_driven": encoder.data_driven,
                 "efficient": encoder.parameter_efficient,
                 "target": DEFAULT_TARGETS[name],
-                "parameters_input": sum(counts["input"].values()),
+                f"parameters_{blocks}": sum(counts[blocks].values()),
                 "parameters_all": sum(counts["all"].values()),
                 # What a stack owns of a signal, as against its blocks: one dynamics or recurrence.
                 "per_dynamics": sum(
@@ -127,7 +137,7 @@ def collect(arch: str = "floater_transformer") -> Info:
                 "source": encoder.source,
             }
         )
-    return Info(arch, versions(), _device(), rows)
+    return Info(arch, versions(), _device(), rows, blocks)
 
 
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
@@ -138,7 +148,7 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
     counts: dict[str, int] = {}
     for stack, attribute, built in _attached(arch, encoder, blocks, options):
         modules: dict[str, nn.Module] = {f"{stack}.{attribute}": built}
-        for index in filter(built.receives, range(built.spec.blocks)):
+        for index in filter(built.receives, built.spec.blocks):
             modules[f"{stack}.layers.{index}.{attribute}"] = built.build_block(index)
         for place, module in modules.items():
             counts |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
@@ -177,7 +187,6 @@ def _attached(
         spec = EncoderSpec(
             dim=channels,
             streams=streams,
-            every_block=blocks == "all",
             target=args.position_target,
             side=side,
             max_positions=ROBERTA_MAX_POSITIONS if alone else MAX_POSITIONS,
@@ -186,7 +195,8 @@ def _attached(
             combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,
-            blocks=depth,
+            blocks=range(depth),
+            chosen=block_numbers(args.position_blocks),
             vocabulary=ROBERTA_VOCABULARY if alone else VOCABULARY,
         )
         encoders.append((stack, attribute, encoder_class(encoder, args.position_target)(spec)))

@@ -202,13 +202,15 @@ class Protocol(DataSteps):
 
     def _score(self, test: str) -> None:
         result, target = self.path / f"scores.{test}.json", self.settings["target"]
-        tokenizer = self.experiment.tokenizer()
+        metrics = self.experiment.metrics()
         options = ["--references", self.data / "raw" / f"{test}.{target}", "--target-lang", target]
         # The record of a trained run has the signature of the version that trained it.
         dry = self.launcher.dry_run
         system = self.signature if dry else self.folder.read().get("signature", "")
-        options += [*tokenizer, "--system", system, "--json", result]
+        options += [*metrics, "--system", system, "--json", result]
         command = floater("score", self.path / f"generate.{test}.txt", *options)
-        if self.make(Step(result, command, made_of=tokenizer)):
+        if self.make(Step(result, command, made_of=metrics)):
             scores = read_json(result, {"bleu": {"score": NUMBER}})
-            self.say(f"{test}: BLEU {scores['bleu']['score']:.2f}")
+            exact = scores.get("exact_match")
+            share = f", exact match {exact['score']:.3f}" if exact else ""
+            self.say(f"{test}: BLEU {scores['bleu']['score']:.2f}{share}")

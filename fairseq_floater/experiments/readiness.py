@@ -130,7 +130,9 @@ def _add_experiment(
         "data": data_bytes,
     }
     memory = max(learning, PROGRAM + TRAINING * parameters)
-    made_of = f"{experiment.arch(System(PLAIN))}, {experiment.config.data.vocab} subwords"
+    vocab = experiment.config.data.vocab
+    tokens = "the words not counted" if vocab is None else f"{vocab} subwords"
+    made_of = f"{experiment.arch(System(PLAIN))}, {tokens}"
     model = f"{parameters:,} parameters ({made_of}), {in_bytes(checkpoint)} a checkpoint"
     result.checks += [
         Check(OK, "model", model),
@@ -159,7 +161,7 @@ def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
     """Count the plain model's parameters, on torch's meta device, which takes no memory."""
-    dictionary = placeholder_dictionary(experiment.config.data.vocab)
+    dictionary = placeholder_dictionary(experiment.config.data.vocab or 0)
     try:
         with torch.device("meta"):
             task = BareTask(dictionary, dictionary)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     as_options,
@@ -126,10 +127,12 @@ class Experiment(ConfiguredExperiment):
 
     @property
     def bpe(self) -> str:
-        return self.config.data.bpe or "sentencepiece"
+        return self.config.data.segmentation
 
     def _to_text(self) -> list[str]:
         """Return the options that make raw text of subwords: text is scored, never tokens."""
+        if self.bpe == WORDS:
+            return []
         if self.bpe == "sentencepiece":
             return ["--remove-bpe", "sentencepiece"]
         return ["--remove-bpe", "subword_nmt", "--tokenizer", "moses"]
@@ -142,16 +145,20 @@ class Experiment(ConfiguredExperiment):
         return self._languages() + as_options(self.config.data.numbers)
 
     def _split(self, setting: Setting) -> list[str]:
-        options = _options_of(self.s2l, "systems", "baseline", "before")
-        return self._languages() + as_options({"vocab": self.config.data.vocab, **options})
+        data, options = self.config.data, _options_of(self.s2l, "systems", "baseline", "before")
+        tokens = {"vocab": data.vocab, "subwords": data.subwords}
+        return self._languages() + as_options({**tokens, **options})
 
     def _prepare(self, setting: Setting) -> list[str]:
         options = _options_of(self.config.data, "numbers", "tests", "tokenize", "wmt14")
         if self.config.s2l is not None:
+            options["max-len"] = 0  # what the split kept, trains
+        if self.config.s2l is not None and self.bpe != WORDS:
             # The split has learned the subwords: its lengths are counted in them.
             del options["vocab"]
-            options["max-len"] = 0  # what the split kept, trains
             options["spm-model"] = place(Path(setting.work) / "split" / "spm.model")
+        if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
+            options["separate-dictionaries"] = True
         return self._languages() + as_options(options)
 
     def _languages(self) -> list[str]:
@@ -177,7 +184,7 @@ class Experiment(ConfiguredExperiment):
             "average_of": limits.get("average-of", AVERAGE_OF[0]),
             "bpe": self.bpe,
             "wmt14": data.wmt14 or "",
-            "vocab": data.vocab,
+            "vocab": data.vocab or "",
             "processes": machines,
             "tokens_per_update": budget.update(machines.world)[1],
             # fairseq's defaults where the file is silent.
@@ -221,10 +228,11 @@ class Experiment(ConfiguredExperiment):
         systems = self.comparison.listed()
         return [f"{entry.system.name}\t{entry.label}\t{entry.options}" for entry in systems]
 
-    def tokenizer(self) -> list[str]:
-        """Return the option of a command that scores for sacreBLEU's tokenizer."""
+    def metrics(self) -> list[str]:
+        """Return the options of a command that scores: sacreBLEU's tokenizer, exact match of whole words."""
         chosen = self.config.data.tokenize
-        return [] if chosen is None else ["--tokenize", chosen]
+        tokenizer = [] if chosen is None else ["--tokenize", chosen]
+        return [*tokenizer, *(["--exact-match"] if self.bpe == WORDS else [])]
 
     @property
     def comparison(self) -> Comparison:

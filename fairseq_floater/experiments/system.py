@@ -7,7 +7,12 @@ import re
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.position_encoders.registry import BLOCKS, DEFAULT_TARGETS, TARGETS
+from fairseq_floater.position_encoders.registry import (
+    DEFAULT_TARGETS,
+    TARGETS,
+    block_numbers,
+    named_blocks,
+)
 from fairseq_floater.verbs import shell_words
 
 # `--encoder` of a run that is fairseq's Transformer, untouched by the plugin.
@@ -19,6 +24,7 @@ _SAID_BY = {
     "--position-blocks": "--blocks",
     "--position-target": "--target",
 }
+_BLOCK_LABELS = {"input": "input only", "all": "all blocks"}
 _LABELS = {"floater": "FLOATER", "sinusoidal": "sinusoid", "rnn": "RNN", "none": "no positions"}
 
 
@@ -78,7 +84,7 @@ class System:
         """
         parts = [self.encoder]
         if self.encoder != PLAIN:
-            parts += [self.blocks, str(self.resolved_target)]
+            parts += [_in_a_name(self.blocks), str(self.resolved_target)]
         parts += ["scratch"] if self.scratch else []
         return "-".join([*parts, *self._further])
 
@@ -87,7 +93,7 @@ class System:
         """Name it by what is not usual: ``floater``, ``floater-input``, ``rnn-rnn-layers_2``."""
         parts = [self.encoder]
         if self.encoder != PLAIN:
-            parts += [] if self.blocks == "all" else [self.blocks]
+            parts += [] if self.blocks == "all" else [_in_a_name(self.blocks)]
             usual = self.resolved_target == DEFAULT_TARGETS[self.encoder]
             parts += [] if usual else [str(self.resolved_target)]
         return "-".join([*parts, *self._further])
@@ -96,7 +102,7 @@ class System:
     def _further(self) -> list[str]:
         words = " ".join(self.options).replace(" --", "-").removeprefix("--")
         parts = [] if self.base else ["nobase"]
-        return [*parts, re.sub(r"[^\w.-]+", "_", words)] if words else parts
+        return [*parts, _in_a_name(words)] if words else parts
 
     @property
     def label(self) -> str:
@@ -110,7 +116,7 @@ class System:
         parts = [_LABELS.get(self.encoder, self.encoder)]
         usual = {"sinusoidal": "input", "learned": "input", "none": self.blocks}
         if self.blocks != usual.get(self.encoder, "all"):
-            parts.append("input only" if self.blocks == "input" else "all blocks")
+            parts.append(_BLOCK_LABELS.get(self.blocks, f"blocks {self.blocks}"))
         if self.resolved_target != DEFAULT_TARGETS[self.encoder] or self.encoder == "floater":
             parts.append(str(self.resolved_target))
         if self.base == self.scratch and self.joins_base:
@@ -122,8 +128,11 @@ class System:
     @property
     def joins_base(self) -> bool:
         """Return whether its rows may be added to fairseq's: a signal's, unless they are the same."""
-        is_base = (self.encoder, self.blocks) == ("sinusoidal", "input")
-        return self.resolved_target in ("qkv", "hidden") and not is_base
+        numbers = block_numbers(self.blocks)
+        # A sinusoid is fairseq's in the first block, which has that alone or none otherwise.
+        has_more = numbers is None or (0 in numbers and len(numbers) > 1)
+        joins = has_more or self.encoder != "sinusoidal"
+        return joins and self.resolved_target in ("qkv", "hidden")
 
     def words(self) -> list[str]:
         """Return the options that scripts/protocol.sh takes for it; :func:`system_from_words` reads them."""
@@ -193,7 +202,8 @@ def add_model_options(
     """
     choices = (*DEFAULT_TARGETS, *further)
     parser.add_argument(name, dest="encoder", default="floater", choices=choices, required=required)
-    parser.add_argument("--blocks", default="all", choices=BLOCKS)
+    text = "that receive positions: all, input (the first), or numbers from 0, such as 0,2,4"
+    parser.add_argument("--blocks", default="all", type=_blocks, metavar="BLOCKS", help=text)
     parser.add_argument("--target", default=None, choices=TARGETS)
     parser.add_argument(
         "--no-base", action="store_true", help="without fairseq's own positions underneath"
@@ -204,6 +214,17 @@ def add_model_options(
         metavar="WORDS",
         help="further options of the model, in one word: --model-options='--rnn-layers 2'",
     )
+
+
+def _blocks(text: str) -> str:
+    try:
+        return named_blocks(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _in_a_name(words: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", words)
 
 
 def system_from_args(args: argparse.Namespace) -> System:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
 from fairseq_floater.position_encoders.registry import encoder_class as encoder_class
+from fairseq_floater.position_encoders.registry import named_blocks
 from fairseq_floater.position_encoders.rules import refuse
 from fairseq_floater.position_encoders.rules import warnings as warnings
 from fairseq_floater.position_encoders.shared_options import SHARED_OPTIONS
@@ -54,6 +55,7 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
     for option in all_options():
         value = getattr(args, option.dest, None)
         setattr(args, option.dest, option.checked(option.default if value is None else value))
+    args.position_blocks = named_blocks(args.position_blocks)
     if args.position_target is None:
         args.position_target = POSITION_ENCODERS[args.position_encoder].targets[0]
     encoder = encoder_class(args.position_encoder, args.position_target)

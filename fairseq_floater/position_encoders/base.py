@@ -22,7 +22,7 @@ class EncoderSpec:
 
     Attributes:
         dim: C.
-        every_block: ``--position-blocks all``; else ``input``, the first block only.
+        chosen: the numbers that ``--position-blocks`` names; None: all.
         target: ``--position-target``, one of the encoder's ``targets``.
         side: ``source`` or ``target``: whose tokens are counted.
         max_positions: rows of a table of fixed length (``--max-source/target-positions``).
@@ -33,7 +33,7 @@ class EncoderSpec:
             cross-attention, on the distances between target and source tokens.
         combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
-        blocks: how many the stack has.
+        blocks: the numbers under which the blocks of the stack were trained.
         vocabulary: V, the words of the dictionary, special ones included.
         length_option: what sets ``max_positions``; empty: the option of the side.
         fills_length: input is as a rule as long as ``max_positions``, as pieces of running text are, and
@@ -42,7 +42,6 @@ class EncoderSpec:
     """
 
     dim: int
-    every_block: bool
     target: str
     side: str
     max_positions: int
@@ -52,11 +51,20 @@ class EncoderSpec:
     streams: tuple[str, ...] = ()
     combine: str = ADD
     heads: int = 1
-    blocks: int = 1
+    blocks: Sequence[int] = range(1)
+    chosen: tuple[int, ...] | None = None
     vocabulary: int = 1
     length_option: str = ""
     fills_length: bool = False
     eval_law: EvalLaw | None = None
+
+    @property
+    def input_alone(self) -> bool:
+        return self.chosen == (0,)
+
+    def receives(self, number: int) -> bool:
+        """Return whether block ``number`` gets positions."""
+        return self.chosen is None or number in self.chosen
 
     @property
     def head_dim(self) -> int:
@@ -196,7 +204,7 @@ class PositionEncoder(KeptTable):
 
     def receives(self, block_index: int) -> bool:
         """Return whether this block gets positions from the encoder."""
-        return self.spec.every_block or block_index == 0
+        return self.spec.receives(block_index)
 
     def build_block(self, block_index: int) -> nn.Module:
         return self.part(block_index, self.spec)

@@ -182,7 +182,7 @@ class DebertaPositions(AttentionPositions):
         self.vectors = nn.Parameter(STD * torch.randn(2 * self.span, spec.dim))
         self.norm = nn.LayerNorm(spec.dim) if options["deberta_share"] else None
         self.late = 0 if spec.causal or spec.crosses else options["deberta_absolute"]
-        positioned = spec.blocks if spec.every_block else 1
+        positioned = sum(map(spec.receives, spec.blocks))
         if self.late > positioned:
             raise ValueError(
                 "`--deberta-absolute` must be at most the number of the encoder's blocks that have "
@@ -195,7 +195,7 @@ class DebertaPositions(AttentionPositions):
                     spec,
                     target=HIDDEN,
                     streams=HIDDEN_STREAMS,
-                    every_block=False,  # without a term of the block
+                    chosen=(0,),  # without a term of the block
                     base=False,
                 )
             )

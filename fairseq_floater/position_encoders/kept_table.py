@@ -136,8 +136,8 @@ class KeptTable(nn.Module, ABC):
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
             rows_per_token: more than 1 where tokens stand between two positions: the N rows are that
-                much closer.
-            rows_before: how many of the N rows lie before position 0, while training moves positions.
+                much closer, and in training nothing is kept.
+            rows_before: how many of the N rows lie before position 0, in such training.
 
         Raises:
             ValueError: more positions than the encoder has.
@@ -147,7 +147,7 @@ class KeptTable(nn.Module, ABC):
         places = Places(num_positions, rows_per_token, rows_before)
         if rows_per_token > 1 and self.training:
             return self._computed(places, blocks, dtype)
-        self.check_length(num_positions)
+        self.check_length(num_positions // rows_per_token)
         wants_gradients = self.training or torch.is_grad_enabled()
         if wants_gradients and not self._is_frozen(blocks):
             self.drop_kept_table()
@@ -193,9 +193,9 @@ class KeptTable(nn.Module, ABC):
         if self.table_length:
             return self._computed(places, blocks, dtype)
         room = max(SMALLEST_KEPT_TABLE, 1 << (places.count - 1).bit_length())
+        room = min(room, self.max_positions * places.per_token)
         try:
-            wide = replace(places, count=min(room, self.max_positions))
-            return self._computed(wide, blocks, dtype)
+            return self._computed(replace(places, count=room), blocks, dtype)
         except FloatingPointError:
             # A row beyond those that are needed left the range; the others may be fine.
             return self._computed(places, blocks, dtype)

@@ -128,8 +128,8 @@ class LearnedPositions(PositionSignal):
     ) -> str:
         """Start as the donor's positions, or, where they stay underneath, as rows that change nothing.
 
-        Block 1 takes them over (target ``hidden``: where the donor had them); its further rows stay
-        random, because a sinusoid past the trained length would be an unfair head start. All
+        The first block takes them over (target ``hidden``: where the donor had them); its further rows
+        stay random, because a sinusoid past the trained length would be an unfair head start. All
         other blocks, and every block of target ``qkv``, start at zero. Rows that multiply cannot
         stand for rows that were added.
         """
@@ -142,13 +142,14 @@ class LearnedPositions(PositionSignal):
         taken = rows(num_trained(spec)) if takes else torch.zeros(0, spec.dim)
         for block in blocks:
             weight = block.weight.detach()
-            if takes and block.block_index == 0:
+            if takes and block is blocks[0]:
                 weight[: len(taken), 0] = taken.to(weight)
             else:
                 weight.fill_(spec.neutral)
         if not takes:
             return f"learned rows start at {spec.neutral:g}, which changes nothing"
+        rows_taken = f"{len(taken)} of its {num_trained(spec)} rows"
         return (
-            f"block 1 starts as the donor's positions in {len(taken)} of its {num_trained(spec)} rows, "
+            f"block {blocks[0].block_index + 1} starts as the donor's positions in {rows_taken}, "
             "random in those that follow; the other blocks start at zero"
         )

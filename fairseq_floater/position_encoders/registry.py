@@ -6,6 +6,7 @@ This file needs no torch: the file of an encoder is imported when its class is n
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,7 +55,8 @@ VARIANTS = {
     ("rotation_flow", "relative"): "relative_flow.RelativeRotationPositions",
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
-BLOCKS = ("all", "input")
+#: ``--position-blocks``, which takes numbers too
+ALL_BLOCKS, INPUT_BLOCK = "all", "input"
 TARGETS = ("qkv", "hidden", "attention", "stage", "relative")
 
 
@@ -85,6 +87,40 @@ def encoder_class(name: str, target: str) -> type[PositionEncoder]:
     """Return the class of encoder ``name`` for ``--position-target`` ``target``."""
     variant = VARIANTS.get((name, target))
     return POSITION_ENCODERS[name] if variant is None else _imported(variant)
+
+
+def block_numbers(text: str) -> tuple[int, ...] | None:
+    """Return the blocks that ``--position-blocks`` names, from 0 on and in order; None: all.
+
+    Raises:
+        ValueError: neither a word that it takes nor numbers.
+    """
+    if text == ALL_BLOCKS:
+        return None
+    text = "0" if text == INPUT_BLOCK else text
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text, re.ASCII):
+        raise ValueError(
+            "`--position-blocks` must be all, input, or numbers with commas between them, such as 0,2,4, "
+            f"but is {text!r} instead."
+        )
+    return tuple(sorted({int(number) for number in text.split(",")}))
+
+
+def named_blocks(text: str) -> str:
+    """Return the one name of a choice of blocks: ``0`` is ``input``, ``2,0,2`` is ``0,2``."""
+    numbers = block_numbers(text)
+    if numbers is None or numbers == (0,):
+        return ALL_BLOCKS if numbers is None else INPUT_BLOCK
+    return ",".join(map(str, numbers))
+
+
+def check_depth(numbers: tuple[int, ...] | None, depth: int) -> None:
+    """Raise ValueError for a number of :func:`block_numbers` beyond the ``depth`` of the deepest stack."""
+    if numbers is not None and numbers[-1] >= depth:
+        raise ValueError(
+            f"`--position-blocks` must name blocks from 0 to {depth - 1}, as many as the deepest stack with "
+            f"positions has, but names {numbers[-1]}."
+        )
 
 
 def encoder_names(text: str) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ from typing import Any
 from fairseq_floater.position_encoders.eval_law import EVAL, INTERPOLATE
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
 from fairseq_floater.position_encoders.registry import (
-    BLOCKS,
     DEFAULT_TARGETS,
     ENCODERS,
     POSITION_ENCODERS,
     TARGETS,
+    block_numbers,
     encoder_class,
 )
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
@@ -103,7 +103,12 @@ SHARED_OPTIONS = (
         "where positions come from: " + ", ".join(ENCODERS),
         choices=tuple(ENCODERS),
     ),
-    Option("--position-blocks", "all", "blocks that receive positions", str, BLOCKS),
+    Option(
+        "--position-blocks",
+        "all",
+        "blocks of each stack that receive positions: all, input (the first), or their numbers from 0, such "
+        "as 0,2,4; a stack of fewer blocks passes over numbers that the other has, but must have one",
+    ),
     POSITION_SIDES,
     Option(
         "--position-target",
@@ -163,9 +168,10 @@ def has_base(args: Any, side: str | None = None) -> bool:
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
-    # An encoder that is the base itself would count twice, were its rows not added.
-    is_base = base == "itself" and args.position_combine == ADD
-    if args.position_target == "hidden" and args.position_eval.startswith(INTERPOLATE):
-        is_base = False  # the encoder's rows move, those underneath would not
-    kept = base == "kept" or is_base
+    # An encoder that is the base itself would count twice, were its rows not added; it is that base where
+    # the first block has positions, unless evaluation moves them, which those underneath would not follow.
+    numbers = block_numbers(args.position_blocks)
+    adds = args.position_combine == ADD and (numbers is None or 0 in numbers)
+    moves = args.position_target == "hidden" and args.position_eval.startswith(INTERPOLATE)
+    kept = base == "kept" or (base == "itself" and adds and not moves)
     return args.position_base == "keep" or kept

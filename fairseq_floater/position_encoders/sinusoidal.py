@@ -89,8 +89,7 @@ class SinusoidalPositions(PositionSignal):
     before_start = True
 
     def receives(self, block_index: int) -> bool:
-        spec = self.spec
-        if self._base_does and not spec.every_block:
+        if self._base_does and self.spec.input_alone:
             return False  # fairseq's base does it
         return super().receives(block_index)
 
@@ -109,7 +108,7 @@ class SinusoidalPositions(PositionSignal):
         for block in blocks:
             from_base = self._base_does and block.block_index == 0
             rows = torch.zeros_like(sinusoid) if from_base else sinusoid
-            if spec.every_block:
+            if not spec.input_alone:
                 rows = rows + block_term(block.block_index + 1, spec.dim)
             per_block.append(rows)
         table = torch.stack(per_block, dim=1).unsqueeze(1).to(self.anchor.device)  # [N, 1, L, C]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.eval_law import INTERPOLATE, NTK, YARN, EvalLaw
 from fairseq_floater.position_encoders.transforms import Warp, token_positions
-from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, WarpLaw
+from fairseq_floater.position_encoders.warp_law import Drawing, Shifting, Stretching, WarpLaw
 
 # Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -104,28 +104,35 @@ class DrawnWarp(Warp):
 class EvenSpacing(Warp):
     """Put tokens at even distances, where training drew their positions: the mean of what it drew.
 
-    Of n positions that are drawn from 1 .. L and sorted, number i lies at i (L + 1) / (n + 1) on
-    average. n is the source's length on both sides, for that of a translation is unknown while it
-    is made; a sentence longer than L stands at every position, and goes on past L.
+    Of n positions that are drawn from 1 .. L and sorted, number i = 1 .. n lies at i (L + 1) / (n + 1) on
+    average; of real ones from [0, L] at i L / (n + 1). n is the source's length on both sides, for that of
+    a translation is unknown while it is made: a longer one goes on past L. Whole positions of a source
+    longer than L are all there are, and go on past L too.
 
     Attributes:
         gap: between two tokens, [B, 1].
+        rows_per_token: into how many parts of a token positions are rounded.
+        first: the number of the first position that there is.
     """
 
     gap: Tensor
+    rows_per_token: int = 1
+    first: int = 1
 
     @classmethod
     def of_source(cls, law: WarpLaw, is_padding: Tensor) -> EvenSpacing:
         """Measure the sources; ``is_padding`` [B, T]."""
         assert law.random is not None
-        lengths = (~is_padding).sum(1, keepdim=True)
-        return cls(((law.random + 1) / (lengths + 1)).clamp(min=1))
+        lengths, limit = (~is_padding).sum(1, keepdim=True), law.random.limit
+        if law.random.whole:
+            return cls(((limit + 1) / (lengths + 1)).clamp(min=1))
+        return cls(limit / (lengths + 1), law.rows_per_token, 0)
 
     def of_target(self, is_padding: Tensor) -> EvenSpacing:
         return self
 
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
-        rows = ((positions + 1) * self.gap).round().long() - 1
+        rows = ((positions + 1) * self.gap * self.rows_per_token).round().long() - self.first
         return rows, int(rows.max()) + 1, 0
 
 
@@ -201,16 +208,22 @@ def drawn_shifts(law: Shifting, sentences: int, device: torch.device) -> Tensor:
     return drawn.floor().clamp(max=law.highest) if law.whole else drawn
 
 
-def chosen_positions(limit: int, is_padding: Tensor) -> Tensor:
-    """Draw as many of 0 .. ``limit`` - 1 as a sentence has tokens, all sets alike, and sort them.
+def chosen_positions(law: Drawing, is_padding: Tensor) -> Tensor:
+    """Draw as many positions as a sentence has tokens, all sets alike, and sort them.
 
-    Shapes: ``is_padding`` [B, T] -> [B, T]; a padded slot gets that of the token before it.
+    Shapes: ``is_padding`` [B, T] -> rows [B, T]; a padded slot gets that of the token before it.
 
     Raises:
         ValueError: a sentence has more tokens than positions to draw from.
     """
     positions = token_positions(is_padding)
     lengths = positions.amax(1, keepdim=True) + 1
+    if not law.whole:
+        places = uniform(0, law.limit, (*is_padding.shape,), is_padding.device)
+        beyond = torch.arange(is_padding.size(1), device=places.device) >= lengths
+        places = places.masked_fill(beyond, law.limit).sort(dim=1).values.gather(1, positions)
+        return (places * law.rows_per_token).round().long()
+    limit = int(law.limit)
     kept = min(is_padding.size(1), limit)
     if is_padding.size(1) > limit and int(lengths.max()) > limit:
         raise ValueError(

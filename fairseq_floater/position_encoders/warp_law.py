@@ -15,6 +15,8 @@ from fairseq_floater.position_encoders.options import Option
 ROWS_PER_TOKEN = 4
 # ... and finer where a token moves by less than a token.
 FINE_ROWS_PER_TOKEN = 16
+# Real positions are drawn from as many rows at least, however short their range.
+DRAWN_ROWS = 4096
 SHARED = "shared"
 WARP_OPTIONS = (
     Option(
@@ -44,10 +46,8 @@ WARP_OPTIONS = (
         "--position-random",
         None,
         "L; in training, a sentence's n positions are drawn from 0 to L - 1 and sorted (Ruoss et al. "
-        "2023); in evaluation they lie evenly, L over the source's length apart",
-        int,
-        at_least=2,
-        why="; the longest sentence has to find as many positions as it has tokens.",
+        "2023), with float:L from the real numbers of [0, L] (random float sampling); in evaluation they lie "
+        "evenly, L over the source's length apart",
     ),
 )
 
@@ -117,6 +117,46 @@ class Shifting:
         return self.high - 1 if self.whole else self.high
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Hold L of positions that are drawn: of 0 .. L - 1, or of the real numbers up to it."""
+
+    limit: float
+    whole: bool = True
+
+    @classmethod
+    def read(cls, value: str | None) -> Drawing | None:
+        """Parse ``--position-random L`` or ``float:L``.
+
+        Raises:
+            ValueError: anything but a whole number of at least 2, or a positive one.
+        """
+        if value is None:
+            return None
+        kind, _, word = value.rpartition(":")
+        _, limit = _two_numbers(["0", word]) or (0.0, 0.0)
+        whole = kind == ""
+        fits = limit >= 2 and limit.is_integer() if whole else kind == "float" and limit > 0
+        if not fits or limit == float("inf"):
+            raise ValueError(
+                "`--position-random` must be a whole number of at least 2, no less than the longest sentence "
+                f"has tokens, or float:L with a positive L, such as float:512, but is {value!r} instead."
+            )
+        return cls(limit, whole)
+
+    @property
+    def rows_per_token(self) -> int:
+        return 1 if self.whole else max(FINE_ROWS_PER_TOKEN, math.ceil(DRAWN_ROWS / self.limit))
+
+    @property
+    def rows(self) -> int:
+        return math.ceil(self.limit * self.rows_per_token) + (not self.whole)
+
+    @property
+    def furthest(self) -> int:
+        return int(self.limit) - self.whole
+
+
 def _two_numbers(words: list[str]) -> tuple[float, float] | None:
     """Read two numbers, each perhaps a fraction such as 1/1.03; None for anything else."""
     try:
@@ -137,13 +177,13 @@ class WarpLaw:
         stretch: of lambda, which a sentence and its translation share; None: 1.
         shift: of Delta; None: 0.
         jitter: E of eps_i ~ U(-E, E), drawn for each token.
-        random: L; a sentence's n positions are n of 0 .. L - 1 in order. Excludes the others.
+        random: from where a sentence's n positions are drawn, in order. Excludes the others.
     """
 
     stretch: Stretching | None = None
     shift: Shifting | None = None
     jitter: float = 0.0
-    random: int | None = None
+    random: Drawing | None = None
 
     @classmethod
     def read(cls, args: Any) -> WarpLaw | None:
@@ -156,13 +196,15 @@ class WarpLaw:
             Stretching.read(args.position_stretch),
             Shifting.read(args.position_shift),
             args.position_jitter or 0.0,
-            args.position_random,
+            Drawing.read(args.position_random),
         )
         return None if law == cls() else law
 
     @property
     def rows_per_token(self) -> int:
         """Return into how many parts of a token positions are rounded."""
+        if self.random is not None:
+            return self.random.rows_per_token
         if self.jitter or (self.shift is not None and not self.shift.whole):
             return FINE_ROWS_PER_TOKEN
         return 1 if self.stretch is None else ROWS_PER_TOKEN
@@ -176,7 +218,7 @@ class WarpLaw:
             num_positions: n, of tokens.
         """
         if self.random is not None:
-            return 0, self.random
+            return 0, self.random.rows
         highest = 1.0 if self.stretch is None else self.stretch.high
         shift = self.shift or Shifting(0, 0)
         last = num_positions - 1 + shift.highest + self.jitter
@@ -187,6 +229,6 @@ class WarpLaw:
     def furthest(self, num_positions: int) -> int:
         """Return the largest distance in whole tokens that a sentence of so many can be given."""
         if self.random is not None:
-            return self.random - 1
+            return self.random.furthest
         factor = 1.0 if self.stretch is None else self.stretch.high
         return int((num_positions - 1 + 2 * self.jitter) * factor)

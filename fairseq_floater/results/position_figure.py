@@ -19,6 +19,7 @@ from fairseq_floater.checkpoints.rebuild import STACKS, Family, architecture, bu
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options
+from fairseq_floater.position_encoders.registry import ALL_BLOCKS, INPUT_BLOCK, block_numbers
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
 from fairseq_floater.results.position_drawing import draw
@@ -182,7 +183,10 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     encoder = encoder_class(args.position_encoder, target)
     options = encoder_options(args)
     place = "inside attention" if target in ("attention", "relative") else f"target {target}"
-    words = f"{encoder.title}, {place}, blocks {args.position_blocks}"
+    chosen = args.position_blocks
+    if chosen not in (ALL_BLOCKS, INPUT_BLOCK):  # the figure counts blocks from 1
+        chosen = ", ".join(str(number + 1) for number in block_numbers(chosen) or ())
+    words = f"{encoder.title}, {place}, blocks {chosen}"
     has_delta = "floater_delta" in options and target != "relative"
     words += f", delta {options['floater_delta']}" if has_delta else ""
     return encoder.name, words, encoder.describe(options, target)

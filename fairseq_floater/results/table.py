@@ -38,14 +38,17 @@ class Results:
         return {"folder": self.folder, "tests": self.tests, "runs": runs}
 
     def format_text(self) -> str:
-        heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", "chrF", "length"))]
+        exact = any(of.get("exact_match") for run in self.runs for of in run.scores.values())
+        names = ("chrF", "length", *(["exact match"] if exact else []))
+        heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", *names))]
         heads += ["encoder parameters", "training seconds", "loss before training on"]
         signatures = {
             f"{test}: {score['bleu']['signature']}"
             for run in self.runs
             for test, score in run.scores.items()
         }
-        rows = [[label, *self._cells(run)] for run, label in zip(self.runs, self.labels.values())]
+        labels = self.labels.values()
+        rows = [[label, *self._cells(run, len(names))] for run, label in zip(self.runs, labels)]
         notes = ["", "BLEU with its 95 % bootstrap interval; length: hypothesis / reference."]
         systems = [
             f"{label}: {run.signature}"
@@ -54,10 +57,10 @@ class Results:
         ]
         return "\n".join([*markdown_table(heads, rows), *notes, *sorted(signatures), *systems])
 
-    def _cells(self, run: Run) -> list[str]:
+    def _cells(self, run: Run, names: int) -> list[str]:
         seconds = run.average.get("training_seconds")
         return [
-            *(cell for test in self.tests for cell in _score_cells(run.scores.get(test))),
+            *(c for test in self.tests for c in _score_cells(run.scores.get(test))[: names + 1]),
             f"{run.average['position_parameters']:,}",
             "-" if seconds is None else f"{seconds:.0f}",
             "-" if run.before is None else f"{run.before['loss']:.3f}",
@@ -66,7 +69,7 @@ class Results:
 
 def _score_cells(score: dict[str, Any] | None) -> list[str]:
     if score is None:
-        return ["-", "-", "-"]
+        return ["-", "-", "-", "-"]
     bleu = score["bleu"]
     interval = confidence_interval(bleu)
     spread = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
@@ -74,6 +77,7 @@ def _score_cells(score: dict[str, Any] | None) -> list[str]:
         f"{bleu['score']:.2f}{spread}",
         f"{score['chrf']['score']:.1f}",
         f"{score['length_ratio']:.2f}",
+        f"{(score.get('exact_match') or {'score': 0})['score']:.3f}",
     ]
 
 

@@ -72,6 +72,7 @@ class PositionedRobertaEncoder(RobertaEncoder):
         self, args: argparse.Namespace, dictionary: Any, embed_tokens: nn.Embedding
     ) -> PositionedSentenceEncoder:
         cfg = TransformerConfig.from_namespace(args)
+        cfg.decoder.layers = 0  # fairseq names a number, and `--position-blocks` would count them
         base = cfg.no_token_positional_embeddings, cfg.encoder.learned_pos
         cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = False, True
         encoder = PositionedSentenceEncoder(cfg, dictionary, embed_tokens)

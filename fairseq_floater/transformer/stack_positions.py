@@ -28,6 +28,7 @@ from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
+from fairseq_floater.position_encoders.registry import block_numbers, check_depth
 from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.signal import CROSS_STREAMS
 from fairseq_floater.position_encoders.stage import InputStage, Pass
@@ -73,12 +74,12 @@ def attach_encoder(
             option; blocks keep the index they were trained under.
 
     Raises:
-        ValueError: pruning would remove the only block that receives positions.
+        ValueError: `--position-blocks` names a block that no stack has, or none that this one has.
     """
     layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
-    spec = _spec(stack, cfg, streams, side, shape)
+    spec = _spec(stack, cfg, streams, side, shape, indices)
     name = cfg.position_encoder if has_positions(cfg, side) else NoPositions.name
     encoder = encoder_class(name, cfg.position_target)(spec)
     for index, block in zip(indices, blocks):
@@ -86,22 +87,37 @@ def attach_encoder(
         if isinstance(part, AttentionPart):
             part.lend(block.encoder_attn if spec.crosses else block.self_attn)
         setattr(block, attribute, part)
-    if encoder.receives(0) and not spec.every_block and 0 not in indices:
+    if any(map(encoder.receives, spec.chosen or ())) and not any(map(encoder.receives, indices)):
+        name = "encoder" if shape is cfg.encoder else "decoder"
+        kept = f" by `--{name}-layers-to-keep`" if layers_to_keep else ""
         raise ValueError(
-            "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must keep layer 0 with "
-            f"`--position-blocks input`, but are {layers_to_keep!r}: only layer 0 has positions."
+            f"`--position-blocks` must name a block of each stack with positions, but is "
+            f"{cfg.position_blocks}, and the {name} has {', '.join(map(str, indices))} alone{kept}."
         )
     setattr(stack, attribute, encoder)
 
 
-def _spec(stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any) -> EncoderSpec:
+def _chosen_blocks(cfg: Any) -> tuple[int, ...] | None:
+    """Return the blocks that ``cfg`` gives positions; None: all."""
+    numbers = block_numbers(cfg.position_blocks)
+    sides = (("source", cfg.encoder), ("target", cfg.decoder))
+    shapes = [shape for side, shape in sides if has_positions(cfg, side)]
+    is_pruned = any(shape.layers_to_keep for shape in shapes)
+    if not is_pruned:  # nothing says how many blocks such a stack had
+        check_depth(numbers, max(shape.layers for shape in shapes))
+    return numbers
+
+
+def _spec(
+    stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any, blocks: list[int]
+) -> EncoderSpec:
     return EncoderSpec(
         streams=streams,
         combine=cfg.position_combine if has_positions(cfg, side) else ADD,
         heads=shape.attention_heads,
-        blocks=len(all_blocks(stack)),
+        blocks=blocks,
+        chosen=_chosen_blocks(cfg),
         dim=shape.embed_dim,
-        every_block=cfg.position_blocks == "all",
         target=cfg.position_target,
         side=side,
         max_positions=_max_positions(cfg, side, streams),

@@ -36,15 +36,17 @@ TO_BE_EXACT = {
 # Here positions are in the logits from the first update on, or in every block.
 NEVER_EXACT = {"rope", "xpos", "alibi", "kerple"}
 SCALED = {"tupe", "deberta", "tener"}  # by another number than the donor's logits
-ALL_INPUT = {"all": "--position-blocks all", "input": "--position-blocks input"}
-KEPT = [(e, b) for e in POSITION_ENCODERS for b in ALL_INPUT if (e, b) != ("sinusoidal", "all")]
-ALL_INPUT["cross"] = "--position-cross relative"
+KEPT = [
+    (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
+]
 KEPT += [(e, "cross") for e in POSITION_ENCODERS if POSITION_ENCODERS[e].can_cross]
+KEPT += [("learned", "1"), ("t5", "1")]
 
 
 @pytest.mark.parametrize(("encoder", "blocks"), KEPT)
 def test_with_the_base_kept_the_start_is_the_donors_function(start, donor, encoder, blocks):
-    options = f"--position-encoder {encoder} {ALL_INPUT[blocks]} --position-base keep"
+    where = "--position-cross relative" if blocks == "cross" else f"--position-blocks {blocks}"
+    options = f"--position-encoder {encoder} {where} --position-base keep"
     report, out = start(donor, f"{options} {TO_BE_EXACT.get(encoder, '')}")
     assert not report.ignored
     if encoder in NEVER_EXACT:
@@ -64,6 +66,13 @@ def test_with_the_base_kept_the_start_is_the_donors_function(start, donor, encod
     assert not any(p.any() for _, p in silent)
     assert all(p.grad.any() for _, p in silent)
     assert bool(names) == any("zero at the start" in note for note in report.notes)
+
+
+def test_the_first_block_with_learned_rows_takes_over_the_donors_positions(start, donor):
+    report, out = start(donor, "--position-encoder learned --position-blocks 1")
+    rows = load_checkpoint(out)["model"]["encoder.layers.1.positions.weight"][:20, 0]
+    assert torch.equal(rows, sinusoid_rows(20, 64, helpers.PAD))
+    assert "block 2 starts as the donor's positions" in report.format_text()
 
 
 @pytest.mark.parametrize(

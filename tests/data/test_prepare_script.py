@@ -92,6 +92,34 @@ def test_binarised_data_that_lost_lines_is_noticed(
     assert (out / "bin").is_dir()
 
 
+@pytest.mark.parametrize("separate", [(), ("--separate-dictionaries",)], ids=["joint", "separate"])
+def test_words_stay_whole_and_new_ones_are_unknown(separate: tuple[str], tmp_path: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    raw.mkdir()
+    text = {"train": ("walk twice\nrun\n", "I_WALK I_WALK\nI_RUN\n"), "valid": ("run\n", "I_RUN\n")}
+    text["test"] = ("run  twice\nfly walk\n", "I_RUN I_RUN\nI_FLY I_WALK\n")
+    for split, sides in text.items():
+        for lang, side in zip(("en", "de"), sides):
+            (raw / f"{split}.{lang}").write_text(side)
+    (raw / "test.groups").write_text("2\n3\n")
+    words = ("--src", "en", "--tgt", "de", "--subwords", "none", *separate)
+    printed = script(raw, out, *words).stdout
+    known = {"en": {"walk", "twice", "run"}, "de": {"I_WALK", "I_RUN"}}
+    for lang, expected in zip(("en", "de"), ("run twice\n<unk> walk", "I_RUN I_RUN\n<unk> I_WALK")):
+        dictionary = Dictionary.load(str(out / "bin" / f"dict.{lang}.txt"))
+        entries = {word for word in dictionary.symbols[4:] if "madeup" not in word}
+        assert entries == (known[lang] if separate else known["en"] | known["de"])
+        data = MMapIndexedDataset(str(out / "bin" / f"test.en-de.{lang}"))
+        assert [dictionary.string(ids) for ids in data] == expected.split("\n")
+    assert (out / "raw" / "test.groups").read_text() == "2\n3\n"
+    assert ("shared by both" in printed) == (not separate)
+    again = script(raw, out, *words)
+    assert again.stdout == printed and again.stderr.count("skipped") == 2
+    (raw / "test.groups").write_text("2\n")
+    refused = script(raw, out, *words, "--force", code=1).stderr
+    assert "test.groups has 1 lines, but test has 2." in refused
+
+
 def test_a_dry_run_prints_commands_and_makes_nothing(numbers: Path, tmp_path: Path) -> None:
     out = tmp_path / "my data"
     printed = script(numbers, out, *VOCAB, "--max-ratio=1.5", "--force", "--dry-run").stdout

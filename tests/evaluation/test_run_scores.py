@@ -1,6 +1,7 @@
 """Scores of whole test sets: sacreBLEU's own, paired over the same sentences, misfits refused by name."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -115,6 +116,28 @@ def test_sentences_longer_than_any_trained_on_are_a_group_of_their_own(data, run
     hypotheses = damaged(sides[1], 1, 0.1)
     expected = BLEU().corpus_score([hypotheses[i] for i in short], [references]).score
     assert report.scores["test, up to 30"]["good"].bleu.per_seed[0] == expected
+
+
+def test_groups_that_the_data_name_are_scored_as_well(data, runs):
+    names = ["9" if i % 3 else "10-12" for i in range(120)]
+    (data / "raw" / "test.groups").write_text("".join(f"{name}\n" for name in names))
+    report = score_runs(data, runs, bootstrap=0)
+    assert list(report.scores) == ["test", "test, 9", "test, 10-12", "other"]
+    references = lines_of(data, "test", "de")
+    members = [i for i, name in enumerate(names) if name == "9"]
+    hypotheses = damaged(references, 1, 0.1)
+    lists = [hypotheses[i] for i in members], [[references[i] for i in members]]
+    found = report.scores["test, 9"]["good"].bleu.per_seed[0]
+    assert found == BLEU().corpus_score(*lists).score and report.sentences["test, 9"] == 80
+
+
+def test_whole_words_are_scored_by_exact_match_unasked(data, runs):
+    assert score_runs(data, runs, bootstrap=0).kinds == ["bleu", "loss"]
+    made = json.loads((data / "summary.json").read_text())
+    made["parameters"]["bpe"] = "none"
+    (data / "summary.json").write_text(json.dumps(made))
+    shutil.copytree(data / "raw", data / "words")
+    assert score_runs(data, runs, bootstrap=0).kinds == ["bleu", "exact", "loss"]
 
 
 def test_a_loss_that_one_seed_lacks_is_left_out(data, runs):

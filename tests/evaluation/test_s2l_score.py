@@ -11,8 +11,9 @@ from scored_split import damaged, generated, text
 from toy import ROOT
 
 from fairseq_floater.cli import main
+from fairseq_floater.evaluation.s2l.bin_scores import BinScore, Gain, SeedMean
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
-from fairseq_floater.evaluation.s2l.report import BinScore, Gain, S2LScores, SeedMean
+from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.experiments.stages import Experiment

@@ -177,6 +177,19 @@ def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
     assert again.held_out["[40, inf)"] == report.held_out["[40, inf)"]
 
 
+def test_words_are_counted_where_there_are_no_subwords(tmp_path):
+    for name, lengths in (("train", (2, 3, 5)), ("valid", (2,)), ("test", (3, 4, 6))):
+        texts = [" ".join([f"{name}word"] * length) for length in lengths]
+        write(tmp_path / "raw", name, texts, texts)
+    words = options(encoded=False, subwords="none", edges=(4, 6))
+    report = split(tmp_path / "raw", tmp_path / "out", words)
+    assert report.kept["train"]["pairs"] == 2 and report.kept["train"]["longest_source"] == 3
+    assert {name: of["kept"] for name, of in report.held_out.items()} == {
+        **{"[1, 4)": 1, "[4, 6)": 2, "[6, inf)": 1}
+    }
+    assert "tokens of the text, its words" in report.format_text()
+
+
 def test_a_sample_is_even_and_the_same_for_a_seed(raw, tmp_path):
     sources = [line(n, 20_000 + 100 * k) for k, n in enumerate([9] * 400 + [13] * 5 + [20] * 50)]
     write(raw, "test", sources, sources)
@@ -271,7 +284,7 @@ def test_no_long_pair_and_empty_bins_name_the_longest(raw, tmp_path):
     ("words", "message"),
     [
         (["--threshold", "80", "--edges", "100", "90", "--encoded"], "`--edges` must increase"),
-        (["--threshold", "80"], "one of the arguments --vocab --spm-model --encoded is required"),
+        (["--threshold", "80"], "--vocab --spm-model --encoded --subwords is required"),
     ],
 )
 def test_bad_usage_exits_with_2(raw, tmp_path, words, message):

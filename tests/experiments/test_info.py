@@ -76,6 +76,12 @@ def test_info_prints_table_1(capsys):
     assert "| `t5` | relative | logits | yes | yes | yes | 256 | 512 | 512 | mask |" in out
     assert "| `none` | - | - | yes | no | yes | 0 | 0 | 0 | - | - |" in out
     assert r"m_h \|i - j\| |" in out
+    assert main(["info", "--blocks", "0,2"]) == 0
+    out = capsys.readouterr().out
+    assert "parameters, blocks 0,2 | parameters, all blocks" in out
+    two = f"{1_583_616 + 9 * 512:,}"  # of each block a p(0) for nine streams
+    assert f"526,336 | {two} | 1,606,656 |" in out
+    assert main(["info", "--blocks", "6"]) == 2
     assert main(["info", "--arch", "bert"]) == 2
     assert "floater_transformer_tiny" in capsys.readouterr().err
 

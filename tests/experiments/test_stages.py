@@ -99,6 +99,12 @@ def test_runs_have_names_of_their_own():
     ]
     assert len(set(names)) == len(names)
     assert System().name == "floater-all-qkv"
+    some = system_from_words("--encoder floater --blocks 0,2")
+    assert (some.name, some.short_name) == ("floater-0_2-qkv", "floater-0_2")
+    assert "--position-blocks 0,2" in " ".join(some.model_options())
+    assert system_from_words(" ".join(some.words())) == some
+    with pytest.raises(UsageError, match="must be all, input, or numbers with commas.*'0;2'"):
+        system_from_words("--encoder floater --blocks 0;2")
 
 
 def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
@@ -221,6 +227,8 @@ LABELS = {
     "--encoder rope --scratch": "rope",
     "--encoder alibi --no-base": "alibi, warm",
     "--encoder t5 --blocks input --scratch -- --t5-max-distance 24": "t5, input only, t5-max-distance 24",
+    "--encoder t5 --blocks 2,0 --scratch": "t5, blocks 0,2",
+    "--encoder sinusoidal --blocks 1 --scratch": "sinusoid, blocks 1",
     "--encoder plain": "plain",
 }
 
@@ -267,6 +275,11 @@ def write(tmp_path, change):
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
         (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
+        (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out where"),
+        (
+            lambda c: c["data"].update(subwords="bpe", vocab=None),
+            "`data: subwords` must be one of none",
+        ),
         (lambda c: c["languages"].update(source=False), "in quotes where YAML takes it"),
     ],
 )
@@ -276,6 +289,26 @@ def test_a_bad_configuration_names_file_key_and_rule(tmp_path, capsys, change, w
         Experiment(path)
     assert main(["args", str(path), "donor"]) == 2
     assert "config.yaml" in capsys.readouterr().err
+
+
+def test_whole_words_reach_every_stage(tmp_path):
+    def change(config):
+        del config["data"]["vocab"]
+        config["data"]["subwords"] = "none"
+
+    experiment = Experiment(write(tmp_path, change))
+    words = experiment.arguments("prepare", System())
+    assert words[4:6] == ["--subwords", "none"] and "--separate-dictionaries" not in words
+    assert "--remove-bpe" not in experiment.arguments("generate", System())
+    assert experiment.settings(System())["bpe"] == "none"
+    experiment.config.shape["share-all-embeddings"] = False
+    assert "--separate-dictionaries" in experiment.arguments("prepare", System())
+    s2l = write(
+        tmp_path, lambda c: [change(c), c.update(s2l=yaml.safe_load(S2L.read_text())["s2l"])]
+    )
+    for stage in ("split", "prepare"):
+        words = Experiment(s2l).arguments(stage, System())
+        assert words[4:6] == ["--subwords", "none"] and "--spm-model" not in words
 
 
 @pytest.mark.parametrize("text", ["{", "just words", "a: [1\n", "a: 1\na: 2"])

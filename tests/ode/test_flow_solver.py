@@ -264,9 +264,9 @@ def test_a_frozen_flow_is_solved_in_training_as_in_evaluation():
     frozen = model(floater_freeze=True)
     step(frozen)
     chosen = [encoder.solver._chosen for _, _, encoder in signals(frozen)]
-    tables = [encoder._kept[torch.float32] for _, _, encoder in signals(frozen)]
+    tables = [encoder._kept[torch.float32, 1] for _, _, encoder in signals(frozen)]
     with torch.no_grad():
         log_probs(frozen.eval(), source_batch(), target_batch())
     assert chosen == [encoder.solver._chosen for _, _, encoder in signals(frozen)]
     for before, (_, _, encoder) in zip(tables, signals(frozen)):
-        assert torch.equal(before, encoder._kept[torch.float32])
+        assert torch.equal(before, encoder._kept[torch.float32, 1])

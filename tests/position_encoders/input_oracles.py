@@ -54,7 +54,7 @@ def sinusoidal(s):
     if s.spec.base and s.spec.combine == "add" and s.number == 0:
         rows = torch.zeros_like(rows)
     of_block = fairseqs_sinusoid(torch.tensor(s.number + 1), s.x.size(1))
-    return combined(s, rows + of_block if s.spec.every_block else rows)
+    return combined(s, rows if s.spec.input_alone else rows + of_block)
 
 
 def learned(s):
@@ -161,7 +161,7 @@ def largest_difference(model, source, target_in, place=lambda b, i: i):
                 **{"encoder": encoder, "part": part, "spec": encoder.spec},
                 **{"causal": encoder.spec.causal, "options": encoder.spec.options},
             )
-            receives = encoder.spec.every_block or number == 0
+            receives = encoder.spec.receives(number)
             expected = ORACLES[encoder.name](s) if receives else s.x
             assert part is None or h.difference(expected, s.x) > 0.1
             size = max(1.0, float(expected.abs().max()))

@@ -12,16 +12,11 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 N = 4
 TRAINED = {"attention_log_length": N}
-MODELS = {
-    "none": ("none", "all", "hidden"),
-    "floater-qkv": ("floater", "input", "qkv"),
-    "rope": ("rope", "all", "attention"),
-    "t5": ("t5", "input", "attention"),  # one block has a bias, one has not
-    "shaw": ("shaw", "all", "attention"),  # forms its weights
-    "forget": ("forget", "all", "attention"),
-    "cope": ("cope", "all", "attention"),
-}
-every_model = pytest.mark.parametrize("case", MODELS.values(), ids=MODELS)
+# A signal; of t5's blocks one has a bias and one has not; shaw forms its weights.
+MODELS = [
+    *(("none", "all", "hidden"), ("floater", "input", "qkv"), ("t5", "input", "attention")),
+    *((name, "all", "attention") for name in ("rope", "shaw", "forget", "cope")),
+]
 INSIDE = [name for name, cls in POSITION_ENCODERS.items() if "attention" in cls.targets]
 
 
@@ -47,36 +42,29 @@ def test_content_and_positions_are_multiplied_as_one_sum(encoder, side):
 @pytest.mark.parametrize("beam", [1, 2])
 def test_cross_attention_counts_the_words_of_each_source(beam):
     attention = h.build("none", **TRAINED).eval().decoder.layers[0].encoder_attn
-    source, query = torch.randn(6, 2, 64), torch.randn(3, 2 * beam, 64)
-    padding = torch.arange(6) < torch.tensor([[0], [4]])
-    states = source.repeat_interleave(beam, 1), padding.repeat_interleave(beam, 0)
-
-    def scores():
-        key, mask = states
-        options = {"incremental_state": {}, "static_kv": True, "beam_size": beam}
-        found = attention(query, key, key, mask, before_softmax=True, **options)[0]
-        return found.unflatten(0, (2 * beam, -1))
-
-    found, attention.log_length = scores(), 0.0
-    expected = scores() * factors([6, 2]).repeat_interleave(beam)[:, None, None, None]
-    torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
+    query, source = torch.randn(3, 2 * beam, 64), torch.randn(6, 2, 64).repeat_interleave(beam, 1)
+    padding = (torch.arange(6) < torch.tensor([[0], [4]])).repeat_interleave(beam, 0)
+    options = {"static_kv": True, "beam_size": beam, "before_softmax": True}
+    scores = []
+    for attention.log_length in (N, 0.0):
+        found, _ = attention(query, source, source, padding, incremental_state={}, **options)
+        scores.append(found.unflatten(0, (2 * beam, -1)))
+    expected = scores[1] * factors([6, 2]).repeat_interleave(beam)[:, None, None, None]
+    torch.testing.assert_close(scores[0], expected, rtol=2e-5, atol=2e-5)
 
 
-@every_model
-def test_the_contract_of_positions_holds(case):
-    model = h.visible(*case, position_base="drop", **TRAINED)
+@h.parametrised(MODELS)
+def test_the_contract_of_positions_holds(encoder, blocks, target):
+    model = h.visible(encoder, blocks, target, position_base="drop", **TRAINED)
     for left in (True, False):
         batch = h.source_batch(left), h.target_batch(left)
         forcing.assert_padding_moves_nothing(model, *batch)
         forcing.assert_steps_equal_one_pass(model, *batch)
     for beam in (1, 2):
         forcing.assert_beams_keep_their_sentence(model, beam)
-
-
-@every_model
-def test_activation_checkpointing(case):
     models = (
-        h.build(*case, dropout=0.3, **TRAINED, **o) for o in ({"checkpoint_activations": True}, {})
+        h.build(encoder, blocks, target, checkpoint_activations=on, **TRAINED)
+        for on in (True, False)
     )
     forcing.assert_same_gradients(*map(h.randomise_positions, models))
 
@@ -84,10 +72,3 @@ def test_activation_checkpointing(case):
 def test_the_joint_keys_of_source_and_target_are_counted():
     model = h.visible("none", cross_self_attention=True, no_cross_attention=True, **TRAINED)
     forcing.assert_steps_equal_one_pass(model, h.source_batch(), h.target_batch(left=True))
-
-
-def test_linear_attention_has_no_logits_to_multiply():
-    with pytest.raises(
-        ValueError, match="`--attention-log-length` must be 0 with .* but is 4 instead"
-    ):
-        h.build("none", attention_kind="linear", **TRAINED)

@@ -41,7 +41,7 @@ OUT_OF_RANGE = [
     ("learned", "learned_hierarchy_alpha", [0.0, 0.5, 1.0, NAN], ".*"),
     ("rotation_flow", "rotation_frequency", [0.0, -1.0, INF, NAN], "positive"),
     ("rope", "position_jitter", [0.0, -0.1, 0.6, NAN], r"more than 0 and at most 0\.5"),
-    ("rope", "position_random", [1], "at least 2"),
+    ("rope", "position_random", [1, "2.5", "float:0", "float:inf", "int:3"], "a whole number"),
     ("none", "attention_log_length", [1.0, -3.0, NAN], "more than 1"),
     ("none", "position_sides", ["source"], "both with --position-encoder none"),
     ("forget", "attention_kind", ["linear"], "softmax"),
@@ -91,6 +91,7 @@ REFUSED = [
         "change nothing",
     ),
     ("floater", {"cross_self_attention": True, **RELATIVE}, "`--cross-self-attention` must be off"),
+    ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
 ]
 # Of floater_transformer with all blocks.

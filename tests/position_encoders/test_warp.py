@@ -9,6 +9,7 @@ from forcing import assert_beams_keep_their_sentence, assert_padding_moves_nothi
 from input_oracles import fairseqs_sinusoid, passages
 from warped import CAPE, SHAPE, every_continuous, model_of, takes, training_log_probs
 
+from fairseq_floater.position_encoders.kept_table import KeptTable
 from fairseq_floater.position_encoders.transforms import At, Tokens
 from fairseq_floater.position_encoders.warp import (
     DrawnWarp,
@@ -17,9 +18,16 @@ from fairseq_floater.position_encoders.warp import (
     drawn_factors,
     drawn_shifts,
 )
-from fairseq_floater.position_encoders.warp_law import ROWS_PER_TOKEN, Shifting, Stretching, WarpLaw
+from fairseq_floater.position_encoders.warp_law import (
+    ROWS_PER_TOKEN,
+    Drawing,
+    Shifting,
+    Stretching,
+    WarpLaw,
+)
 
 CPU = torch.device("cpu")
+FLOATS = {"position_random": "float:512"}
 WARP = "fairseq_floater.position_encoders.warp"
 
 
@@ -49,17 +57,25 @@ def shape(padding):
     return [numbers(side) + uniform(0, 500, 3, 1).floor() for side in padding]
 
 
+def random_floats(padding):
+    """Shimizu et al. 2026: real numbers from [0, L], sorted."""
+    drawn = [uniform(0, 512, *side.shape).masked_fill(side, math.inf) for side in padding]
+    return [places.sort(dim=1).values for places in drawn]
+
+
 def numbers(is_padding):
     return ((~is_padding).cumsum(1) - 1).clamp(min=0)
 
 
 @pytest.mark.parametrize(
-    ("options", "formula", "part"), [(CAPE, cape, 1 / 16), (SHAPE, shape, 0)], ids=["CAPE", "SHAPE"]
+    ("options", "formula", "part"),
+    [(CAPE, cape, 1 / 16), (SHAPE, shape, 0), (FLOATS, random_floats, 1 / 16)],
+    ids=["CAPE", "SHAPE", "floats"],
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_sinusoid_enters_at_the_places_of_the_paper(options, formula, part, seed):
-    """CAPE's are rounded to the nearest sixteenth of a token, SHAPE's are whole."""
-    batch = h.source_batch(), h.target_batch()
+    """Real ones are rounded to the nearest sixteenth of a token, SHAPE's are whole."""
+    batch = h.source_batch(left=False), h.target_batch()
     padding = [tokens.eq(h.PAD) for tokens in batch]
     model = model_of("sinusoidal", blocks="input", **options).train()
     torch.manual_seed(seed)
@@ -98,7 +114,7 @@ def test_every_choice_of_positions_is_equally_likely_and_sorted():
     torch.manual_seed(0)
     padding = torch.zeros(6000, 3, dtype=torch.bool)
     padding[::2, 0] = True  # two tokens behind a padded slot
-    chosen = chosen_positions(5, padding)
+    chosen = chosen_positions(Drawing(5), padding)
     for rows, count in ((chosen[::2, 1:], 10), (chosen[1::2], 10)):
         assert (rows.diff(dim=1) > 0).all() and rows.min() == 0 and rows.max() == 4
         sets, times = rows.unique(dim=0, return_counts=True)
@@ -107,12 +123,17 @@ def test_every_choice_of_positions_is_equally_likely_and_sorted():
 
 def test_evaluation_stands_where_training_stood_on_average():
     torch.manual_seed(0)
-    law, padding = WarpLaw(random=64), torch.zeros(4000, 7, dtype=torch.bool)
-    mean = chosen_positions(64, padding).float().mean(0)
+    law, padding = WarpLaw(random=Drawing(64)), torch.zeros(4000, 7, dtype=torch.bool)
+    mean = chosen_positions(law.random, padding).float().mean(0)
     rows, count, _ = EvenSpacing.of_source(law, padding).rows(numbers(padding))
     assert h.difference(rows[0].float(), mean) < 1
     assert rows[0].tolist() == [round((i + 1) * 65 / 8) - 1 for i in range(7)]
     assert count == int(rows.max()) + 1
+    floats = WarpLaw(random=Drawing(64, whole=False))  # in parts of a token, 64 of them
+    mean = chosen_positions(floats.random, padding).float().mean(0)
+    found, count, _ = EvenSpacing.of_source(floats, padding).rows(numbers(padding))
+    assert h.difference(found[0].float(), mean) < 64
+    assert found[0].tolist() == [(i + 1) * 8 * 64 for i in range(7)]
     long = torch.zeros(1, 200, dtype=torch.bool)
     assert EvenSpacing.of_source(law, long).rows(numbers(long))[0].tolist() == [list(range(200))]
 
@@ -120,16 +141,16 @@ def test_evaluation_stands_where_training_stood_on_average():
 def test_more_tokens_than_positions_are_an_error():
     padding = torch.zeros(2, 9, dtype=torch.bool)
     with pytest.raises(ValueError, match="tokens of the longest sentence, 9, but is 8"):
-        chosen_positions(8, padding)
+        chosen_positions(Drawing(8), padding)
     padding[:, 0] = True
-    assert chosen_positions(8, padding)[0].tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert chosen_positions(Drawing(8), padding)[0].tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
 
 
 # What every encoder makes of them.
 
 
 @every_continuous
-@pytest.mark.parametrize("options", [CAPE, {"position_random": 64}], ids=["CAPE", "random"])
+@pytest.mark.parametrize("options", [CAPE, {"position_random": 64}, FLOATS], ids=str)
 def test_training_is_seeded_and_reaches_every_parameter(encoder, target, options):
     # Where all positions lie past FIRE's threshold, that has no gradient.
     model = model_of(encoder, target, **takes(encoder, target, options), fire_threshold=4096)
@@ -197,15 +218,19 @@ def test_nothing_is_drawn_in_evaluation(encoder, target):
 
 @every_continuous
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_even_spacing_keeps_the_contract(encoder, target, left):
+@pytest.mark.parametrize("limit", [64, "float:50.5"])
+def test_even_spacing_keeps_the_contract(encoder, target, left, limit, monkeypatch):
     """Padding counts for nothing, decoding is teacher forcing, and beams keep their sentence's gap."""
-    model = model_of(encoder, target, position_random=64).eval()
+    model = model_of(encoder, target, position_random=limit).eval()
     source, target_in = h.source_batch(left), h.target_batch()
     together = h.log_probs(model, source, target_in)
     assert (
         h.difference(h.log_probs(model_of(encoder, target).eval(), source, target_in), together)
         > 0.01
     )
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptTable, "_computed", None)  # tables are kept
+        assert h.difference(h.log_probs(model, source, target_in), together) == 0
     assert_padding_moves_nothing(model, source, target_in)
     assert_beams_keep_their_sentence(model, 2, left)
 
@@ -235,7 +260,9 @@ def test_every_process_draws_its_own(monkeypatch):
         torch.manual_seed(5)  # as fairseq does in every process
         warp = DrawnWarp.of_source(law, padding)
         assert len(warp.factor) == len(warp.shift) == len(warp.jitter) == 50
-        drawn.append((warp.factor, warp.shift, warp.jitter, chosen_positions(64, padding).float()))
+        drawn.append(
+            (warp.factor, warp.shift, warp.jitter, chosen_positions(Drawing(64), padding).float())
+        )
     for i, mine in enumerate(drawn):
         assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))
 

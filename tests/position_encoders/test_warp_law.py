@@ -7,7 +7,7 @@ import pytest
 from helpers import build
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, distance_warning
-from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, WarpLaw
+from fairseq_floater.position_encoders.warp_law import Drawing, Shifting, Stretching, WarpLaw
 
 ALONE = {"no_token_positional_embeddings": True}
 
@@ -36,6 +36,8 @@ def test_every_form_of_a_stretch_and_a_shift_is_read():
     assert law(shift="-5:5:shared", jitter=0.5) == WarpLaw(
         shift=Shifting(-5.0, 5.0, shared=True), jitter=0.5
     )
+    assert law(random="64") == WarpLaw(random=Drawing(64))
+    assert law(random="float:1.5") == WarpLaw(random=Drawing(1.5, whole=False))
     assert Shifting.read("500").highest == 499 and Shifting.read("2:5").highest == 5
 
 
@@ -63,7 +65,9 @@ def test_a_shift_that_is_none_is_refused(text):
         ({"shift": "500", "stretch": "1:2"}, 4),
         ({"shift": "-5:5"}, 16),
         ({"jitter": 0.5, "stretch": "1:2"}, 16),
-        ({"random": 2048}, 1),
+        ({"random": "2048"}, 1),
+        ({"random": "float:2048"}, 16),
+        ({"random": "float:2"}, 2048),
     ],
 )
 def test_positions_are_as_fine_as_what_moves_them(options, rows):
@@ -74,7 +78,7 @@ def test_distances_that_training_can_give_are_known():
     assert law(stretch="0.5:2.5").furthest(11) == 25
     assert law(shift="500").furthest(11) == 10
     assert law(jitter=0.5, stretch="1:2").furthest(11) == 22
-    assert law(random=64).furthest(11) == 63
+    assert law(random="64").furthest(11) == 63 == law(random="float:63.9").furthest(11)
     args = made("t5", position_random=64, t5_max_distance=70).cfg
     assert "no distance above 63" in distance_warning(args, 11)
     args.t5_max_distance = 63

@@ -272,6 +272,8 @@ def test_the_result_is_json_and_a_table(tmp_path, undrawn):
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 2 + 4
     assert table[2].startswith("| encoder, block 1, base | 12 | 5.657 | 5.657 |")
+    figure = draw(save_model(tmp_path / "model.pt", blocks="1"), stack="encoder", streams=["q"])
+    assert "target qkv, blocks 2, delta" in figure.model and figure.tables[0]["block"] == 2
 
 
 def test_orders_make_a_shuffled_matrix_readable():

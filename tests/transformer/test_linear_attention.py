@@ -81,7 +81,6 @@ class Positions:
 def spec(options):
     return EncoderSpec(
         dim=CHANNELS,
-        every_block=True,
         target="attention",
         side="source",
         max_positions=64,

@@ -78,7 +78,9 @@ def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
     states = model.state_dict(), expected.state_dict()
     assert list(states[0]) == list(states[1])
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states)))
-    with pytest.raises(ValueError, match="--position-blocks.*one of all, input.*'some'"):
+    with pytest.raises(
+        ValueError, match="--position-blocks.* must be all, input, or numbers.*'some'"
+    ):
         build_model(OmegaConf.create({**options, "position_blocks": "some"}), h.task())
 
 

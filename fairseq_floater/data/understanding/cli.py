@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data import wikitext
-from fairseq_floater.data.prepare import cores
+from fairseq_floater.data.prepare_options import cores
 from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding import masked_lm
 from fairseq_floater.data.understanding.binarise import Vocabulary

@@ -9,8 +9,9 @@ from typing import Any
 
 from fairseq_floater.data import prepare
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.prepare_options import cores
 from fairseq_floater.data.products import Origin, is_made
-from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.data.subwords import SUBWORDS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
 from fairseq_floater.errors import say
@@ -113,7 +114,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("pair", choices=RECIPES)
     add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
     text = "subword-nmt on Moses tokens (the recipe's, default), or sentencepiece on raw text"
-    add("--bpe", choices=SEGMENTATIONS, default="subword-nmt", help=text)
+    add("--bpe", choices=SUBWORDS, default="subword-nmt", help=text)
     text = "merges, or subwords of both languages (40000, as the recipe)"
     add("--vocab", type=positive, default=40_000, metavar="N", help=text)
     text = (
@@ -125,7 +126,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "the archives are not the published ones: record their checksums, compare no counts"
     add("--rehearsal", action="store_true", help=text)
     text = "processes (the number of cores, at most 16)"
-    add("--workers", type=positive, default=prepare.cores(16), metavar="N", help=text)
+    add("--workers", type=positive, default=cores(16), metavar="N", help=text)
     text = "make the data anew where DIR was made with other settings"
     add("--force", action="store_true", help=text)
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.cli import add_metric_options
 from fairseq_floater.evaluation.lines import FilePath
@@ -53,6 +54,7 @@ def _add_split(parts: Any) -> None:
     group.add_argument("--vocab", type=positive, metavar="N", help=text)
     group.add_argument("--spm-model", type=Path, metavar="FILE", help="a sentencepiece model")
     group.add_argument("--encoded", action="store_true", help="the text is in sentencepieces")
+    group.add_argument("--subwords", choices=(WORDS,), help="none: words are counted")
     text = "leave out pairs with more tokens on a side (1000)"
     add("--max-len", type=positive, default=1000, metavar="N", help=text)
     add("--max-per-bin", type=positive, metavar="N", help="an even sample of the test pairs")

@@ -8,7 +8,12 @@ from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
-_TITLES = {"bleu": "BLEU", "loss": "loss, bits per token", "score": "score"}
+_TITLES = {
+    "bleu": "BLEU",
+    "exact": "exact match",
+    "loss": "loss, bits per token",
+    "score": "score",
+}
 
 
 def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
@@ -35,8 +40,9 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw the loss, or BLEU where no system has one, a panel a group, ordered by the main one."""
-    kind, sign = ("loss", 1) if "loss" in report.kinds else ("bleu", -1)
+    """Draw exact match, the loss or BLEU, the first that there is, ordered by the main group's."""
+    kind = next(kind for kind in ("exact", "loss", "bleu") if kind in report.kinds)
+    sign = 1 if kind == "loss" else -1
     bars = _bars(report, kind)
     main = bars[report.main_group]
     rows = sorted(main, key=lambda label: sign * main[label].value)

@@ -27,10 +27,12 @@ from fairseq_floater.evaluation.metrics import (
     check_bootstrap,
     chrf_metric,
     corpus_score,
+    exact_matches,
     sentence_counts,
 )
 from fairseq_floater.evaluation.s2l import statistics
-from fairseq_floater.evaluation.s2l.report import BinScore, Gain, Rank, S2LScores, SeedMean
+from fairseq_floater.evaluation.s2l.bin_scores import BinScore, Gain, Rank, SeedMean
+from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -56,6 +58,7 @@ class GroupScorer:
             tokens or more count as cut off (source with end symbol, as fairseq counts; where the
             model's --max-target-positions are fewer, that limit is not known here).
         tokenize: sacreBLEU's tokenizer; None: its choice for the target language.
+        exact_match: whether exact matches are counted as well.
         bootstrap: resamples for intervals and p-values, 0 for none; ``seed`` is theirs.
         labels: the names of systems in tables and figures, where these are not their own.
     """
@@ -70,6 +73,7 @@ class GroupScorer:
         baseline: str | None = None,
         length_limit: tuple[float, float] | None = None,
         tokenize: str | None = None,
+        exact_match: bool = False,
         bootstrap: int = 1000,
         seed: int = 12345,
         labels: Mapping[str, str] | None = None,
@@ -86,7 +90,7 @@ class GroupScorer:
             rule = "`--max-len-a` and `--max-len-b` must not be negative"
             raise UsageError(f"{rule}, but are {length_limit}.")
         check_bootstrap(bootstrap, seed)
-        self.bleu = bleu_metric(tokenize, target)
+        self.bleu, self.exact_match = bleu_metric(tokenize, target), exact_match
         # sacreBLEU knows the number of references, a part of the signature, once something is scored.
         corpus_score(self.bleu, ["x"], ["x"])
         self.report = S2LScores(
@@ -138,6 +142,10 @@ class ScoredSet:
             }
             for m in (scorer.bleu, chrf_metric())
         )
+        self.exact: dict[str, list[Array]] = {
+            name: [_exact(run, self.test) for run in runs if scorer.exact_match]
+            for name, runs in self.runs.items()
+        }
 
     def add_group(self, name: str, index: Array) -> None:
         """Add the scores of every system on a group, the sentences of the test set at ``index``."""
@@ -167,11 +175,13 @@ class ScoredSet:
         counts = [of_all[index] for of_all, _ in self.bleu[system]]
         losses = [run.losses[index] for run in runs if run.losses is not None]
         scores = [run.scores[index] for run in runs if run.scores is not None]
+        exact = [of_run[index] for of_run in self.exact[system]]
         ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
         return BinScore(
             bleu=_mean(counts, self.bleu[system][0][1], *resampling),
             loss=_mean(losses, _ratio, *resampling) if losses else None,
             score=_mean(scores, _ratio, *resampling) if scores else None,
+            exact=_mean(exact, _ratio, *resampling) if exact else None,
             chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
             length_ratio=float(np.mean(ratios)),
             cut_off=self._cut_off(runs, index),
@@ -186,6 +196,11 @@ class ScoredSet:
         # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
         limits = a * (self.test.source_tokens[index] + 1) + b
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
+
+
+def _exact(run: SystemRun, test: EvaluationSet) -> Array:
+    """Return 1 for each hypothesis that is its reference, else 0, and 1 for each sentence [N, 2]."""
+    return np.array([(match, 1) for match in exact_matches(run.hypotheses, test.references)])
 
 
 def _ratio(sums: Array) -> float:
@@ -206,7 +221,7 @@ def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
     """Set the gains of a bin's systems on its baseline, p-values corrected for their number."""
     # The baseline is compared with itself for the record, which is no comparison.
     others = [name for name in scores if name != baseline]
-    for attribute in ("bleu", "loss", "score"):
+    for attribute in ("bleu", "exact", "loss", "score"):
         base = getattr(scores[baseline], attribute)
         means = {name: getattr(score, attribute) for name, score in scores.items()}
         gains = {

@@ -80,6 +80,7 @@ class SplitOptions:
         vocab: subwords of a model to learn; else ``spm_model`` or ``encoded``.
         spm_model: a sentencepiece model to count with.
         encoded: the text is in subwords already, separated by spaces.
+        subwords: none: words are counted.
         max_len: pairs with more tokens on a side are left out.
         max_per_bin: an even sample of so many test pairs a bin, None for all; ``seed`` is the sample's.
     """
@@ -91,6 +92,7 @@ class SplitOptions:
     vocab: int | None = None
     spm_model: Path | None = None
     encoded: bool = False
+    subwords: str | None = None
     max_len: int = 1_000
     max_per_bin: int | None = None
     seed: int = 1
@@ -98,9 +100,10 @@ class SplitOptions:
 
     def __post_init__(self) -> None:
         check_languages(self.source, self.target)
-        given = [self.vocab is not None, self.spm_model is not None, self.encoded]
-        if sum(given) != 1:
+        given = [self.vocab is not None, self.spm_model is not None, self.encoded, self.subwords]
+        if sum(map(bool, given)) != 1:
             raise UsageError(
                 "Lengths are counted in the model's own tokens: give exactly one of `--vocab` (learn "
-                "a subword model), `--spm-model` (use one) and `--encoded` (the text is in subwords)."
+                "a subword model), `--spm-model` (use one), `--encoded` (the text is in subwords) and "
+                "`--subwords none` (its words are the tokens)."
             )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_floater.evaluation.metrics import Array
+from fairseq_floater.evaluation.s2l.bin_scores import BinScore
 from fairseq_floater.evaluation.s2l.split_report import shares
 from fairseq_floater.evaluation.s2l.statistics import LEVEL
 from fairseq_floater.records import markdown_table
@@ -15,108 +14,14 @@ from fairseq_floater.version import __version__
 #: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
 UNTRAINED = "-before"
 #: What systems are scored by: its title in tables, and digits.
-_KINDS = {"bleu": ("BLEU", 1), "loss": ("loss", 2), "score": ("score", 3)}
+_KINDS = {
+    "bleu": ("BLEU", 1),
+    "exact": ("exact match", 3),
+    "loss": ("loss", 2),
+    "score": ("score", 3),
+}
 #: The group of all sentences past the trained length.
 ALL = "all"
-
-
-@dataclass
-class SeedMean:
-    """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
-
-    ``resampled`` [R, B]: those of each run on the same B resamples of sentences.
-    """
-
-    value: float
-    interval: tuple[float, float] | None
-    per_seed: list[float]
-    resampled: Array = field(repr=False)
-
-    @property
-    def spread(self) -> float | None:
-        """Return the standard deviation over seeds; None for one seed."""
-        return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
-
-    def to_json_dict(self) -> dict[str, Any]:
-        low, high = self.interval or (None, None)
-        interval = {"value": self.value, "low": low, "high": high}
-        return {**interval, "per_seed": self.per_seed, "spread": self.spread}
-
-    def format(self, digits: int) -> str:
-        spread = "" if self.spread is None else f" ±{self.spread:.{digits}f}"
-        return f"{self.value:.{digits}f}{spread}"
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A score minus the baseline's, and p-values of the paired bootstrap (None without one).
-
-    Attributes:
-        difference: of the means over seeds.
-        p_value: over sentences.
-        p_value_holm: corrected for the number of systems that a bin compares with the baseline.
-        p_seeds: over sentences and training seeds (a t test where sentences add nothing); None where a side
-            has one seed.
-        p_seeds_holm: corrected likewise.
-    """
-
-    difference: float
-    p_value: float | None
-    p_value_holm: float | None = None
-    p_seeds: float | None = None
-    p_seeds_holm: float | None = None
-
-    def format(self, digits: int) -> str:
-        """Return the difference, with the strictest p-value that there is."""
-        kinds = (self.p_seeds_holm, self.p_value_holm, self.p_value)
-        p_value = next((p for p in kinds if p is not None), None)
-        shown = "" if p_value is None else f" ({p_value:.3f})"
-        return f"{self.difference:+.{digits}f}{shown}"
-
-
-@dataclass(frozen=True)
-class Rank:
-    """A place by loss, and the best and the worst that chance leaves under any training seed."""
-
-    place: int
-    best: int
-    worst: int
-
-    def __str__(self) -> str:
-        return f"{self.place} ({self.best}-{self.worst})"
-
-
-@dataclass
-class BinScore:
-    """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1.
-
-    ``score`` is the mean of another metric's numbers, one a sentence.
-    """
-
-    bleu: SeedMean
-    loss: SeedMean | None
-    chrf: float
-    length_ratio: float
-    cut_off: float | None
-    bleu_gain: Gain | None = None
-    loss_gain: Gain | None = None
-    rank: Rank | None = None
-    score: SeedMean | None = None
-    score_gain: Gain | None = None
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return {
-            "bleu": self.bleu.to_json_dict(),
-            "chrf": self.chrf,
-            "length_ratio": self.length_ratio,
-            "cut_off": self.cut_off,
-            "loss_bits_per_token": self.loss and self.loss.to_json_dict(),
-            "score": self.score and self.score.to_json_dict(),
-            "bleu_against_baseline": self.bleu_gain and asdict(self.bleu_gain),
-            "loss_against_baseline": self.loss_gain and asdict(self.loss_gain),
-            "score_against_baseline": self.score_gain and asdict(self.score_gain),
-            "rank_by_loss": self.rank and asdict(self.rank),
-        }
 
 
 @dataclass
@@ -160,7 +65,7 @@ class S2LScores:
 
     @property
     def kinds(self) -> list[str]:
-        """Return what systems are scored by: ``bleu``, ``loss`` and ``score`` where any system has one."""
+        """Return what systems are scored by: ``bleu``, and what else any system has of a number."""
         every = [score for by_system in self.scores.values() for score in by_system.values()]
         return [kind for kind in _KINDS if any(getattr(score, kind) for score in every)]
 
@@ -213,7 +118,7 @@ class S2LScores:
             for cells in (rows[0], ["-" * width for width in widths], *rows[1:]):
                 lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} |")
             lines.append("")
-        return "\n".join([*lines, *self._ranks(), *self._notes()])
+        return "\n".join([*lines, *self._exact_matches(), *self._ranks(), *self._notes()])
 
     def _cells(self, system: str, score: BinScore) -> list[str]:
         cells = [self.labels[system]]
@@ -226,6 +131,19 @@ class S2LScores:
                 cells.append("" if system == self.baseline else against)
         cut_off = "-" if score.cut_off is None else f"{score.cut_off:.0%}"
         return [*cells, f"{score.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
+
+    def _exact_matches(self) -> list[str]:
+        """Return one table of all groups, the system that is best in the main one first."""
+        if "exact" not in self.kinds or len(self.scores) < 2:
+            return []
+        main = self.scores[self.main_group].items()
+        values = {name: score.exact.value for name, score in main if score.exact}
+        rows = []
+        for system in sorted(values, key=lambda name: -values[name]):
+            scores = (by_system.get(system) for by_system in self.scores.values())
+            cells = (s.exact.format(3) if s and s.exact else "-" for s in scores)
+            rows.append([self.labels[system], *cells])
+        return [*markdown_table(["exact match", *self.scores], rows), ""]
 
     def _ranks(self) -> list[str]:
         """Return one table of all groups, the system that is best in the main one first."""
@@ -280,6 +198,8 @@ class S2LScores:
                 f"seed {self.seed}, the same for every system; with several seeds, of their mean."
             )
         notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
+        if "exact" in self.kinds:
+            notes.append("exact match: the share of hypotheses that are their reference's words.")
         if "score" in self.kinds:
             notes.append("score: the mean of the numbers of `--scores`.")
         if self.length_limit:

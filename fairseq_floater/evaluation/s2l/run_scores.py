@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_floater.data.subwords import SEGMENTATIONS, Segmentation
+from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS, Segmentation
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
@@ -30,8 +31,9 @@ def score_split(
     Args:
         systems: hypotheses of ``test``, in the order of the report.
         short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
-        options: baseline, length limit, metric, resampling and labels of
-            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`.
+        options: baseline, length limit, metrics, resampling and labels of
+            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`; exact matches of whole words
+            are always counted.
 
     Raises:
         UsageError: no system, a baseline that is none of them, a system named twice.
@@ -47,6 +49,7 @@ def score_split(
     made = split.made_from["options"]
     langs = (made["source"], made["target"])
     length = f"source tokens without the end symbol; tokens of {split.tokens_of}"
+    options["exact_match"] = options.get("exact_match") or made.get("subwords") == WORDS
     scorer = GroupScorer(names, langs[1], references=split_dir, length=length, **options)
     if short_systems:
         short_test = EvaluationSet.read(split_dir, SHORT_TEST, langs, made["encoded"])
@@ -71,7 +74,8 @@ def score_runs(
     """Score systems on test sets, each a group of its own.
 
     Where a test set has sentences of lengths that training left out (``--max-len``), these and the others
-    are groups as well: a difference may come from the few that are longer than any trained on.
+    are groups as well: a difference may come from the few that are longer than any trained on. So are the
+    groups that the test set names itself.
 
     Args:
         data: what ``scripts/prepare_text.sh`` made.
@@ -92,6 +96,7 @@ def score_runs(
         if name not in known:
             raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {name!r}.")
     length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
+    options["exact_match"] = options.get("exact_match") or subwords is SEGMENTATIONS[WORDS]
     scorer = GroupScorer(list(runs), langs[1], references=data, length=length, **options)
     scorer.report.warnings += left_out
     for name in tests or known:
@@ -104,7 +109,14 @@ def score_runs(
         if 0 < longer.sum() < len(test):
             scored.add_group(f"{name}, up to {longest}", np.flatnonzero(~longer))
             scored.add_group(f"{name}, longer", np.flatnonzero(longer))
+        for part in sorted({*test.bins} - {name}, key=_by_numbers):
+            scored.add_group(part, test.members(part))
     return scorer.finish()
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts 9 before 10."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 _SUMMARY = {

@@ -99,7 +99,7 @@ class _Splitter:
     def run(self, made_from: dict[str, Any]) -> SplitReport:
         options = self.options
         lines = check_parallel(self.raw_dir, *self.langs, self.splits)
-        tokens_of = "the encoded text"
+        tokens_of = "the encoded text" if options.encoded else "the text, its words"
         if options.vocab is not None:
             name = "provisional.model"
             self.provisional = self._learn(name, self._short_in_words(), lines["train"])
@@ -223,7 +223,7 @@ class _Splitter:
 
 
 def _lengths(segmenter: Segmenter | None, batch: list[tuple[str, str]]) -> list[tuple[int, int]]:
-    if segmenter is None:  # the text is in subwords already
+    if segmenter is None:  # the text is in subwords already, or its words are the tokens
         return [(len(source.split()), len(target.split())) for source, target in batch]
     return [(len(source), len(target)) for source, target in segmenter.pieces(batch)]
 

@@ -86,9 +86,9 @@ class EvaluationSet:
 
     @classmethod
     def whole(cls, data: Path, name: str, langs: Sequence[str], subwords: str) -> EvaluationSet:
-        """Read a test set of ``scripts/prepare_text.sh``, which is one group.
+        """Read a test set of ``scripts/prepare_text.sh``: one group, or those of its ``.groups``.
 
-        ``subwords`` is the folder of the text in subwords, ``spm`` or ``bpe``.
+        ``subwords`` is the folder of the text in subwords, ``spm``, ``bpe`` or ``words``.
         """
         raw = data / "raw" / name
         sources, references = (read_references(f"{raw}.{lang}") for lang in langs)
@@ -101,7 +101,10 @@ class EvaluationSet:
                 f"{raw} must have as many lines in {langs[0]}, in {langs[1]} and in both in {subwords}, "
                 f"but has {', '.join(map(str, lines))}."
             )
-        return cls(raw, sources, references, source_tokens, [name] * len(sources))
+        groups = Path(f"{raw}.groups")
+        parts = TextFile(groups).lines if groups.is_file() else []
+        bins = [f"{name}, {part}" for part in parts] or [name] * len(sources)
+        return cls(raw, sources, references, source_tokens, bins)
 
     def __len__(self) -> int:
         return len(self.bins)

@@ -40,11 +40,20 @@ LOSS = Measure(
     True,
     "loss_against_baseline",
 )
+EXACT = Measure(
+    "exact_match",
+    "Exact match",
+    "share; of hypotheses that are the reference word for word, higher is better",
+    3,
+    False,
+    "exact_match_against_baseline",
+)
 BLEU = Measure("bleu", "BLEU", "0 to 100; higher is better", 1, False, "bleu_against_baseline")
 RANK = Measure(
     "rank_by_loss", "Rank by loss", "below it, the places that chance leaves open", 0, True
 )
 MEASURES = (
+    EXACT,
     LOSS,
     BLEU,
     RANK,

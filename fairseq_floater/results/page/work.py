@@ -150,7 +150,9 @@ def _as_bin(score: dict[str, Any]) -> dict[str, Any]:
     bleu = score["bleu"]
     low, high = confidence_interval(bleu) or (None, None)
     measure = {"value": bleu["score"], "low": low, "high": high}
+    exact = score.get("exact_match")
     return {
+        "exact_match": exact and {"value": exact["score"]},
         "bleu": {**measure, "per_seed": [bleu["score"]], "spread": None},
         "chrf": score["chrf"]["score"],
         "length_ratio": score["length_ratio"],

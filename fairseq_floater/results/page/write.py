@@ -22,6 +22,7 @@ from fairseq_floater.results.page.examples import read_examples
 from fairseq_floater.results.page.logs import read_commands
 from fairseq_floater.results.page.measures import (
     BLEU,
+    EXACT,
     LOSS,
     MEASURES,
     RANK,
@@ -42,7 +43,7 @@ SENTENCES = 3
 _PICTURE_QUALITY = 80
 _PICTURE_WIDTH = 1200  # pixels: twice what a column of the page shows
 # The tables to look at first.
-_OPENED = {measure.title for measure in (LOSS, RANK, BLEU)}
+_OPENED = {measure.title for measure in (EXACT, LOSS, RANK, BLEU)}
 
 
 @dataclass
@@ -170,7 +171,7 @@ def _by_length(work: Work) -> Iterator[Chart]:
     by, axis = "test set", "test set"
     if work.is_short_to_long:
         by, axis = "source length", "source length in tokens"
-    for measure in (LOSS, BLEU):
+    for measure in (EXACT, LOSS, BLEU):
         lines = [
             Line(number, system.label, points)
             for number, system in enumerate(work.systems)
@@ -179,7 +180,7 @@ def _by_length(work: Work) -> Iterator[Chart]:
         if lines:
             title, unit = f"{measure.title} by {by}", measure.unit.split(";")[0]
             yield line_chart(
-                title, unit, lines, x_title=axis, x_ticks=ticks, linear=measure is BLEU
+                title, unit, lines, x_title=axis, x_ticks=ticks, linear=measure is not LOSS
             )
 
 

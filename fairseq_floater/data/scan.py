@@ -1,0 +1,48 @@
+"""Fetch and read SCAN (Lake and Baroni 2018): commands, and the actions that carry them out."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+from pathlib import Path
+
+from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.task_generators import Example
+from fairseq_floater.data.wmt14.sources import Archive, listed
+from fairseq_floater.files import USER_DIR
+
+TASKS = Archive(
+    "tasks.txt",
+    "https://raw.githubusercontent.com/brendenlake/SCAN/master/tasks.txt",
+    "d824c7d9e9149ba497e25f701981dac79954e04bf670d22e5c209f076ac6c89f",
+)
+
+
+def fetch_scan(folder: Path) -> Path:
+    """Fetch the file into ``folder``, unless it is there; by the download of `scripts/common.sh`."""
+    script = USER_DIR.parent / "scripts" / "common.sh"
+    line = listed(TASKS, folder, None, check=True)
+    command = ["bash", "-c", 'source "$0" && fetch_all "$1"', str(script), line]
+    if not script.is_file() or subprocess.run(command, check=False).returncode:
+        raise TextDataError(
+            f"SCAN could not be fetched; get {TASKS.url} by other means and pass it with `--from FILE`."
+        )
+    return folder / TASKS.name
+
+
+def read_scan(path: Path) -> list[Example]:
+    """Return every pair of tasks.txt (or .gz) in its order; the length is the number of actions.
+
+    Raises:
+        TextDataError: another file.
+    """
+    content = path.read_bytes()
+    content = gzip.decompress(content) if path.suffix == ".gz" else content
+    if (found := hashlib.sha256(content).hexdigest()) != TASKS.sha256:
+        raise TextDataError(
+            f"{path} must be SCAN's tasks.txt with the SHA-256 {TASKS.sha256}, but has {found}."
+        )
+    pairs = (line.removeprefix("IN: ").split(" OUT: ") for line in content.decode().splitlines())
+    sides = ((command.split(), actions.split()) for command, actions in pairs)
+    return [Example(command, actions, len(actions)) for command, actions in sides]

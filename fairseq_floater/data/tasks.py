@@ -1,0 +1,137 @@
+"""Write a task as parallel text of whole words: ``train.src``, ``train.tgt`` and so on.
+
+``test`` is longer than what is trained on, ``test_short`` is not; ``test.groups`` has the length of each
+line of ``test``, by which it is scored as well. No source of valid or a test set stands in train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairseq_floater.data.number_words import each_once, stream
+from fairseq_floater.data.parallel_text import TextDataError, progress
+from fairseq_floater.data.products import PreparedFolder, make_folder
+from fairseq_floater.data.scan import fetch_scan, read_scan
+from fairseq_floater.data.task_generators import TASKS, Example
+from fairseq_floater.data.understanding.quiz_lists import Draws
+from fairseq_floater.files import write_text
+
+LANGUAGES = ("src", "tgt")
+# Which sixteenths of all sources belong to which split; no source of `test` is as short as the others.
+_SHARES = {"train": range(12), "valid": range(12, 14), "test_short": range(14, 16)}
+# Lengths are groups by themselves up to so many of them; more are put into some spans.
+_MOST_LENGTHS, _SPANS = 12, 8
+
+
+def write_scan(
+    out_dir: Path, *, cutoff: int, file: Path | None, valid: int, seed: int, force: bool
+) -> PreparedFolder:
+    """Write SCAN's split by length: what has more than ``cutoff`` actions is tested.
+
+    Args:
+        file: tasks.txt, plain or gzipped; None: it is fetched into the folder ``<out_dir>.archives``.
+        valid: pairs of valid, and of test_short, drawn with ``seed`` from those of up to ``cutoff`` actions.
+
+    Raises:
+        TextDataError: another file, no file, or a cutoff that leaves a split empty.
+    """
+
+    def build(work: Path) -> dict[str, Any]:
+        pairs = read_scan(file or fetch_scan(out_dir.with_name(f"{out_dir.name}.archives")))
+        lengths = [pair.length for pair in pairs]
+        short = [number for number, length in enumerate(lengths) if length <= cutoff]
+        if not 2 * valid < len(short) < len(pairs):
+            raise TextDataError(
+                f"`--cutoff` must leave pairs to train on and to test, but is {cutoff}: SCAN has "
+                f"{min(lengths)} to {max(lengths)} actions."
+            )
+        random = stream(f"scan {seed}")
+        drawn = sorted(short, key=[random.random() for _ in pairs].__getitem__)[: 2 * valid]
+        members = {"valid": {*drawn[:valid]}, "test_short": {*drawn[valid:]}}
+        members["train"] = {*short} - {*drawn}
+        members["test"] = {*range(len(pairs))} - {*short}
+        return _write_all(
+            work, {split: [pairs[i] for i in sorted(of)] for split, of in members.items()}
+        )
+
+    parameters = {"task": "scan", "cutoff": cutoff, "valid": valid, "seed": seed}
+    return make_folder(out_dir, parameters, (), build, force=force)
+
+
+def write_generated(
+    out_dir: Path, *, task: str, seed: int, force: bool, **sizes: int
+) -> PreparedFolder:
+    """Write a task of :data:`~fairseq_floater.data.task_generators.TASKS`.
+
+    Args:
+        sizes: examples of train, of valid, and of each test set (``test``).
+
+    Raises:
+        TextDataError: there are not as many examples.
+    """
+
+    def examples(split: str) -> Iterable[Example]:
+        kind = "test" if split == "test_short" else split
+        return progress(_drawn(task, split, sizes[kind], seed), split, sizes[kind])
+
+    parameters = {"task": task, "seed": seed, **sizes}
+    splits = (*_SHARES, "test")
+    return make_folder(
+        out_dir,
+        parameters,
+        (),
+        lambda work: _write_all(work, {split: examples(split) for split in splits}),
+        force=force,
+    )
+
+
+def _drawn(task: str, split: str, size: int, seed: int) -> Iterator[Example]:
+    draws, of = Draws(seed, task, split), TASKS[task]
+    span = of.tested if split == "test" else of.trained
+
+    def draw() -> tuple[Example, str]:
+        example = of.draw(draws, span)
+        return example, " ".join(example.source)
+
+    refusal = f"`{split}` must be of fewer examples than {size}: after {{}} no new one was found."
+    share = _SHARES.get(split, range(16))
+    # As in the papers, training text has some of the short ones many times.
+    return each_once(draw, size, share, refusal, repeats=split == "train")
+
+
+def _write_all(work: Path, drawn: dict[str, Iterable[Example]]) -> dict[str, Any]:
+    counts = {}
+    for split, examples in drawn.items():
+        lengths, longest = [], [0, 0]
+        with (
+            (work / f"{split}.{LANGUAGES[0]}").open("w", encoding="utf-8") as sources,
+            (work / f"{split}.{LANGUAGES[1]}").open("w", encoding="utf-8") as targets,
+        ):
+            for source, target, length in examples:
+                sources.write(" ".join(source) + "\n")
+                targets.write(" ".join(target) + "\n")
+                lengths.append(length)
+                longest = [max(longest[0], len(source)), max(longest[1], len(target))]
+        counts[split] = {
+            "pairs": len(lengths),
+            "shortest": min(lengths),
+            "longest": max(lengths),
+            **dict(zip(("source words", "target words"), longest)),
+        }
+        if split == "test":
+            name = partial(_group, spans=sorted({*lengths}))
+            write_text(work / "test.groups", "".join(f"{name(length)}\n" for length in lengths))
+    return {"splits": counts, "warnings": []}
+
+
+def _group(length: int, spans: list[int]) -> str:
+    """Return the name of a length's group among the sorted lengths that there are."""
+    if len(spans) <= _MOST_LENGTHS:
+        return str(length)
+    first, last = spans[0], spans[-1]
+    width = -(-(last - first + 1) // _SPANS)
+    start = first + (length - first) // width * width
+    return f"{start}-{min(start + width - 1, last)}"

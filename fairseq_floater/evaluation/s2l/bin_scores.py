@@ -1,0 +1,113 @@
+"""Hold the scores of a system in a bin, and how they compare with others."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fairseq_floater.evaluation.metrics import Array
+
+
+@dataclass
+class SeedMean:
+    """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
+
+    ``resampled`` [R, B]: those of each run on the same B resamples of sentences.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    per_seed: list[float]
+    resampled: Array = field(repr=False)
+
+    @property
+    def spread(self) -> float | None:
+        """Return the standard deviation over seeds; None for one seed."""
+        return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
+
+    def to_json_dict(self) -> dict[str, Any]:
+        low, high = self.interval or (None, None)
+        interval = {"value": self.value, "low": low, "high": high}
+        return {**interval, "per_seed": self.per_seed, "spread": self.spread}
+
+    def format(self, digits: int) -> str:
+        spread = "" if self.spread is None else f" ±{self.spread:.{digits}f}"
+        return f"{self.value:.{digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A score minus the baseline's, and p-values of the paired bootstrap (None without one).
+
+    Attributes:
+        difference: of the means over seeds.
+        p_value: over sentences.
+        p_value_holm: corrected for the number of systems that a bin compares with the baseline.
+        p_seeds: over sentences and training seeds (a t test where sentences add nothing); None where a side
+            has one seed.
+        p_seeds_holm: corrected likewise.
+    """
+
+    difference: float
+    p_value: float | None
+    p_value_holm: float | None = None
+    p_seeds: float | None = None
+    p_seeds_holm: float | None = None
+
+    def format(self, digits: int) -> str:
+        """Return the difference, with the strictest p-value that there is."""
+        kinds = (self.p_seeds_holm, self.p_value_holm, self.p_value)
+        p_value = next((p for p in kinds if p is not None), None)
+        shown = "" if p_value is None else f" ({p_value:.3f})"
+        return f"{self.difference:+.{digits}f}{shown}"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A place by loss, and the best and the worst that chance leaves under any training seed."""
+
+    place: int
+    best: int
+    worst: int
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.best}-{self.worst})"
+
+
+@dataclass
+class BinScore:
+    """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1.
+
+    ``exact`` is the share of exact matches, where it is asked for; ``score`` the mean of another metric's
+    numbers, one a sentence.
+    """
+
+    bleu: SeedMean
+    loss: SeedMean | None
+    chrf: float
+    length_ratio: float
+    cut_off: float | None
+    bleu_gain: Gain | None = None
+    loss_gain: Gain | None = None
+    rank: Rank | None = None
+    score: SeedMean | None = None
+    score_gain: Gain | None = None
+    exact: SeedMean | None = None
+    exact_gain: Gain | None = None
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return {
+            "bleu": self.bleu.to_json_dict(),
+            "chrf": self.chrf,
+            "length_ratio": self.length_ratio,
+            "cut_off": self.cut_off,
+            "loss_bits_per_token": self.loss and self.loss.to_json_dict(),
+            "exact_match": self.exact and self.exact.to_json_dict(),
+            "score": self.score and self.score.to_json_dict(),
+            "bleu_against_baseline": self.bleu_gain and asdict(self.bleu_gain),
+            "loss_against_baseline": self.loss_gain and asdict(self.loss_gain),
+            "exact_match_against_baseline": self.exact_gain and asdict(self.exact_gain),
+            "score_against_baseline": self.score_gain and asdict(self.score_gain),
+            "rank_by_loss": self.rank and asdict(self.rank),
+        }
