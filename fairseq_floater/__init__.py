@@ -36,6 +36,7 @@ def _register() -> None:
         bert,
         question_answering,
         roberta,
+        told_length,
         translation,
     )
 

@@ -28,6 +28,7 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
+from fairseq_floater.experiments.looks import eval_specs, looks_of
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -76,6 +77,10 @@ class ComparisonTable(Table):
             stretch=args.stretch,
             also=args.also,
         )
+        systems = [entry.system for entry in self.systems]
+        self.looks = looks_of(args.eval or (), args.told_length, systems)
+        if self.looks and self.experiment.config.s2l is None:
+            raise UsageError("`--eval` and `--told-length` need a configuration with `s2l`.")
         stages = {entry.system.name: entry.system.stage for entry in self.systems}
         if args.donor is not None and "donor" in stages.values():
             raise UsageError(
@@ -108,6 +113,7 @@ class ComparisonTable(Table):
                     seed=seed,
                     machines=machines,
                     losses=True,
+                    looks=tuple(look for look in self.looks if look.suits(entry.system)),
                 )
                 name = entry.system.name
                 yield Cell(name, request.work / name, partial(Protocol, request), seed)
@@ -189,21 +195,25 @@ class ComparisonTable(Table):
 
     def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
         """Yield the options that name a system's results under every seed, and its warm start's."""
-        models = [("", entry.label, "")]
+        models = [("", entry.label, "", "")]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
-            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE))
+            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
+        for look in self.looks:
+            if look.suits(entry.system):
+                losses_of = look.mark if look.changes_losses else ""
+                models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
         }
-        for ending, label, mark in models:
+        for ending, label, mark, losses_of in models:
             name = entry.system.name + ending
             yield from ("--label", f"{name}={label}")
             for folder in folders:
                 for test, (hypotheses, losses) in options.items():
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
-                        yield from (losses, f"{name}={folder}/losses.{test}{mark}.txt")
+                        yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
 
     def lacking(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)
@@ -243,6 +253,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "relative'; may be given again"
     )
     add("--also", action="append", default=[], metavar="OPTIONS", help=text)
+    text = (
+        "translate once more with each trained model that takes it, positions changed in evaluation: "
+        "interpolate:80,cap:80 (see --position-eval)"
+    )
+    add("--eval", type=eval_specs, metavar="SPEC,SPEC", help=text)
+    text = "translate once more to the length of each reference: what stopping costs"
+    add("--told-length", action="store_true", help=text)
     text = "exact match beside the other scores (of whole words always)"
     add("--exact-match", action="store_true", help=text)
     text = "each system under each seed: means, spreads (default: the configuration's seed)"

@@ -11,6 +11,7 @@ from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.arguments import Request
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
 from fairseq_floater.experiments.launch import CommandError, Launcher
+from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.run_folder import check_data
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.records import read_json
@@ -21,13 +22,15 @@ class RunRequest(Request):
     """A request in translation.
 
     With ``losses`` the loss of every test sentence is computed as well; where the configuration's
-    ``s2l`` says ``before``, that of the warm start too, which is translated with.
+    ``s2l`` says ``before``, that of the warm start too, which is translated with. ``looks`` are further ways
+    to translate with the trained model.
     """
 
     experiment: Experiment
     data: Path | None = None  # prepared data; WMT14's are made in that folder
     losses: bool = False
     task: tuple[str, ...] = ()  # what `floater tasks` makes the text by, but for its place
+    looks: tuple[Look, ...] = ()
 
 
 class DataSteps(Job):

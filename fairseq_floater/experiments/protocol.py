@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN
@@ -88,6 +90,8 @@ class Protocol(DataSteps):
         for test in self.experiment.config.data.tests:
             self._translate("average.pt", test)
             self._score(test)
+            for look in self.request.looks:
+                self._look(look, test)
 
     def _model_options(self) -> argparse.Namespace:
         """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
@@ -175,9 +179,18 @@ class Protocol(DataSteps):
             self._generate("score-reference", model, test, f"losses.{test}{mark}.txt")
         self._generate("generate", model, test, f"generate.{test}{mark}.txt")
 
-    def _generate(self, stage: str, model: str, test: str, name: str) -> None:
+    def _look(self, look: Look, test: str) -> None:
+        stages = {"score-reference": "losses", "generate": "generate"}
+        for stage, result in stages.items():
+            if stage == "generate" or look.changes_losses:
+                name = f"{result}.{test}{look.mark}.txt"
+                self._generate(stage, "average.pt", test, name, look.arguments)
+
+    def _generate(
+        self, stage: str, model: str, test: str, name: str, further: Sequence[str] = ()
+    ) -> None:
         arguments, result = self.arguments(stage), self.path / name
-        options = ["--path", self.path / model, "--gen-subset", self.subset(test)]
+        options = ["--path", self.path / model, "--gen-subset", self.subset(test), *further]
         command = python("fairseq_cli.generate", *arguments, *options)
         if not self.launcher.dry_run:
             self.folder.check_same(stage, arguments)

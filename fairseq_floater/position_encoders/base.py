@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.kept_table import KeptTable
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY, Option
 
@@ -37,6 +38,7 @@ class EncoderSpec:
         length_option: what sets ``max_positions``; empty: the option of the side.
         fills_length: input is as a rule as long as ``max_positions``, as pieces of running text are, and
             not much shorter, as sentences are.
+        eval_law: what evaluation changes.
     """
 
     dim: int
@@ -54,6 +56,7 @@ class EncoderSpec:
     vocabulary: int = 1
     length_option: str = ""
     fills_length: bool = False
+    eval_law: EvalLaw | None = None
 
     @property
     def input_alone(self) -> bool:
@@ -129,6 +132,8 @@ class PositionEncoder(KeptTable):
     tabulated: ClassVar[bool] = True
     #: There are positions between two tokens, which training needs to move them (`warp_law.py`).
     continuous: ClassVar[bool] = False
+    #: Its table is a sinusoid or a rotation, whose frequencies ``--position-eval`` may change.
+    has_frequencies: ClassVar[bool] = False
     #: Its table has rows before position 0.
     before_start: ClassVar[bool] = False
     #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.

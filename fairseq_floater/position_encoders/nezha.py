@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, Places
 
 
@@ -37,6 +37,7 @@ class NezhaPositions(AttentionPositions):
     limit_option = "--nezha-clip"
     acts_on = "logits, values"
     data_driven = False
+    has_frequencies = True
     continuous = True
     silent_at_zero = ("gate.weight",)
     options = (
@@ -63,6 +64,15 @@ class NezhaPositions(AttentionPositions):
         furthest = at.num_rows - 1
         if self.spec.options["nezha_clip"]:
             furthest = min(furthest, self.spec.options["nezha_clip"] * at.rows_per_token)
-        table = self.gate(self(furthest + 1, blocks, dtype, at.rows_per_token)).flatten(0, 1)
         rows = self.signed_rows(at.distances.clamp(-furthest, furthest))[:, None]
+        usual = pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device)
+        frequencies = at.frequencies(usual)
+        if frequencies is None:
+            table = self(furthest + 1, blocks, dtype, at.rows_per_token)
+        else:  # of each sentence; its rows follow those of the one before
+            distances = -self.signed_distances(Places(furthest + 1)).flatten()
+            table = interleaved_sinusoid(distances, self.spec.head_dim, frequencies).to(dtype)
+            first = torch.arange(len(table), device=rows.device) * table.size(1)
+            rows = rows + first[:, None, None, None]
+        table = self.gate(table).flatten(0, 1)
         return [(rows, table, table)] * len(blocks)

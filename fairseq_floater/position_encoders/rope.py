@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import EncoderSpec
-from fairseq_floater.position_encoders.hooks import Tables, first_copies
+from fairseq_floater.position_encoders.hooks import Tables, first_copies, for_each_query
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.segments import SEGMENTS
@@ -52,6 +52,33 @@ class RopePart(AttentionPart):
         return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
 
 
+class FarRopePart(RopePart):
+    """Turn as always, and score by other distances the pairs that ``--position-eval`` counts as nearer.
+
+    Tables: between those of q and those of k what a distance counts as, [B or 1, T, S], the positions of
+    queries, [B or 1, T], and of keys, and the complex frequencies, [R / 2].
+    """
+
+    def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor | None:
+        if self.training:
+            return None
+        counted, queries, keys, frequencies = tables[2:-2]
+        width = 2 * frequencies.size(0)
+        of_q, of_k = (
+            torch.view_as_complex(x[..., :width].float().unflatten(-1, (-1, 2)).contiguous())
+            for x in (q, for_each_query(k, q))
+        )
+        # A key was turned by j: a query that is turned by j + d meets it at distance d.
+        terms = []
+        for t in range(q.size(2)):  # one query at a time: it has a turn for each key
+            places = keys + counted[:, t]  # [B or 1, S]
+            turns = torch.exp(places[..., None] * frequencies)
+            turns = turns - torch.exp(queries[:, t, None, None] * frequencies)
+            products = of_q[:, :, t, None] * of_k.conj() * turns[:, None]
+            terms.append(products.sum(-1).real)
+        return torch.stack(terms, dim=2).to(q.dtype) * self.scaling(q.size(-1))
+
+
 class RopePositions(AttentionPositions):
     """Turn the pair c of q_i and k_j by i w_c and j w_c: their product sees i - j alone.
 
@@ -77,6 +104,7 @@ class RopePositions(AttentionPositions):
     part = RopePart
     acts_on = "queries, keys"
     data_driven = False
+    has_frequencies = True
     continuous = True
     before_start = True
     needs_logits = False
@@ -116,21 +144,57 @@ class RopePositions(AttentionPositions):
     def _initial_frequencies(self) -> Tensor:
         return pair_frequencies(self.pairs, self.spec.options["rope_base"], self.anchor.device)
 
-    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
-        learned = self.frequencies
+    def _frequencies(self) -> Tensor:
+        """Return w: float64 [R / 2]."""
         # Fixed ones are no buffer, which `.half()` would round.
-        frequencies = self._initial_frequencies() if learned is None else learned.double()
-        angles = places.in_tokens(frequencies.device)[:, None] * frequencies
-        return torch.stack([angles.cos(), angles.sin()], dim=1).float()
+        return (
+            self._initial_frequencies() if self.frequencies is None else self.frequencies.double()
+        )
+
+    def fading(self) -> Tensor:
+        """Return by what a turned pair grows from token to token, as a logarithm: float64 [R / 2]."""
+        return torch.zeros(self.pairs, dtype=torch.float64, device=self.anchor.device)
+
+    def turns(self, places: Tensor, frequencies: Tensor) -> Tensor:
+        """Return cos and sin at real ``places`` [..., 1] times ``frequencies``: float32 [..., 2, R / 2]."""
+        angles = places * frequencies
+        return torch.stack([angles.cos(), angles.sin()], dim=-2).float()
+
+    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
+        frequencies = self._frequencies()
+        return self.turns(places.in_tokens(frequencies.device)[:, None], frequencies)
+
+    def build_block(self, block_index: int) -> nn.Module:
+        law = self.spec.eval_law
+        if law is not None and law.changes_distances:
+            return FarRopePart(block_index, self.spec)
+        return super().build_block(block_index)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        table = self(at.num_rows, blocks, dtype, at.rows_per_token, at.rows_before)
-        of_tokens = [at.queries, at.keys] if self.spec.crosses else [at.queries]
-        tables: list[Tensor] = []
-        for positions in of_tokens:
-            rows = gather_rows(table.flatten(1), positions)[:, None]
-            tables += rows.chunk(table.size(1), dim=-1)
-        return [tables] * len(blocks)
+        tables = self._tables(at, at.queries, blocks, dtype)
+        of_keys = self._tables(at, at.keys, blocks, dtype) if self.spec.crosses else []
+        if at.law is not None and at.law.changes_distances:
+            parts = at.rows_per_token
+            frequencies = torch.complex(self.fading(), self._frequencies()).to(torch.complex64)
+            places = (at.queries / parts, at.keys / parts)
+            of_keys = [at.distances / parts, *places, frequencies, *(of_keys or tables[-2:])]
+            tables = tables[:2]
+        return [[*tables, *of_keys]] * len(blocks)
+
+    def _tables(
+        self, at: At, positions: Tensor, blocks: Sequence[Any], dtype: torch.dtype
+    ) -> list[Tensor]:
+        """Return what :meth:`turns` has at ``positions`` [B or 1, T]: [B or 1, 1, T, R / 2] each."""
+        frequencies = at.frequencies(self._frequencies())
+        if frequencies is None:
+            table = self(at.num_rows, blocks, dtype, at.rows_per_token, at.rows_before)
+            rows = gather_rows(table.flatten(1), positions).unflatten(-1, table.shape[1:])
+        else:
+            assert at.law is not None and at.lengths is not None
+            rows = self.turns(positions.double()[..., None], frequencies)
+            # q and k both: their product has the square.
+            rows = (rows * at.law.temperature(at.lengths)[..., None, None].sqrt()).to(dtype)
+        return list(rows[:, None].unbind(-2))
 
     def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
         if at.inside is None:

@@ -130,6 +130,8 @@ class RotationFlowPositions(PositionSignal):
     def _rows(self, num_rows: int, step: float, blocks: Sequence[StartingPoints]) -> Tensor:
         """Return the rows at times 0, ``step``, 2 ``step``, ...: [N, S, L, C]."""
         dtype = torch.promote_types(self.generator.dtype, torch.float32)
+        if step < DELTA and not self.training:  # so many small turns would sum their rounding up
+            dtype = torch.float64
         generator = self.generator.to(dtype)
         # p as a row vector: p(t + s) = p(t) exp(s (A - A^T)).
         power = rotation(step * (generator - generator.T))
@@ -141,4 +143,4 @@ class RotationFlowPositions(PositionSignal):
             if len(rows) >= num_rows:
                 break
             power = power @ power
-        return rows[:num_rows]
+        return rows[:num_rows].float()

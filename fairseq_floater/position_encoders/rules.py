@@ -9,6 +9,14 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from fairseq_floater.position_encoders.eval_law import (
+    INTERPOLATE,
+    LOGN,
+    NTK,
+    WINDOW,
+    YARN,
+    EvalLaw,
+)
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.shared_options import (
@@ -60,6 +68,7 @@ def refuse(
         _of_attention(args, encoder),
         _of_cross_attention(args, encoder, options),
         _of_segments(args, options, law),
+        _of_evaluation(args, encoder, options),
         _of_fairseqs_options(args) if stacks else (),
         _of_one_stack(args) if stacks == ONE_STACK else (),
         () if law is None else _of_moved_positions(args, encoder, options, law),
@@ -234,6 +243,40 @@ def _of_cross_attention(
         yield (
             f"`--position-cross-ratio` must be a whole number with --position-encoder {name} and these "
             f"options, but is {ratio:g} instead: they have no positions between two tokens."
+        )
+
+
+def _of_evaluation(
+    args: Any, encoder: type[PositionEncoder], options: dict[str, Any]
+) -> Iterator[str]:
+    law = EvalLaw.read(args)
+    if law is None:
+        return
+    reason, counts = "", encoder.tabulated and encoder.is_relative(options)
+    if law.kind == INTERPOLATE and not encoder.takes_stretch(options):
+        reason = "it has no positions between two tokens"
+    elif law.kind == INTERPOLATE and has_base(args):
+        reason = "fairseq's own positions underneath would stay as they are"
+    elif law.kind in (INTERPOLATE, NTK, YARN) and args.position_random is not None:
+        reason = "with `--position-random` evaluation spaces positions already"
+    elif law.kind in (INTERPOLATE, NTK, YARN) and args.position_separator is not None:
+        reason = "with `--position-separator` the data say where tokens stand"
+    elif law.changes_frequencies and not encoder.has_frequencies:
+        reason = f"only {_able('has_frequencies')} have the frequencies that it changes"
+    elif law.changes_distances and not counts:
+        reason = "it reads no distance of two tokens from a table, or not that alone"
+    elif law.kind in (LOGN, WINDOW) and args.attention_kind == LINEAR:
+        reason = "linear attention has neither logits nor a choice of keys"
+    elif law.kind == LOGN and args.attention_log_length:
+        reason = "`--attention-log-length` has trained it otherwise"
+    elif law.kind == WINDOW and getattr(args, "cross_self_attention", False):
+        reason = "with `--cross-self-attention` keys are of two sides"
+    elif law.kind == WINDOW and getattr(encoder.part, "needs_between", False):
+        reason = "it sums over all tokens between key and query, hidden ones too"
+    if reason:
+        yield (
+            f"`--position-eval` must not be {args.position_eval} with --position-encoder {encoder.name} and "
+            f"these options: {reason}."
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fairseq_floater.position_encoders.eval_law import EVAL, INTERPOLATE
 from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option
 from fairseq_floater.position_encoders.registry import (
     DEFAULT_TARGETS,
@@ -140,6 +141,7 @@ SHARED_OPTIONS = (
         "and --position-segments",
     ),
     *ATTENTION_OPTIONS,
+    EVAL,
 )
 
 
@@ -173,11 +175,12 @@ def has_base(args: Any, side: str | None = None) -> bool:
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
     # An encoder that is the base itself would count twice, were its rows not added, or were others; it is
-    # that base where the first block has positions.
+    # that base where the first block has positions, unless evaluation moves them.
     numbers = block_numbers(args.position_blocks)
     adds = args.position_combine == ADD and (numbers is None or 0 in numbers)
+    moves = args.position_target == "hidden" and args.position_eval.startswith(INTERPOLATE)
     begins_as_sinusoid = args.floater_start == "sinusoid"
     kept = (base == "kept" and not begins_as_sinusoid) or (
-        base == "itself" and adds and not args.position_segments
+        base == "itself" and adds and not args.position_segments and not moves
     )
     return args.position_base == "keep" or kept

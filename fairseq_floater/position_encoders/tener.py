@@ -13,9 +13,9 @@ from fairseq_floater.position_encoders.hooks import Tables, for_each_query
 from fairseq_floater.position_encoders.in_attention import AttentionPositions, Gate
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
-from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid
+from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
-from fairseq_floater.position_encoders.xl import QueryBiases
+from fairseq_floater.position_encoders.xl import QueryBiases, scored
 
 # c of `--tener-scale`: logits are divided by c sqrt(D); None: not divided.
 SCALES = {"none": None, "sqrt": 1.0, "2sqrt": 2.0}
@@ -31,11 +31,24 @@ class TenerPart(QueryBiases):
     ``--tener-key-term`` also cos and sin of j w, and R_(-i).
     """
 
+    @property
+    def counts_distances(self) -> bool:
+        """Return whether ``--position-eval`` counts distances as others; then tables are those of XL."""
+        law = self.spec.eval_law
+        return law is not None and law.changes_distances and not self.training
+
     def scaling(self, head_dim: int) -> float:
         times = SCALES[self.spec.options["tener_scale"]]
         return 1.0 if times is None else 1 / (times * head_dim**0.5)
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
+        if self.counts_distances:
+            rows, columns, *back = tables
+            terms = scored(self.scaled_for_distances(q), rows, columns)
+            if back:
+                k = for_each_query(k, q) * self.scaling(k.size(-1))
+                terms = terms + scored(k, back[0], columns.transpose(2, 3)).transpose(2, 3)
+            return terms
         cos, sin, of_keys, *key_term = tables
         terms = products_with_rows(turn_pairs(self.scaled_for_distances(q), cos, sin), of_keys)
         if key_term:
@@ -82,6 +95,7 @@ class TenerPositions(AttentionPositions):
     formula = "(q_i + u) k_j + (q_i + v) R_(i - j), not divided"
     source = "Yan et al. 2019"
     part = TenerPart
+    has_frequencies = True
     continuous = True
     silent_at_zero = ("u", "gate.weight")
     options = (
@@ -104,13 +118,28 @@ class TenerPositions(AttentionPositions):
         check_pairs(self.name, spec.head_dim, "a head", spec)
         self.gate = Gate(spec)
 
+    def _frequencies(self) -> Tensor:
+        return pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device)
+
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         return interleaved_sinusoid(places.in_tokens(self.anchor.device), self.spec.head_dim)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
-        queries, keys = gather_rows(table, at.queries), gather_rows(table, at.keys)
+        options, frequencies = self.spec.options, at.frequencies(self._frequencies())
+        if at.law is not None and at.law.changes_distances:
+            sides = [table] if self.spec.causal else [table, mirrored(table)]
+            rows = self.gate(torch.stack(sides, dim=1).flatten(0, 1))[None, :, None]
+            pairs = rows, self.signed_rows(at.distances)[:, None]
+            return [(*pairs, mirrored(rows)) if options["tener_key_term"] else pairs] * len(blocks)
+        if frequencies is None:
+            queries, keys = gather_rows(table, at.queries), gather_rows(table, at.keys)
+        else:
+            queries, keys = (
+                interleaved_sinusoid(places.double(), self.spec.head_dim, frequencies).to(dtype)
+                for places in (at.queries, at.keys)
+            )
         tables = [*angles(queries), self.gate(mirrored(keys))]
-        if self.spec.options["tener_key_term"]:
+        if options["tener_key_term"]:
             tables += [*angles(keys), self.gate(mirrored(queries))]
         return [tables] * len(blocks)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_floater.position_encoders.eval_law import EvalLaw
+
 # A target token between two source tokens (`--position-cross-ratio`) has a row of its own up to this many
 # parts of a token, ...
 MOST_PARTS = 20
@@ -71,6 +73,8 @@ class At(NamedTuple):
         rows_before: of the N rows, those before position 0, where training may put tokens;
             counting begins with the first of them.
         inside: where positions are those of segments, the places of queries in theirs, [B, T].
+        law: of ``--position-eval``, in evaluation.
+        lengths: tokens of each source, [B, 1], where the law asks for them.
     """
 
     queries: Tensor
@@ -79,11 +83,23 @@ class At(NamedTuple):
     rows_per_token: int = 1
     rows_before: int = 0
     inside: Tensor | None = None
+    law: EvalLaw | None = None
+    lengths: Tensor | None = None
 
     @property
     def distances(self) -> Tensor:
-        """Return d = i - j, [B or 1, T, S]: positive where the key comes first."""
-        return self.queries[:, :, None] - self.keys[:, None, :]
+        """Return d = i - j, [B or 1, T, S], positive where the key comes first, or what it counts as."""
+        distances = self.queries[:, :, None] - self.keys[:, None, :]
+        if self.law is None or not self.law.changes_distances:
+            return distances
+        return self.law.distances(distances, self.rows_per_token)
+
+    def frequencies(self, frequencies: Tensor) -> Tensor | None:
+        """Return those of each sentence, [B, 1, P], where ``--position-eval`` changes them [P]; else None."""
+        if self.law is None or not self.law.changes_frequencies:
+            return None
+        assert self.lengths is not None
+        return self.law.frequencies(frequencies.double(), self.lengths)
 
     @property
     def query_places(self) -> Tensor:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from fairseq_floater.position_encoders.eval_law import INTERPOLATE, NTK, YARN, EvalLaw
 from fairseq_floater.position_encoders.transforms import Warp, token_positions
 from fairseq_floater.position_encoders.warp_law import Drawing, Shifting, Stretching, WarpLaw
 
 # Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+# Of a rotation by one radian a token an interpolated place is at most 1/128 of a radian off.
+INTERPOLATED_ROWS_PER_TOKEN = 64
 
 
 def uniform(low: float, high: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -133,8 +137,42 @@ class EvenSpacing(Warp):
         return rows, int(rows.max()) + 1, 0
 
 
+@dataclass(frozen=True)
+class SourceLengths(Warp):
+    """Leave positions alone, and remember n, the tokens of each source, [B, 1]."""
+
+    lengths: Tensor
+
+    @classmethod
+    def of_source(cls, is_padding: Tensor) -> Self:
+        return cls((~is_padding).sum(1, keepdim=True))
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
+        return positions, positions.size(1), 0
+
+
+@dataclass(frozen=True)
+class Interpolation(SourceLengths):
+    """Put token i of a source of n at i T / max(T, n): no position is past the trained length T."""
+
+    trained: int = 1
+
+    @property
+    def rows_per_token(self) -> int:
+        return INTERPOLATED_ROWS_PER_TOKEN
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
+        gap = self.trained / self.lengths.clamp(min=self.trained)
+        rows = (positions * gap.double() * self.rows_per_token).round().long()
+        return rows, int(rows.max()) + 1, 0
+
+
 def warp_of_source(
-    law: WarpLaw | None, is_padding: Tensor, training: bool, longest: Tensor | None = None
+    law: WarpLaw | None,
+    is_padding: Tensor,
+    training: bool,
+    longest: Tensor | None = None,
+    eval_law: EvalLaw | None = None,
 ) -> Warp | None:
     """Return where a batch of sources stands; None where each token stands at its number.
 
@@ -143,12 +181,20 @@ def warp_of_source(
         is_padding: [B, T] bool.
         training: in evaluation nothing is drawn.
         longest: tokens of each sentence or of its translation, if that has more, [B]; None: of the source.
+        eval_law: of evaluation; sentences of at most T tokens meet none.
     """
-    if law is None:
-        return None
     if training:
-        return DrawnWarp.of_source(law, is_padding, longest)
-    return None if law.random is None else EvenSpacing.of_source(law, is_padding)
+        return None if law is None else DrawnWarp.of_source(law, is_padding, longest)
+    if law is not None and law.random is not None:
+        return EvenSpacing.of_source(law, is_padding)
+    if eval_law is None or eval_law.kind not in (INTERPOLATE, NTK, YARN):
+        return None
+    lengths = SourceLengths.of_source(is_padding).lengths
+    if int(lengths.max()) <= eval_law.size:
+        return None
+    if eval_law.kind == INTERPOLATE:
+        return Interpolation(lengths, eval_law.size)
+    return SourceLengths(lengths)
 
 
 def drawn_factors(law: Stretching, sentences: int, device: torch.device) -> Tensor:

@@ -73,10 +73,17 @@ class XlPart(QueryBiases):
         return rows if self.projection is None else rows @ self.projection.weight.to(rows.dtype).T
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
-        rows, columns = tables
-        # Each query meets each distance once; its keys pick theirs.
-        products = torch.einsum("bhtd,bmhd->bhtm", self.scaled_for_distances(q), rows)
-        return products.gather(-1, columns.expand(*q.shape[:2], -1, -1))
+        return scored(self.scaled_for_distances(q), *tables)
+
+
+def scored(q: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Let each query [B, H, T, D] meet each of M ``rows`` [B or 1, M, H or 1, D] once; its keys pick theirs.
+
+    Returns:
+        [B, H, T, S], by ``columns`` [B or 1, 1, T, S].
+    """
+    products = torch.einsum("bhtd,bmhd->bhtm", q, rows.expand(-1, -1, q.size(1), -1))
+    return products.gather(-1, columns.expand(*q.shape[:2], -1, -1))
 
 
 class DistanceScores(AttentionPositions):
@@ -99,7 +106,11 @@ class DistanceScores(AttentionPositions):
         else:
             used, columns = distinct(columns, len(table))
             rows = gather_rows(table.flatten(1), used).unflatten(-1, (len(blocks), spec.dim))
-        per_head = rows.unflatten(-1, (spec.heads, spec.head_dim))  # [B or 1, M, L, H, D]
+        return self.tables(rows, columns)
+
+    def tables(self, rows: Tensor, columns: Tensor) -> list[Tables]:
+        """Return each block's of the ``rows`` [B or 1, M, L, C], and ``columns`` [B or 1, T, S] of pairs."""
+        per_head = rows.unflatten(-1, (self.spec.heads, self.spec.head_dim))
         return [(of_block, columns[:, None]) for of_block in per_head.unbind(2)]
 
 
@@ -123,6 +134,7 @@ class XlPositions(DistanceScores):
     source = "Dai et al. 2019; both directions: Yang et al. 2019 (XLNet)"
     part = XlPart
     parameter_efficient = False
+    has_frequencies = True
     continuous = True
     silent_at_zero = ("u", "projection.weight")
     options = (
@@ -147,11 +159,25 @@ class XlPositions(DistanceScores):
             self.gate, self.silent_at_zero = Gate(spec), ("u", "gate.weight")
 
     def rows(self, places: Places, blocks: Sequence[XlPart]) -> Tensor:
+        return self._rows(places, blocks, self.frequencies)
+
+    def _rows(self, places: Places, blocks: Sequence[XlPart], frequencies: Tensor | None) -> Tensor:
+        """Return the table [N, sides, L, C]; of ``frequencies`` [B, 1, P], [B, N * sides, L, C]."""
         distances = self.signed_distances(places)
         if self.spec.options["xl_distance"] == "log":
             distances = distances.sign() * distances.abs().log1p()
-        sinusoid = interleaved_sinusoid(distances, self.spec.dim, self.frequencies)
+        if frequencies is not None and frequencies.dim() > 1:
+            distances = distances.flatten()
+        sinusoid = interleaved_sinusoid(distances, self.spec.dim, frequencies)
         return self.projected(self.gate(sinusoid), blocks)
+
+    def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
+        usual = pair_frequencies(self.spec.dim // 2, device=self.anchor.device)
+        frequencies = at.frequencies(usual if self.frequencies is None else self.frequencies)
+        if frequencies is None:
+            return super().prepare(at, blocks, dtype)
+        rows = self._rows(Places(at.num_rows), blocks, frequencies).to(dtype)
+        return self.tables(rows, self.signed_rows(at.distances))
 
 
 def distinct(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:

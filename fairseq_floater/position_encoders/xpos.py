@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import VALUES, RopePositions
 from fairseq_floater.position_encoders.segments import SEGMENTS
-from fairseq_floater.position_encoders.transforms import Places
 
 # The share of a head's channels that keeps the first pair from fading at once.
 GAMMA = 0.4
@@ -52,13 +48,17 @@ class XposPositions(RopePositions):
         *(o for o in RopePositions.options if o not in (VALUES, SEGMENTS)),
     )
 
-    def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
-        turns = super().rows(places, blocks)
+    def fading(self) -> Tensor:
+        if not self.spec.causal:
+            return super().fading()
+        width = 2 * self.pairs
+        channels = torch.arange(0, width, 2, dtype=torch.float64, device=self.anchor.device)
+        zeta = (channels + GAMMA * width) / ((1 + GAMMA) * width)
+        return zeta.log() / self.spec.options["xpos_scale_base"]
+
+    def turns(self, places: Tensor, frequencies: Tensor) -> Tensor:
+        turns = super().turns(places, frequencies)
         if not self.spec.causal:
             return turns
-        width = 2 * self.pairs
-        channels = torch.arange(0, width, 2, dtype=torch.float64, device=turns.device)
-        fading = ((channels + GAMMA * width) / ((1 + GAMMA) * width)).log()
-        shares = places.in_tokens(turns.device) / self.spec.options["xpos_scale_base"]
-        exponents = shares[:, None, None] * fading
-        return torch.cat([turns * exponents.exp(), turns * (-exponents).exp()], dim=1).float()
+        factors = (places * self.fading())[..., None, :]
+        return torch.cat([turns * factors.exp(), turns * (-factors).exp()], dim=-2).float()

@@ -54,15 +54,18 @@ class PositionBiasedAttention(MultiheadAttention):
     """Extend fairseq's attention by the hooks of :class:`AttentionHooks`.
 
     Keys and values are projected and turned before they are cached, biases are computed for all of them.
-    With ``log_length`` N > 1 the logits of a query that sees n keys are max(ln n, 0.1) / ln N times as large.
+    With ``log_length`` N > 1 the logits of a query that sees n keys are max(ln n, 0.1) / ln N times as large;
+    with ``eval_log_length`` in evaluation alone, and where n > N.
     """
 
     #: Whether there are weights to return.
     has_weights: ClassVar[bool] = True
 
-    def __init__(self, *args: Any, log_length: float = 0.0, **kwargs: Any):
+    def __init__(
+        self, *args: Any, log_length: float = 0.0, eval_log_length: float = 0.0, **kwargs: Any
+    ):
         super().__init__(*args, **kwargs)
-        self.log_length = log_length
+        self.log_length, self.eval_log_length = log_length, eval_log_length
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError(
                 "add_bias_kv and add_zero_attn must be off: the key that they add has no position."
@@ -130,8 +133,10 @@ class PositionBiasedAttention(MultiheadAttention):
         hooks, tables, static_kv = given.hooks, given.tables, given.static_kv
         attn_mask = _with_bias(q, keys, given.attn_mask, hooks, tables)
         q, scale = hooks.turn(q, "q", tables), hooks.scaling(self.head_dim)
-        if self.log_length:
-            factor = log_length_factor(q, keys, given.attn_mask, self.log_length)
+        trained = self.log_length or (0 if self.training else self.eval_log_length)
+        if trained:
+            factor = log_length_factor(q, keys, given.attn_mask, trained)
+            factor = factor if self.log_length else factor.clamp(min=1)
             q, attn_mask = q * factor, None if attn_mask is None else attn_mask * factor
         explicit = need_weights or before_softmax or hooks.needs_weights
         # In training fairseq's cross-attention drops out explicit weights. Doing the same draws the same

@@ -14,6 +14,7 @@ import torch
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.segments import segment_reader
 from fairseq_floater.position_encoders.shared_options import OFF
@@ -38,6 +39,7 @@ from fairseq_floater.transformer.stack_positions import (
     longest_input,
     prepare,
     random_numbers_given_back,
+    window_mask,
     wrapped,
 )
 from fairseq_floater.transformer.weight_layout import lay_out
@@ -91,6 +93,7 @@ class PositionedDecoder(TransformerDecoderBase):
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
         self.segments_of = segment_reader(cfg, dictionary, "target")
         self.starts_with_padding = getattr(cfg, "starts_with_padding", False)
+        self.eval_law = EvalLaw.read(cfg)
         streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
         self.source_positions: PositionSignal | AttentionPositions | None = None
         shape = cfg.decoder
@@ -163,13 +166,15 @@ class PositionedDecoder(TransformerDecoderBase):
         padding_mask = tokens.is_padding[:, -1:] if one_step else tokens.is_padding
         # A causal mask hides what stands behind a sentence.
         shows = tokens.has_padding and not (causal and tokens.padding_behind)
+        mask = self.buffered_future_mask(x) if causal else None
+        window = window_mask(self, tokens, x.dtype)
         x, attn, inner_states = self._through_blocks(
             self.dropout_module(x),
             source,
             positions,
             source_positions,
             incremental_state,
-            mask=self.buffered_future_mask(x) if causal else None,
+            mask=mask if window is None else window if mask is None else mask + window,
             padding_mask=padding_mask if self.cross_self_attention or shows else None,
             alignment_layer=self.num_layers - 1 if alignment_layer is None else alignment_layer,
         )

@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.segments import segment_reader
 from fairseq_floater.position_encoders.signal import encoder_streams
 from fairseq_floater.position_encoders.transforms import Tokens
@@ -33,6 +34,7 @@ from fairseq_floater.transformer.stack_positions import (
     longest_input,
     prepare,
     random_numbers_given_back,
+    window_mask,
     wrapped,
 )
 
@@ -48,7 +50,7 @@ class PositionedEncoder(TransformerEncoderBase):
     ):
         super().__init__(cfg, dictionary, embed_tokens, return_fc)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
-        self.warp_law = WarpLaw.read(cfg)
+        self.warp_law, self.eval_law = WarpLaw.read(cfg), EvalLaw.read(cfg)
         self.segments_of = segment_reader(cfg, dictionary, "source")
         self.attach_positions(cfg)
 
@@ -74,17 +76,20 @@ class PositionedEncoder(TransformerEncoderBase):
         padding_mask = src_tokens.eq(self.padding_idx)
         check_base_length(self, padding_mask)
         embedded, embedding = self.embed(src_tokens, token_embeddings)
-        warp = warp_of_source(self.warp_law, padding_mask, self.training, src_lengths)
+        warp = warp_of_source(
+            self.warp_law, padding_mask, self.training, src_lengths, self.eval_law
+        )
         if self.segments_of is not None:
             warp = self.segments_of(src_tokens)
         tokens = Tokens.read(padding_mask, warp=warp)
         positions = prepare(self, "positions", tokens, embedded.dtype, src_tokens)
         embedded = positions.enter(embedded.transpose(0, 1), all_blocks(self)[0]).transpose(0, 1)
         x = self._finished_embedding(embedded)
-        mask = None
+        mask = window_mask(self, tokens, x.dtype)
         if tokens.has_padding:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
-            mask = additive_mask(padding_mask[:, None, None], x.dtype)
+            hidden = additive_mask(padding_mask[:, None, None], x.dtype)
+            mask = hidden if mask is None else hidden + mask
         x, states, fc_results = self._through_blocks(
             x.transpose(0, 1), mask, positions, return_all_hiddens
         )

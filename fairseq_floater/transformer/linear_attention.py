@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_floater.position_encoders.eval_law import LOGN, EvalLaw
 from fairseq_floater.position_encoders.hooks import AttentionHooks, Tables
 from fairseq_floater.position_encoders.shared_options import COSINE, LINEAR
 from fairseq_floater.transformer.attention import Inputs, PositionBiasedAttention
@@ -172,4 +173,10 @@ def attention_class(cfg: Any, cross: bool) -> Callable[..., PositionBiasedAttent
     """Return what builds self- or ``cross``-attention under the model's options."""
     if cfg.attention_kind == LINEAR and (cfg.linear_cross or not cross):
         return partial(LinearAttention, kernel=cfg.linear_kernel)
-    return partial(PositionBiasedAttention, log_length=cfg.attention_log_length)
+    law = EvalLaw.read(cfg)
+    in_evaluation = law.size if law is not None and law.kind == LOGN else 0
+    return partial(
+        PositionBiasedAttention,
+        log_length=cfg.attention_log_length,
+        eval_log_length=in_evaluation,
+    )

@@ -154,8 +154,8 @@ def by_equation(stack, x, place=lambda b, i: i):
 def by_oracle(q, k, v, queries, keys, encoder, part, mask=0.0, **further):
     """Logits [H, T, S], and what one sentence reads: [T, C]."""
     sentence = SimpleNamespace(
-        **{"q": q, "k": k, "v": v, "queries": queries, "keys": keys, **further},
-        d=queries[:, None] - keys,
+        **{"q": q, "k": k, "v": v, "queries": queries, "keys": keys},
+        **{"d": queries[:, None] - keys, **further},
         causal=encoder.spec.causal,
         options=encoder.spec.options,
         encoder=encoder,
