@@ -17,6 +17,7 @@ from fairseq_floater.position_encoders.eval_law import (
     YARN,
     EvalLaw,
 )
+from fairseq_floater.position_encoders.fairseq_rules import of_fairseqs_options, of_one_stack
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.shared_options import (
@@ -37,14 +38,6 @@ if TYPE_CHECKING:
 
 # Stacks of a model: encoder and decoder, or an encoder alone.
 TWO_STACKS, ONE_STACK = 2, 1
-# What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
-_LR_SCALE_BECOMES = {
-    "sgd": "s squared",
-    "nag": "s squared",
-    "adadelta": "another multiple",
-    "lamb": "no multiple at all",
-    "adafactor --scale-parameter": "no multiple at all",
-}
 
 
 def refuse(
@@ -69,8 +62,8 @@ def refuse(
         _of_cross_attention(args, encoder, options),
         _of_segments(args, options, law),
         _of_evaluation(args, encoder, options),
-        _of_fairseqs_options(args) if stacks else (),
-        _of_one_stack(args) if stacks == ONE_STACK else (),
+        of_fairseqs_options(args) if stacks else (),
+        of_one_stack(args) if stacks == ONE_STACK else (),
         () if law is None else _of_moved_positions(args, encoder, options, law),
         encoder.faults(options, args.position_target),
     )
@@ -278,82 +271,6 @@ def _of_evaluation(
             f"`--position-eval` must not be {args.position_eval} with --position-encoder {encoder.name} and "
             f"these options: {reason}."
         )
-
-
-def _of_fairseqs_options(args: Any) -> Iterator[str]:
-    if getattr(args, "base_layers", 0):
-        yield (
-            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
-            "Transformer block and takes no positions."
-        )
-    for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
-        value = getattr(args, name, None)
-        if value:
-            yield (
-                f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
-                "has no place for positions."
-            )
-    noise = getattr(args, "quant_noise_scalar", 0)
-    if noise and not POSITION_ENCODERS[args.position_encoder].takes_scalar_noise:
-        yield (
-            f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
-            f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
-            "others. Use --quant-noise-pq."
-        )
-    if getattr(args, "ddp_backend", None) == "fully_sharded":
-        yield (
-            "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
-            "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
-        )
-    if not getattr(args, "cross_self_attention", False):
-        return
-    if args.position_target in ("attention", "relative"):
-        yield (
-            "`--cross-self-attention` must be off with `--position-encoder "
-            f"{args.position_encoder}`: source and target tokens have no distance from each other."
-        )
-    if args.position_target == "qkv" and args.position_sides != BOTH:
-        yield (
-            "`--cross-self-attention` must be off with `--position-sides "
-            f"{args.position_sides}` and target `qkv`: one attention reads both sides' biases."
-        )
-
-
-def _of_one_stack(args: Any) -> Iterator[str]:
-    for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
-        value = getattr(args, name, -1)
-        if value != -1:
-            flag = "--" + name.replace("_", "-")
-            yield (
-                f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's maps, "
-                "and positions that it was trained with would no longer fit them."
-            )
-    if args.position_sides == "target":
-        yield (
-            "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
-            "alone has source tokens only."
-        )
-    for option, value in (
-        ("--linear-cross", args.linear_cross),
-        ("--position-cross", args.position_cross),
-    ):
-        if value not in (False, OFF):
-            yield f"`{option}` must be off with a RoBERTa: an encoder alone has no cross-attention."
-
-
-def training_fault(args: Any) -> str | None:
-    """Say why the model must not be trained with the optimiser of ``args``, if so; hydra names none."""
-    optimizer = getattr(args, "optimizer", None) or ""
-    if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
-        optimizer += " --scale-parameter"
-    becomes = _LR_SCALE_BECOMES.get(optimizer)
-    if becomes is None or args.position_encoder != "floater" or args.floater_lr_scale == 1:
-        return None
-    return (
-        f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}`, but is {args.floater_lr_scale} "
-        f"instead: a multiple s of the rate would become {becomes}. Use adam, adamax, adagrad, or "
-        "adafactor without --scale-parameter."
-    )
 
 
 def warnings(args: Any) -> Iterator[str]:

@@ -29,6 +29,7 @@ from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
+from fairseq_floater.transformer.masks import window_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -39,7 +40,6 @@ from fairseq_floater.transformer.stack_positions import (
     longest_input,
     prepare,
     random_numbers_given_back,
-    window_mask,
     wrapped,
 )
 from fairseq_floater.transformer.weight_layout import lay_out

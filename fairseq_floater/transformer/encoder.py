@@ -23,7 +23,7 @@ from fairseq_floater.position_encoders.warp import warp_of_source
 from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.decoding_cache import NewOrder
-from fairseq_floater.transformer.masks import additive_mask
+from fairseq_floater.transformer.masks import additive_mask, window_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -34,7 +34,6 @@ from fairseq_floater.transformer.stack_positions import (
     longest_input,
     prepare,
     random_numbers_given_back,
-    window_mask,
     wrapped,
 )
 

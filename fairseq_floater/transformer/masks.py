@@ -6,14 +6,19 @@ Letters: T query length, S key length, B sentences, H heads.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_floater.position_encoders.eval_law import WINDOW
+from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.decoding_cache import Keys
 
 # Of a query that sees one key, ln n would be 0, and of padding that sees none, -inf.
 SMALLEST_LOG = 0.1
+# The first tokens, which `--position-eval window` never hides (attention sinks).
+ALWAYS_SEEN = 4
 
 
 def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -74,3 +79,14 @@ def widen_masks(
             encoder_padding_mask = padding_mask.new_zeros(batch, source_len)
         padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
     return attn_mask, padding_mask
+
+
+def window_mask(stack: Any, tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
+    """Return what hides keys from self-attention under ``--position-eval window:W``: [B or 1, 1, T, S]."""
+    law = stack.eval_law
+    if law is None or law.kind != WINDOW or stack.training:
+        return None
+    at = tokens.at(slots_do=False)
+    far = at.distances.abs() > law.size
+    hidden = far & (at.keys >= ALWAYS_SEEN)[:, None]
+    return additive_mask(hidden[:, None], dtype) if bool(hidden.any()) else None

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.base import PositionEncoder
-from fairseq_floater.position_encoders.rules import training_fault
+from fairseq_floater.position_encoders.fairseq_rules import training_fault
 from fairseq_floater.transformer.training_scope import restrict_training
 
 logger = logging.getLogger(__name__)

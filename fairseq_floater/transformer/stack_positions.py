@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import encoder_class, encoder_options, has_base
 from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.eval_law import WINDOW
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.none import NoPositions
@@ -33,11 +32,8 @@ from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.signal import CROSS_STREAMS
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
-from fairseq_floater.transformer.masks import additive_mask
 from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
 
-# The first tokens, which `--position-eval window` never hides (attention sinks).
-ALWAYS_SEEN = 4
 # Key of the encoder's output: how training moved the source tokens.
 WARP = "position_warp"
 # Key of the encoder's output: copies of each sentence, one for each beam.
@@ -271,17 +267,6 @@ def prepare(
         table = table.index_select(0, at.queries[:, -1])
         at = at._replace(queries=torch.arange(len(table), device=table.device)[:, None])
     return PreparedSignal.of(encoder, table, owners, tokens, at)
-
-
-def window_mask(stack: Any, tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
-    """Return what hides keys from self-attention under ``--position-eval window:W``: [B or 1, 1, T, S]."""
-    law = stack.eval_law
-    if law is None or law.kind != WINDOW or stack.training:
-        return None
-    at = tokens.at(slots_do=False)
-    far = at.distances.abs() > law.size
-    hidden = far & (at.keys >= ALWAYS_SEEN)[:, None]
-    return additive_mask(hidden[:, None], dtype) if bool(hidden.any()) else None
 
 
 def with_base(cfg: Any, side: str) -> Any:

@@ -1,0 +1,94 @@
+"""Say which options of fairseq's do not go with positions; `rules.py` refuses them with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
+from fairseq_floater.position_encoders.shared_options import BOTH, OFF
+
+# What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
+_LR_SCALE_BECOMES = {
+    "sgd": "s squared",
+    "nag": "s squared",
+    "adadelta": "another multiple",
+    "lamb": "no multiple at all",
+    "adafactor --scale-parameter": "no multiple at all",
+}
+
+
+def of_fairseqs_options(args: Any) -> Iterator[str]:
+    if getattr(args, "base_layers", 0):
+        yield (
+            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
+            "Transformer block and takes no positions."
+        )
+    for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):
+        value = getattr(args, name, None)
+        if value:
+            yield (
+                f"`--{name.replace('_', '-')}` must not be set, but is {value!r} instead: xformers "
+                "has no place for positions."
+            )
+    noise = getattr(args, "quant_noise_scalar", 0)
+    if noise and not POSITION_ENCODERS[args.position_encoder].takes_scalar_noise:
+        yield (
+            f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
+            f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
+            "others. Use --quant-noise-pq."
+        )
+    if getattr(args, "ddp_backend", None) == "fully_sharded":
+        yield (
+            "`--ddp-backend` must not be fully_sharded: the stack reads every block's initial "
+            "positions at once, and sharding hides them. Use pytorch_ddp or legacy_ddp."
+        )
+    if not getattr(args, "cross_self_attention", False):
+        return
+    if args.position_target in ("attention", "relative"):
+        yield (
+            "`--cross-self-attention` must be off with `--position-encoder "
+            f"{args.position_encoder}`: source and target tokens have no distance from each other."
+        )
+    if args.position_target == "qkv" and args.position_sides != BOTH:
+        yield (
+            "`--cross-self-attention` must be off with `--position-sides "
+            f"{args.position_sides}` and target `qkv`: one attention reads both sides' biases."
+        )
+
+
+def of_one_stack(args: Any) -> Iterator[str]:
+    for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
+        value = getattr(args, name, -1)
+        if value != -1:
+            flag = "--" + name.replace("_", "-")
+            yield (
+                f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's maps, "
+                "and positions that it was trained with would no longer fit them."
+            )
+    if args.position_sides == "target":
+        yield (
+            "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
+            "alone has source tokens only."
+        )
+    for option, value in (
+        ("--linear-cross", args.linear_cross),
+        ("--position-cross", args.position_cross),
+    ):
+        if value not in (False, OFF):
+            yield f"`{option}` must be off with a RoBERTa: an encoder alone has no cross-attention."
+
+
+def training_fault(args: Any) -> str | None:
+    """Say why the model must not be trained with the optimiser of ``args``, if so; hydra names none."""
+    optimizer = getattr(args, "optimizer", None) or ""
+    if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
+        optimizer += " --scale-parameter"
+    becomes = _LR_SCALE_BECOMES.get(optimizer)
+    if becomes is None or args.position_encoder != "floater" or args.floater_lr_scale == 1:
+        return None
+    return (
+        f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}`, but is {args.floater_lr_scale} "
+        f"instead: a multiple s of the rate would become {becomes}. Use adam, adamax, adagrad, or "
+        "adafactor without --scale-parameter."
+    )
