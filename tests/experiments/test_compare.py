@@ -85,6 +85,30 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
     assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare", "s2l"]
 
 
+def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(compare, tmp_path, capsys):
+    compare()
+    launcher = compare("--eval", "cap:20,ntk:23", "--told-length")
+    assert not any(step.startswith("train") for step in launcher.steps)
+    words = launcher.scored
+    labels = [words[i + 1] for i, word in enumerate(words) if word == "--label"]
+    looks = [(SINUSOID, "told_length")]
+    looks += [(T5, "cap_20"), (T5, "told_length")]
+    looks += [(ROPE, look) for look in ("cap_20", "ntk_23", "told_length")]
+    assert [label.split("=")[0] for label in labels if "." in label.split("=")[0]] == [
+        f"{system}.{look}" for system, look in looks
+    ]
+    commands = [" ".join(c) for c in launcher.commands if "fairseq_cli.generate" in c]
+    assert sum("{'position_eval': 'cap:20'}" in c for c in commands) == 2 * 2 * 2  # losses, and two sets
+    assert sum("--task translation_told_length" in c for c in commands) == 3 * 2
+    told = tmp_path / "w" / "seed-1" / ROPE
+    assert f"--losses {ROPE}.told_length={told}/losses.test.txt" in " ".join(words)
+    with pytest.raises(UsageError, match="No system takes `--eval yarn:23`"):
+        compare("--eval", "yarn:23", encoders="t5")
+    with pytest.raises(SystemExit):
+        compare("--eval", "cap")
+    assert "must be none or one of interpolate:T" in capsys.readouterr().err
+
+
 def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
     busy = tmp_path / "w" / "seed-1" / SINUSOID
     busy.mkdir(parents=True)
