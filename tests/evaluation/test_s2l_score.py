@@ -37,6 +37,24 @@ def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
     assert report.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
+def test_told_lengths_tell_what_stopping_costs(folder, tmp_path):
+    def translated(name, test, lines):
+        return [generated(tmp_path / name, text(folder, test, "en"), lines)]
+
+    short, long = text(folder, "test_short"), text(folder, "test")
+    early = [" ".join(line.split()[: len(line.split()) // 2]) for line in long]
+    systems = {"early": early, "early.told_length": damaged(long, 3)}
+    files, within = (
+        [SystemFiles(name, translated(name + test, test, lines)) for name, lines in of_test.items()]
+        for test, of_test in (("test", systems), ("test_short", dict.fromkeys(systems, short)))
+    )
+    report = score_split(folder, files, short_systems=within, bootstrap=0)
+    stopped, told = (report.scores["all"][f.name].bleu.value for f in files)
+    assert report.stopping == {"early": pytest.approx((told - stopped) / (100 - stopped))}
+    assert f"early {report.stopping['early']:.0%}." in report.format_text()
+    assert "stopping" not in score_split(folder, files, bootstrap=0).format_text()
+
+
 def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, systems):
     bad, good = systems
     same = SystemFiles("same", good.hypotheses, good.losses)

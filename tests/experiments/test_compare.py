@@ -85,7 +85,9 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
     assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare", "s2l"]
 
 
-def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(compare, tmp_path, capsys):
+def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
+    compare, tmp_path, capsys
+):
     compare()
     launcher = compare("--eval", "cap:20,ntk:23", "--told-length")
     assert not any(step.startswith("train") for step in launcher.steps)
@@ -98,7 +100,9 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(compa
         f"{system}.{look}" for system, look in looks
     ]
     commands = [" ".join(c) for c in launcher.commands if "fairseq_cli.generate" in c]
-    assert sum("{'position_eval': 'cap:20'}" in c for c in commands) == 2 * 2 * 2  # losses, and two sets
+    assert (
+        sum("{'position_eval': 'cap:20'}" in c for c in commands) == 2 * 2 * 2
+    )  # losses, and two sets
     assert sum("--task translation_told_length" in c for c in commands) == 3 * 2
     told = tmp_path / "w" / "seed-1" / ROPE
     assert f"--losses {ROPE}.told_length={told}/losses.test.txt" in " ".join(words)

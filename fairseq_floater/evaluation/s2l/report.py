@@ -13,6 +13,8 @@ from fairseq_floater.version import __version__
 
 #: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
 UNTRAINED = "-before"
+#: Ends the name of a system whose hypotheses are as long as their references, which stands beside the system.
+TOLD_LENGTH = ".told_length"
 #: What systems are scored by: its title in tables, and digits.
 _KINDS = {
     "bleu": ("BLEU", 1),
@@ -55,6 +57,20 @@ class S2LScores:
         return {after: before for after, before in pairs.items() if before in self.labels}
 
     @property
+    def stopping(self) -> dict[str, float]:
+        """Return which share of the BLEU lost past the trained length told lengths give back, by system."""
+        trained = next(iter(self.scores), "")
+        if ALL not in self.scores or not trained.startswith("[1,"):
+            return {}
+        shares_of = {}
+        for name in self.labels:
+            told = self.scores[ALL].get(name + TOLD_LENGTH)
+            if told is not None:
+                within, past = (self.scores[group][name].bleu.value for group in (trained, ALL))
+                shares_of[name] = (told.bleu.value - past) / max(within - past, 1e-9)
+        return shares_of
+
+    @property
     def comparisons(self) -> int:
         return len(self.labels) - len(self.untrained) - 1 if self.baseline else 0
 
@@ -90,6 +106,7 @@ class S2LScores:
                 }
                 for name, scores in self.scores.items()
             },
+            "stopping": self.stopping,
             "warnings": self.warnings,
             "version": __version__,
         }
@@ -198,6 +215,12 @@ class S2LScores:
                 f"seed {self.seed}, the same for every system; with several seeds, of their mean."
             )
         notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
+        if self.stopping:
+            shares = (f"{self.labels[name]} {share:.0%}" for name, share in self.stopping.items())
+            notes.append(
+                "stopping: the share of the BLEU lost past the trained length that comes back where each "
+                f"hypothesis is as long as its reference: {', '.join(shares)}."
+            )
         if "exact" in self.kinds:
             notes.append("exact match: the share of hypotheses that are their reference's words.")
         if "score" in self.kinds:
