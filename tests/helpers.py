@@ -26,7 +26,8 @@ FIRST_WORD, VOCABULARY = 4, 40
 # Forms of an encoder that the contract walks too, by names that begin with their target.
 FORMS = {
     "relative-xl": {"floater_relative": "xl"},
-    "hidden-block": {"floater_theta": "block"},
+    "hidden-block": {"floater_theta": "block", "floater_autonomous": True},
+    "hidden-none": {"rnn_input": "none"},
     "relative-xl-linear": {"floater_relative": "xl", "floater_time": "linear", "xl_v": "off"},
 }
 CASES = [
@@ -37,6 +38,7 @@ CASES = [
 ] + [
     ("floater", "all", "relative-xl"),
     ("floater", "all", "hidden-block"),
+    ("rnn", "all", "hidden-none"),
     ("rotation_flow", "all", "relative-xl-linear"),
 ]
 

@@ -79,17 +79,21 @@ class PositionDynamics(RescaledModule):
         dim: C, the width of a position vector.
         time_scale: h sees ``t / time_scale``; larger values keep its input small on long inputs.
         lr_scale: learning-rate multiple of the parameters, see :class:`RescaledModule`.
+        autonomous: time is appended to nothing, and the weights have no column for it.
     """
 
-    def __init__(self, dim: int, time_scale: float = 1.0, lr_scale: float = 1.0):
+    def __init__(
+        self, dim: int, time_scale: float = 1.0, lr_scale: float = 1.0, autonomous: bool = False
+    ):
         super().__init__(lr_scale)
         if not time_scale > 0:
             raise ValueError(f"`time_scale` must be positive, but is {time_scale} instead.")
         self.dim = dim
         self.time_scale = float(time_scale)
-        self.weight1 = nn.Parameter(torch.empty(dim, dim + 1))
+        columns = dim if autonomous else dim + 1
+        self.weight1 = nn.Parameter(torch.empty(dim, columns))
         self.bias1 = nn.Parameter(torch.empty(dim))
-        self.weight2 = nn.Parameter(torch.empty(dim, dim + 1))
+        self.weight2 = nn.Parameter(torch.empty(dim, columns))
         self.bias2 = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 
@@ -101,7 +105,7 @@ class PositionDynamics(RescaledModule):
         both at zero no gradient would ever reach the first. Without, the default initialisation
         of ``nn.Linear(C + 1, C)``: uniform within 1 / sqrt(C + 1).
         """
-        bound = (self.dim + 1) ** -0.5
+        bound = self.weight1.size(1) ** -0.5
         with torch.no_grad():
             for parameter in (self.weight1, self.bias1, self.weight2, self.bias2):
                 if std is None:
@@ -132,6 +136,8 @@ class PositionDynamics(RescaledModule):
 
         def layer(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             weight, bias = (self.scaled(parameter.to(dtype)) for parameter in (weight, bias))
+            if weight.size(1) == self.dim:
+                return weight, torch.zeros_like(bias), bias
             # Their gradients are joined by one kernel; those of two slices would take five.
             of_p, of_time = weight.split([self.dim, 1], dim=1)
             time = of_time.squeeze(1)

@@ -123,19 +123,18 @@ class InitialValues(StartValues):
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))
         own = spec.options["floater_theta"] == BLOCK
-        self.dynamics = initial_dynamics(spec) if own else None
+        self.dynamics = initial_dynamics(spec, spec.dim) if own else None
 
 
-def initial_dynamics(spec: EncoderSpec) -> PositionDynamics:
-    """Make an h that starts as the options say."""
+def initial_dynamics(spec: EncoderSpec, width: int) -> PositionDynamics:
+    """Make an h of ``width`` channels that starts as the options say."""
     options = spec.options
-    dynamics = PositionDynamics(
-        spec.dim, options["floater_time_scale"], options["floater_lr_scale"]
-    )
+    names = ("time_scale", "lr_scale", "autonomous")
+    dynamics = PositionDynamics(width, *(options["floater_" + name] for name in names))
     scale = options["floater_init_scale"]
     dynamics.reset_parameters(QKV_INIT_SCALE if scale is None and spec.target == "qkv" else scale)
     if options["floater_start"] == SINUSOID:
-        dynamics.start_linear(sinusoid_generator(spec.dim) / options["floater_delta"])
+        dynamics.start_linear(sinusoid_generator(width) / options["floater_delta"])
     return dynamics.requires_grad_(trains_dynamics(options))
 
 
@@ -190,7 +189,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self.dynamics: Any = None
         self.solvers = {}
         if options["floater_theta"] == SHARED:
-            self.dynamics = initial_dynamics(spec)
+            self.dynamics = initial_dynamics(spec, spec.dim)
             self._add_solver("")
 
     def _add_solver(self, name: str) -> None:

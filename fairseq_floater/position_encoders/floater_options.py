@@ -94,6 +94,7 @@ FLOATER_OPTIONS = (
         "h of target qkv and hidden: one for all blocks, as in the paper, or one for each (block)",
         choices=(SHARED, BLOCK),
     ),
+    Option("--floater-autonomous", False, "h(p) does not see the time", bool),
     *RELATIVE_OPTIONS,
     Option(
         "--floater-train",

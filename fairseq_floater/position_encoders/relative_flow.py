@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_floater.ode import ADVICE, Clock, PositionDynamics
+from fairseq_floater.ode import ADVICE, Clock
 from fairseq_floater.ode.clock import LOG
 from fairseq_floater.ode.flow_solver import FlowSolver
 from fairseq_floater.position_encoders.base import EncoderSpec, check_pairs
@@ -20,6 +20,7 @@ from fairseq_floater.position_encoders.floater import (
     FloaterPositions,
     FlowPositions,
     StartValues,
+    initial_dynamics,
 )
 from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
@@ -27,7 +28,6 @@ from fairseq_floater.position_encoders.floater_options import (
     floater_faults,
     in_force,
     relative_faults,
-    trains_dynamics,
     trains_start,
 )
 from fairseq_floater.position_encoders.hooks import Tables
@@ -224,14 +224,9 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        options = spec.options
-        self.dynamics = PositionDynamics(
-            row_width(spec), options["floater_time_scale"], options["floater_lr_scale"]
-        )
-        self.dynamics.reset_parameters(options["floater_init_scale"])
-        self.dynamics.requires_grad_(trains_dynamics(options))
+        self.dynamics = initial_dynamics(spec, row_width(spec))
         label = f"distances ({spec.side} side)"
-        self.solvers = {"": FlowSolver(options, label, spec.usual_length, self.clock)}
+        self.solvers = {"": FlowSolver(spec.options, label, spec.usual_length, self.clock)}
 
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         num_tokens = math.ceil(distances[-1].item()) + 1

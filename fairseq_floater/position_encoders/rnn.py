@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoi
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.position_encoders.transforms import Places
 
-INPUTS = ("scalar", "vector")
+INPUTS = ("scalar", "vector", "none")
 QKV_WEIGHT_STD = 0.01
 
 
@@ -35,12 +35,13 @@ class RecurrentPositions(PositionSignal):
     ======  ======  ===  ==============================  =========  ======================
     1       scalar  1    Linear(513, 512) = 263,168      263,168    263.2K
     2       scalar  2    the same                        526,336    526.3K
+    1       none    1    Linear(512, 512) = 262,656      262,656    -
     1       vector  2    Linear(1024, 512) = 524,800     1,049,600  1,050.0K
     2       vector  4    the same                        2,099,200  -
     ======  ======  ===  ==============================  =========  ======================
 
     so a layer with vector input is taken as two maps (inferred: no simpler cell comes as near).
-    z_i is the number i, or fairseq's sinusoid of position i. tanh keeps every row within [-1, 1],
+    z_i is the number i, or fairseq's sinusoid of position i, or nothing. tanh keeps every row within [-1, 1],
     whatever the length.
 
     Shapes: table [N, S, L, C].
@@ -55,13 +56,13 @@ class RecurrentPositions(PositionSignal):
     acts_on = "q, k, v"
     options = (
         Option("--rnn-layers", "1", "layers of the recurrence", str, ("1", "2")),
-        Option("--rnn-input", "scalar", "z_i: the number i, or its sinusoid", str, INPUTS),
+        Option("--rnn-input", "scalar", "z_i: the number i, its sinusoid, or nothing", str, INPUTS),
     )
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         self.is_vector = spec.options["rnn_input"] == "vector"
-        self.input_size = spec.dim if self.is_vector else 1
+        self.input_size = {"scalar": 1, "vector": spec.dim, "none": 0}[spec.options["rnn_input"]]
         count = int(spec.options["rnn_layers"]) * (2 if self.is_vector else 1)
         self.maps = nn.ModuleList(
             nn.Linear(self.input_size + spec.dim, spec.dim) for _ in range(count)
@@ -72,7 +73,7 @@ class RecurrentPositions(PositionSignal):
     def _start_at_zero(self) -> None:
         """Set small weights that ignore z_i: with p_0 = 0 every row is exactly zero.
 
-        The columns of z_i get a gradient at once, so the recurrence leaves zero as it learns.
+        The columns of z_i and the biases get a gradient at once, so the recurrence leaves zero as it learns.
         """
         with torch.no_grad():
             linears: list[Any] = list(self.maps)
@@ -105,4 +106,4 @@ class RecurrentPositions(PositionSignal):
     def _inputs(self, num_positions: int) -> Tensor:
         if self.is_vector:
             return sinusoid_rows(num_positions, self.spec.dim, self.spec.padding_idx)
-        return torch.arange(num_positions, dtype=torch.float32).unsqueeze(1)
+        return torch.arange(num_positions, dtype=torch.float32)[:, None][:, : self.input_size]

@@ -69,7 +69,7 @@ def learned(s):
 def rnn(s):
     rows = [s.part.values[0]]
     for i in range(len(s.x) - 1):
-        p, z = rows[-1], torch.tensor([float(i)])
+        p, z = rows[-1], torch.tensor([float(i)] if s.options["rnn_input"] != "none" else [])
         if s.options["rnn_input"] == "vector":
             z = fairseqs_sinusoid(torch.tensor(i + 2), len(p))
         for linear in s.encoder.maps:

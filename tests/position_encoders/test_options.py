@@ -134,6 +134,8 @@ PARAMETERS = [
     ("nezha", {}, 0),
     ("xl", {}, 3_158_016),
     ("floater", {"floater_theta": "block"}, 18 * 526_336 + 54 * 512),
+    ("floater", {"floater_autonomous": True}, 3 * 2 * 512 * 513 + 54 * 512),
+    ("rnn", {"rnn_layers": 2, "rnn_input": "none"}, 3 * 2 * 512 * 513 + 54 * 512),
     ("floater", {"floater_theta": "block", "position_target": "hidden"}, 12 * (526_336 + 512)),
     ("xl", {"xl_projection": "off", "xl_v": "off"}, 2 * 6 * 512),
     ("xl", {"xl_projection": "off", "position_base": "keep"}, 2 * 6 * 2 * 512 + 2),

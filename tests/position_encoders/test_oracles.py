@@ -21,6 +21,7 @@ DIRECTIONS = [{"bias_direction": direction} for direction in ("offset", "mirror"
 GATED = {"position_base": "keep"}
 FLOW = {"floater_solver": "rk4", "floater_step_size": 0.02}
 RELATIVE_XL = {"floater_relative": "xl"}
+INPUTS = ("scalar", "vector", "none")
 COMBINED = [{"position_combine": how} for how in ("multiply", "concat")]
 ALONE = {"no_token_positional_embeddings": True}
 INSIDE = {
@@ -62,6 +63,7 @@ INSIDE = {
     "floater": [
         *({**FLOW, "floater_relative": form} for form in ("keys", "values", "bias", "xl")),
         {**FLOW, **RELATIVE_XL, "floater_time": "linear", "floater_delta": 0.2},
+        {**FLOW, "floater_autonomous": True},
         {**FLOW, **RELATIVE_XL, "floater_time": "log:5", "xl_v": "off", "xl_projection": "off"},
     ],
     "rotation_flow": [
@@ -74,12 +76,13 @@ AROUND = {
     "sinusoidal": [{}, ALONE, *COMBINED],
     "learned": [{}, {"learned_hierarchy": 4}, *COMBINED],
     "rnn": [
-        *({"rnn_layers": n, "rnn_input": z} for n in (1, 2) for z in ("scalar", "vector")),
+        *({"rnn_layers": n, "rnn_input": z} for n in (1, 2) for z in INPUTS),
         *COMBINED,
     ],
     "floater": [
         *({**FLOW, **ALONE}, {**FLOW, **ALONE, "floater_time": "log:5", "floater_delta": 0.2}),
         {**FLOW, **ALONE, "floater_theta": "block"},
+        {**FLOW, **ALONE, "floater_autonomous": True},
         *({**FLOW, **how} for how in COMBINED),
     ],
     "rotation_flow": [{}, ALONE, *COMBINED],

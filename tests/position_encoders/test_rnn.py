@@ -20,13 +20,28 @@ def test_parameter_counts_are_table_6s(layers, kind, count):
     assert sum(added.values()) == 3 * count + 54 * 512  # three recurrences, 54 initial states
 
 
+@pytest.mark.parametrize(
+    ("encoder", "options"),
+    [("floater", {"floater_autonomous": True}), ("rnn", {"rnn_input": "none"})],
+)
+@torch.no_grad()
+def test_without_time_a_row_begins_the_same_rows_wherever_it_stands(encoder, options):
+    for autonomous in (True, False):
+        model = h.visible(encoder, target="hidden", **(options if autonomous else {}))
+        table = h.tables(model, 20)[0]
+        for part, row in zip(h.parts(model.encoder, "positions"), table[7].unbind(1)):
+            part.values.copy_(row)
+        change = h.difference(h.tables(model.train().eval(), 13)[0], table[7:])
+        assert change <= 1e-3 if autonomous else change > 0.02
+
+
 def one_signal(target="hidden", **options):
     model = h.build("rnn", target=target, **options).eval()
     stack, name, signal = h.signals(model)[0]
     return signal, h.parts(stack, name)
 
 
-@pytest.mark.parametrize("kind", ["scalar", "vector"])
+@pytest.mark.parametrize("kind", ["scalar", "vector", "none"])
 def test_rows_stay_bounded(kind):
     signal, blocks = one_signal(rnn_input=kind)
     with torch.no_grad():
