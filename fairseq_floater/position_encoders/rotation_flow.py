@@ -143,4 +143,4 @@ class RotationFlowPositions(PositionSignal):
             if len(rows) >= num_rows:
                 break
             power = power @ power
-        return rows[:num_rows].float()
+        return rows[:num_rows].to(torch.promote_types(self.generator.dtype, torch.float32))

@@ -143,9 +143,9 @@ def test_the_contract_holds_in_bent_time(target, solver):
 def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):
     found = []
 
-    def noted(dynamics, p0, times, training):
+    def noted(dynamics, p0, times, *further):
         found.append(times)
-        return choice_module.choose(dynamics, p0, times, training)
+        return choice_module.choose(dynamics, p0, times, *further)
 
     monkeypatch.setattr(flow_solver, "choose", noted)
     options = {"no_token_positional_embeddings": True, "position_stretch": "3:4"}

@@ -129,7 +129,7 @@ def test_a_block_gets_what_the_equation_says(encoder, options, blocks, left, mon
     for name, values in (("factors", FACTORS), ("shifts", SHIFTS)):
         drawn = torch.tensor(values)[:, None]
         path = f"fairseq_floater.position_encoders.warp.drawn_{name}"
-        monkeypatch.setattr(path, lambda law, sentences, device, drawn=drawn: drawn)
+        monkeypatch.setattr(path, lambda law, *_, drawn=drawn: drawn)
     moves = {"position_stretch": "0.5:2.5", "position_shift": "-5:5"}
     model = h.visible(encoder, blocks, target, dropout=0.0, **{**options, **ALONE, **moves}).train()
     assert input_oracles.largest_difference(model, *batch, place=drawn_place) <= 1e-4

@@ -72,7 +72,7 @@ def test_delta_is_the_time_between_tokens():
 def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
     expected = h.build(encoder, blocks, target)
     options = {"_name": "floater_transformer_tiny", "position_encoder": encoder}
-    options |= {"position_blocks": blocks, "position_target": target}
+    options |= {"position_blocks": blocks, **h.options_of(target)}
     torch.manual_seed(0)
     model = build_model(OmegaConf.create(options), h.task())
     states = model.state_dict(), expected.state_dict()
