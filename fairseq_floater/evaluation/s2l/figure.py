@@ -8,6 +8,7 @@ from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
+_MOST_WITH_UNIT = 6  # groups below whose names there is room for the word
 _TITLES = {
     "bleu": "BLEU",
     "exact": "exact match",
@@ -55,7 +56,8 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:
     kinds = report.kinds
-    groups = {name: f"{name}\n{report.sentences[name]:,} sentences" for name in report.scores}
+    unit = " sentences" if len(report.scores) <= _MOST_WITH_UNIT else ""
+    groups = {name: f"{name}\n{report.sentences[name]:,}{unit}" for name in report.scores}
     with new_figure(path, len(kinds), len(report.labels) * len(groups)) as (figure, panels):
         for axes, kind in zip(panels, kinds):
             bars = {

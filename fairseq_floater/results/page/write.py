@@ -171,7 +171,8 @@ def _by_length(work: Work) -> Iterator[Chart]:
     whole = {name.partition(",")[0] for name in parts} | {ALL if work.is_short_to_long else ""}
     groups = [group for group in work.groups if group.name not in whole]
     groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
-    ticks = [Tick(i, parts.get(g.name, g.name), g.mean) for i, g in enumerate(groups)]
+    below = ["" if parts else group.mean for group in groups]  # parts leave no room for it
+    ticks = [Tick(i, parts.get(g.name, g.name), below[i]) for i, g in enumerate(groups)]
     by, axis = "test set", "test set"
     if work.is_short_to_long:
         by, axis = "source length", "source length in tokens"
