@@ -39,15 +39,15 @@ def measured_once(monkeypatch):
     """
     from fairseq_floater.ode import flow_solver
 
-    def choose(dynamics, p0, times, training, candidates, measure=flow_solver.choose):
+    def choose(dynamics, p0, times, training=True, measure=flow_solver.choose):
         tensors = [*dynamics.state_dict().values(), p0.detach(), times]
         wanted = [p.requires_grad for p in (*dynamics.parameters(), p0)]
         values = [v for module in dynamics.modules() for v in vars(module).values()]
         numbers = [v for v in values if isinstance(v, float | int)]
-        key = (type(dynamics), training, *candidates, *wanted, *numbers)
+        key = (type(dynamics), training, *wanted, *numbers)
         key += tuple((t.dtype, t.shape, t.double().numpy().tobytes()) for t in tensors)
         if key not in _CHOICES:
-            _CHOICES[key] = measure(dynamics, p0, times, training, candidates)
+            _CHOICES[key] = measure(dynamics, p0, times, training)
         return _CHOICES[key]
 
     monkeypatch.setattr(flow_solver, "choose", choose)

@@ -6,13 +6,13 @@ import on_device
 import pytest
 import torch
 import torch.nn.functional as F
+from encoder_cases import CASES, options_of
 from fairseq import models
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_floater  # noqa: F401  registers the architectures
-from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.kerple import KerplePositions
 from fairseq_floater.position_encoders.relative_flow import DistanceFlow
@@ -23,24 +23,6 @@ TINY = "floater_transformer_tiny"
 
 PAD, EOS = 1, 2  # where fairseq's Dictionary puts them
 FIRST_WORD, VOCABULARY = 4, 40
-# Forms of an encoder that the contract walks too, by names that begin with their target.
-FORMS = {
-    "relative-xl": {"floater_relative": "xl"},
-    "hidden-block": {"floater_theta": "block", "floater_autonomous": True},
-    "hidden-none": {"rnn_input": "none"},
-    "relative-xl-linear": {"floater_relative": "xl", "floater_time": "linear", "xl_v": "off"},
-}
-CASES = [
-    (encoder, blocks, target)
-    for encoder in POSITION_ENCODERS
-    for blocks in ("all", "input")
-    for target in POSITION_ENCODERS[encoder].targets
-] + [
-    ("floater", "all", "relative-xl"),
-    ("floater", "all", "hidden-block"),
-    ("rnn", "all", "hidden-none"),
-    ("rotation_flow", "all", "relative-xl-linear"),
-]
 
 
 def parametrised(cases):
@@ -68,11 +50,6 @@ def dictionary():
 def task():
     words = dictionary()
     return Namespace(source_dictionary=words, target_dictionary=words)
-
-
-def options_of(target):
-    """The options that a case's target stands for, by ``dest``."""
-    return {"position_target": target and target.partition("-")[0], **FORMS.get(target, {})}
 
 
 def build(

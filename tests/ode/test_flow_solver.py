@@ -90,9 +90,9 @@ def lengths_measured(monkeypatch):
     """Over how many tokens each choice was made."""
     found = []
 
-    def noted(dynamics, p0, times, *how):
+    def noted(dynamics, p0, times, training):
         found.append(len(times))
-        return choice_module.choose(dynamics, p0, times, *how)
+        return choice_module.choose(dynamics, p0, times, training)
 
     monkeypatch.setattr(flow_solver, "choose", noted)
     return found
