@@ -150,7 +150,9 @@ class DistanceFlow(DistanceScores):
     def describe(cls, options: dict[str, Any], target: str) -> str:
         clock = distance_clock(options)
         time = "ln(1 + distance)" if clock is LOG_DISTANCE else f"{clock}, delta {clock.delta:g}"
-        unsaid = dict.fromkeys(("floater_delta", "floater_time", "floater_gap", "floater_update_interval"))
+        unsaid = dict.fromkeys(
+            ("floater_delta", "floater_time", "floater_gap", "floater_update_interval")
+        )
         shown = {**options, **unsaid, "floater_relative": relative_form(options)}
         return f"time {time}, {super().describe(shown, target)}"
 
