@@ -83,7 +83,7 @@ def add_tasks(verbs: Any) -> None:
     scan = add_verb(parts, "scan", example, tasks.write_scan, summary=summary)
     text = "train on up to N actions, test on more"
     scan.add_argument("--cutoff", type=positive, required=True, metavar="N", help=text)
-    text = "tasks.txt, plain or .gz, that is there (default: it is fetched)"
+    text = "tasks.txt, plain or .gz, that you have (default: it is fetched)"
     scan.add_argument("--from", dest="file", type=Path, metavar="FILE", help=text)
     sizes = {"train": 200_000, "valid": 1024, "test": 1024}
     for name, task in task_generators.TASKS.items():

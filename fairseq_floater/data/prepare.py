@@ -82,7 +82,7 @@ class Preparation:
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
 
         if self.parameters["bpe"] == WORDS:
-            pass  # there is nothing to learn
+            pass  # nothing to learn
         elif self.model.is_file():
             say(f"{self.model.name} is there already: skipped.")
         elif self.spm_model is not None:

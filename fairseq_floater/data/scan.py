@@ -20,7 +20,7 @@ TASKS = Archive(
 
 
 def fetch_scan(folder: Path) -> Path:
-    """Fetch the file into ``folder``, unless it is there; by the download of `scripts/common.sh`."""
+    """Fetch the file into ``folder`` by the download of `scripts/common.sh`, unless it exists."""
     script = USER_DIR.parent / "scripts" / "common.sh"
     line = listed(TASKS, folder, None, check=True)
     command = ["bash", "-c", 'source "$0" && fetch_all "$1"', str(script), line]
@@ -39,9 +39,9 @@ def read_scan(path: Path) -> list[Example]:
     """
     content = path.read_bytes()
     content = gzip.decompress(content) if path.suffix == ".gz" else content
-    if (found := hashlib.sha256(content).hexdigest()) != TASKS.sha256:
+    if (digest := hashlib.sha256(content).hexdigest()) != TASKS.sha256:
         raise TextDataError(
-            f"{path} must be SCAN's tasks.txt with the SHA-256 {TASKS.sha256}, but has {found}."
+            f"{path} must be SCAN's tasks.txt with the SHA-256 {TASKS.sha256}, but has {digest}."
         )
     pairs = (line.removeprefix("IN: ").split(" OUT: ") for line in content.decode().splitlines())
     sides = ((command.split(), actions.split()) for command, actions in pairs)

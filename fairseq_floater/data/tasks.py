@@ -70,7 +70,7 @@ def write_generated(
         sizes: examples of train, of valid, and of each test set (``test``).
 
     Raises:
-        TextDataError: there are not as many examples.
+        TextDataError: the task has fewer examples.
     """
 
     def examples(split: str) -> Iterable[Example]:
@@ -123,7 +123,7 @@ def _write_all(work: Path, drawn: dict[str, Iterable[Example]]) -> dict[str, Any
 
 
 def _group(length: int, spans: list[int]) -> str:
-    """Return the name of a length's group among the sorted lengths that there are."""
+    """Return the name of a length's group; ``spans`` are all lengths, sorted."""
     if len(spans) <= _MOST_LENGTHS:
         return str(length)
     first, last = spans[0], spans[-1]

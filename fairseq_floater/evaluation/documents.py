@@ -15,11 +15,11 @@ def sentences_of(
     """
     parts = [[part.strip() for part in line.split(separator)] for line in references]
     places = [place for sentences in parts for place in range(len(sentences))]
-    found = list(hypotheses)
-    if len(found) == len(parts):
-        found = []
+    scored = list(hypotheses)
+    if len(scored) == len(parts):
+        scored = []
         for line, sentences in zip(hypotheses, parts):
             pieces, last = [piece.strip() for piece in line.split(separator)], len(sentences) - 1
-            found += [*pieces[:last], " ".join(pieces[last:])]
-            found += [""] * (last - len(pieces[:last]))
-    return found, [sentence for sentences in parts for sentence in sentences], places
+            scored += [*pieces[:last], " ".join(pieces[last:])]
+            scored += [""] * (last - len(pieces[:last]))
+    return scored, [sentence for sentences in parts for sentence in sentences], places
