@@ -23,7 +23,7 @@ LONG_LABEL = 32
 
 @dataclass(frozen=True)
 class Bar:
-    """A value, its interval where there is one, and the values of single seeds."""
+    """A value, its interval, if any, and the values of single seeds."""
 
     value: float
     interval: tuple[float, float] | None = None

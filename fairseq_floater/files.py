@@ -82,7 +82,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder, if it is there, so that a kill meanwhile leaves all of it or none."""
+    """Delete a folder, if it exists, so that a kill meanwhile leaves all of it or none."""
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     with suppress(FileNotFoundError):

@@ -107,7 +107,7 @@ def check_torch() -> None:
 
 
 def check_fairseq() -> None:
-    """Raise `UnsupportedError` where there is no fairseq, or one that cannot be imported here."""
+    """Raise `UnsupportedError` without fairseq, or with one that cannot be imported here."""
     check_torch()
     try:
         importlib.import_module("fairseq")

@@ -131,7 +131,7 @@ def test_the_rule_refuses(module, other):
 
 
 def circle(graph):
-    """Modules that import each other in a ring; None where there is none."""
+    """Modules that import each other in a ring; None without one."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

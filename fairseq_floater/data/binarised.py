@@ -40,7 +40,7 @@ def binarise_command(
 def binarise(out_dir: Path, command: list[str]) -> None:
     """Run ``command``, unless its result exists, with its output in a log that stays if it fails."""
     if (out_dir / "bin").is_dir():
-        say(f"{out_dir / 'bin'} is there already: skipped.")
+        say(f"{out_dir / 'bin'} exists already: skipped.")
         return
     log = out_dir / "binarise.log"
     say(f"+ {shlex.join(command)}")

@@ -156,7 +156,7 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
             same = path.is_file() and name in files and file_hash(path) == files[name]["sha256"]
             if path.exists() and not (same or overwrite):
                 raise TextDataError(
-                    f"{path} is there with other content; choose another folder or add --force."
+                    f"{path} has other content; choose another folder or add --force."
                 )
         (out_dir / MANIFEST).unlink(missing_ok=True)
         for name in parts:

@@ -66,7 +66,7 @@ def plain_or_zipped(plain: Path) -> Path:
     zipped = plain.with_name(f"{plain.name}.gz")
     files = [path for path in (plain, zipped) if path.is_file()]
     if len(files) > 1:
-        raise TextDataError(f"{plain} and {zipped} are both there; remove one of them.")
+        raise TextDataError(f"{plain} and {zipped} both exist; remove one of them.")
     if not files:
         raise TextDataError(f"{plain} is missing (so is {zipped.name}).")
     return files[0]

@@ -84,13 +84,13 @@ class Preparation:
         if self.parameters["bpe"] == WORDS:
             pass  # nothing to learn
         elif self.model.is_file():
-            say(f"{self.model.name} is there already: skipped.")
+            say(f"{self.model.name} exists already: skipped.")
         elif self.spm_model is not None:
             write_whole(self.model, partial(shutil.copyfile, self.spm_model))
         else:
             self._learn(lines["train"])
         if encoded:
-            say(f"{self.text.name} is there already: skipped.")
+            say(f"{self.text.name} exists already: skipped.")
         else:
             self._encode_splits(lines)
         dictionary = self.out_dir / "dict.txt"

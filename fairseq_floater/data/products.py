@@ -29,7 +29,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Origin | None:
-        """Read the origin that a JSON file records; None where there is no file, or one of other use."""
+        """Read the origin that a JSON file records; None without a file, or with one of other use."""
         record = read_json(path) if path.is_file() else {}
         is_origin = isinstance(record, dict) and "parameters" in record
         return cls(record["parameters"], record.get("inputs", {})) if is_origin else None
@@ -124,7 +124,7 @@ def make_folder(
     if old is not None and len(old.inputs) == len(new.inputs):
         old = old._replace(inputs=dict(zip(new.inputs, old.inputs.values())))
     if is_made(out_dir, old, new, force=force):
-        say(f"{out_dir} is there already: skipped.")
+        say(f"{out_dir} exists already: skipped.")
         return PreparedFolder(out_dir, read_json(out_dir / SUMMARY))
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
         packages = {package: version(package) for package in _PACKAGES}

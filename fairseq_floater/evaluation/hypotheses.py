@@ -145,7 +145,7 @@ def _refuse_broken_off(file: TextFile, tagged: Sequence[TaggedLine]) -> None:
     if last < len(file.lines):
         return
     if _LOG in file.lines[0]:
-        sign = "fairseq's closing lines are not there"
+        sign = "fairseq's closing lines are missing"
     elif not file.ends_in_newline and len({line.tag for line in tagged}) > 1:
         sign = "that line has no end"
     else:

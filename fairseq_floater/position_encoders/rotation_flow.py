@@ -136,7 +136,7 @@ class RotationFlowPositions(PositionSignal):
         # p as a row vector: p(t + s) = p(t) exp(s (A - A^T)).
         power = rotation(step * (generator - generator.T))
         rows = torch.stack([block.values.to(dtype) for block in blocks], dim=1).unsqueeze(0)
-        # Doubling: the known rows, turned by as many steps as there are of them, are the next ones.
+        # Doubling: the known rows, turned by as many steps as they are, are the next ones.
         # Two rows at least, so that A has its (zero) gradient for one row too, as DDP expects.
         while True:
             rows = torch.cat([rows, rows @ power])

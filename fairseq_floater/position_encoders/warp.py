@@ -116,7 +116,7 @@ class EvenSpacing(Warp):
     Attributes:
         gap: between two tokens, [B, 1].
         rows_per_token: into how many parts of a token positions are rounded.
-        first: the number of the first position that there is.
+        first: the number of the first position.
     """
 
     gap: Tensor

@@ -107,7 +107,7 @@ class PaperCell:
 
 @dataclass
 class PaperTables:
-    """The cells of both tables, filled as far as there are runs; ``outside`` holds (run, reason)."""
+    """The cells of both tables, filled as far as runs exist; ``outside`` holds (run, reason)."""
 
     folder: str
     cells: dict[Key, PaperCell]

@@ -125,7 +125,7 @@ def trained_lengths(
 def read_tracks(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
 ) -> list[Track]:
-    """Read every table of a stack, fairseq's own first; shorter where there are no more rows.
+    """Read every table of a stack, fairseq's own first; shorter where rows end.
 
     Args:
         name: encoder or decoder.

@@ -27,7 +27,7 @@ _SCORES = {
 class Run:
     """A run: what was trained, its scores by test set, what its encoder adds, what training cost.
 
-    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is not there. ``cell``
+    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is missing. ``cell``
     is what places the run in the paper's tables, ``signature`` says where positions come from; newer
     records have both.
     """

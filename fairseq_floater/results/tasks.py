@@ -43,7 +43,7 @@ class TaskTables:
 
 
 def collect_tasks(folder: str) -> TaskTables | None:
-    """Read the comparison of every task in ``folder``; None where there is none."""
+    """Read the comparison of every task in ``folder``; None without one."""
     tables = TaskTables({}, {})
     for text in sorted(Path(folder).glob(f"*/text/{SUMMARY}")):
         work = text.parents[1]

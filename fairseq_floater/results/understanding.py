@@ -59,7 +59,7 @@ class SeedScores:
     chance: float | None = None
 
     def format(self) -> str:
-        """Return ``paper / median [least, most] (n = seeds)``; a number that is not there is a dash."""
+        """Return ``paper / median [least, most] (n = seeds)``; a missing number is a dash."""
         paper = "-" if self.paper is None else str(self.paper)
         if not self.scores:
             return f"{paper} / -"
@@ -92,7 +92,7 @@ class MaskedLmStage(NamedTuple):
 
 @dataclass
 class UnderstandingTables:
-    """Tables 3 to 5 as far as there are runs, and the masked-LM stages."""
+    """Tables 3 to 5 as far as runs exist, and the masked-LM stages."""
 
     folder: str
     cells: dict[Key, SeedScores]

@@ -58,7 +58,7 @@ class PositionBiasedAttention(MultiheadAttention):
     with ``eval_log_length`` in evaluation alone, and where n > N.
     """
 
-    #: Whether there are weights to return.
+    #: Whether weights can be returned.
     has_weights: ClassVar[bool] = True
 
     def __init__(

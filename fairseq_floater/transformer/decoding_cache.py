@@ -92,7 +92,7 @@ class NewOrder:
 def appended(held: Held, new: Keys) -> Held:
     """Append ``new`` keys to the cache ``held``, empty at first, and return the new cache.
 
-    Keys and values are written into the room that is left, which doubles when there is none. Where
+    Keys and values are written into the room that is left, which doubles when none is left. Where
     gradients are wanted nothing is overwritten.
     """
     earlier = Keys.read(held) if held else None

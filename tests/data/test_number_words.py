@@ -120,7 +120,7 @@ def test_other_content_is_kept_unless_overwritten(tmp_path: Path) -> None:
     write_numbers(tmp_path, **SMALL)
     before = contents(tmp_path)
     other = {**SMALL, "train": 200, "test_long": 0}
-    message = f"{tmp_path / 'train.en'} is there with other content; choose another folder"
+    message = f"{tmp_path / 'train.en'} has other content; choose another folder"
     with pytest.raises(TextDataError, match=f"^{re.escape(message)}"):
         write_numbers(tmp_path, **other)
     assert contents(tmp_path) == before
@@ -137,7 +137,7 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
     whole = contents(tmp_path)
     with (tmp_path / "train.de").open("a") as file:
         file.write("eins\n")
-    with pytest.raises(TextDataError, match=r"train\.de is there with other content"):
+    with pytest.raises(TextDataError, match=r"train\.de has other content"):
         write_numbers(tmp_path, **SMALL)
     write_numbers(tmp_path, **SMALL, overwrite=True)
     assert contents(tmp_path) == whole

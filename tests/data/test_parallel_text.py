@@ -52,7 +52,7 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (zipped("train.en", 500), r"\S+/train\.en\.gz is no whole gzip file: .+\."),
         (
             zipped("train.en", None, keep=True),
-            r"\S+/train\.en and \S+/train\.en\.gz are both there; remove one of them\.",
+            r"\S+/train\.en and \S+/train\.en\.gz both exist; remove one of them\.",
         ),
     ],
     ids=["missing", "unequal", "empty", "not UTF-8", "NUL", "cut gzip", "plain and zipped"],

@@ -35,13 +35,13 @@ def test_broken_off_steps_start_over(
         assert contents(out) == whole
         return capsys.readouterr().err
 
-    assert again() == "spm.model is there already: skipped.\nspm is there already: skipped.\n"
+    assert again() == "spm.model exists already: skipped.\nspm exists already: skipped.\n"
     (out / "spm").rename(out / ".spm.tmp")  # killed while encoding
     (out / ".spm.tmp" / "test.de").unlink()
-    assert again() == "spm.model is there already: skipped.\n"
+    assert again() == "spm.model exists already: skipped.\n"
     shutil.rmtree(out / "raw")
     (out / "dict.txt").unlink()
-    assert again() == "spm.model is there already: skipped.\n"
+    assert again() == "spm.model exists already: skipped.\n"
     (out / "spm.model").unlink()
     assert again() == "Learning 60 subwords from 400 pairs.\n"
 

@@ -71,7 +71,7 @@ def test_a_second_run_makes_nothing_anew(
     }
     second = script(numbers, out, *VOCAB)
     assert second.stdout == first.stdout
-    assert second.stderr.count("is there already: skipped.") == 3
+    assert second.stderr.count("exists already: skipped.") == 3
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
 

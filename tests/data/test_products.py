@@ -44,7 +44,7 @@ def test_the_same_input_is_used_once_wherever_it_lies(
     again = make(Path(shutil.move(raw, tmp_path / "elsewhere")), force=True)
     assert again.summary == first.summary
     assert (tmp_path / "out" / "data").stat().st_mtime_ns == made
-    assert capsys.readouterr().err == f"{tmp_path / 'out'} is there already: skipped.\n"
+    assert capsys.readouterr().err == f"{tmp_path / 'out'} exists already: skipped.\n"
 
 
 def test_other_input_is_named_and_needs_force(raw: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_from_a_mirror_to_data(mirror, tmp_path):
     assert "are published for wikitext-103" in done.stderr + done.stdout
     assert (tmp_path / "mlm.archives" / NAME / "wiki.train.raw").read_text() == TEXT * 30
     # Whole results are not made again.
-    assert "is there already: skipped" in run(["bash", SCRIPT, *words, "--rehearsal"]).stderr
+    assert "exists already: skipped" in run(["bash", SCRIPT, *words, "--rehearsal"]).stderr
 
 
 def test_own_text_may_be_packed_and_without_test(tmp_path, capsys):

@@ -66,7 +66,7 @@ def test_a_file_that_broke_off_before_the_last_hypothesis_is_refused(write, last
 @pytest.mark.parametrize("cut", ["T-5", "\nP-5", "0.2\nS-1", "S-1"])
 @pytest.mark.parametrize(
     ("start", "found"),
-    [(0, "fairseq's closing lines are not there"), (1, "that line has no end")],
+    [(0, "fairseq's closing lines are missing"), (1, "that line has no end")],
     ids=["whole output", "without the log"],
 )
 def test_a_file_cut_off_anywhere_is_refused(write, cut, start, found):

@@ -221,7 +221,7 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
     before = (out / "split.json").stat().st_mtime_ns
     split(raw, out, options())
     assert (out / "split.json").stat().st_mtime_ns == before
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     message = r"`edges` \[8, 12, 16\], not \[8, 12\]; choose another OUT_DIR"
     with pytest.raises(TextDataError, match=message):
         split(raw, out, options(edges=(8, 12)))

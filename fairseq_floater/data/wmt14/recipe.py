@@ -54,7 +54,7 @@ def _make_corpus(args: argparse.Namespace) -> None:
         settings = read_json(manifest)
         old = Origin(settings, settings.pop("archives"))
         if is_made(corpus, old, origin, force=args.force, option="--out"):
-            say("corpus is there already: skipped.")
+            say("corpus exists already: skipped.")
             return
     # Gone while the text is made: a break in between never leaves old text under a new description.
     manifest.unlink(missing_ok=True)

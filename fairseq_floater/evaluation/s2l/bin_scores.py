@@ -56,7 +56,7 @@ class Gain:
     p_seeds_holm: float | None = None
 
     def format(self, digits: int) -> str:
-        """Return the difference, with the strictest p-value that there is."""
+        """Return the difference, with the strictest p-value."""
         kinds = (self.p_seeds_holm, self.p_value_holm, self.p_value)
         p_value = next((p for p in kinds if p is not None), None)
         shown = "" if p_value is None else f" ({p_value:.3f})"

@@ -8,7 +8,7 @@ from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
-_MOST_WITH_UNIT = 6  # groups below whose names there is room for the word
+_MOST_WITH_UNIT = 6  # groups whose names leave room for the word
 _TITLES = {
     "bleu": "BLEU",
     "exact": "exact match",
@@ -41,7 +41,7 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw exact match, the loss or BLEU, the first that there is, ordered by the main group's."""
+    """Draw exact match, the loss or BLEU, the first available, ordered by the main group's."""
     kind = next(kind for kind in ("exact", "loss", "bleu") if kind in report.kinds)
     sign = 1 if kind == "loss" else -1
     bars = _bars(report, kind)

@@ -74,7 +74,7 @@ def split(
     old_origin = Origin(old.made_from["options"], old.made_from["inputs"]) if old else None
     is_same = is_made(out_dir, old_origin, new, force=force, option="OUT_DIR")
     if old and is_same and not force:
-        say(f"{out_dir} is there already: skipped.")
+        say(f"{out_dir} exists already: skipped.")
         return old
     _check_form(files, options.encoded)
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work, naming(out_dir):

@@ -17,7 +17,7 @@ _MOST_TICKS = 6
 
 
 class Point(NamedTuple):
-    """A value at x, with its interval and the values of single seeds where there are any.
+    """A value at x, with its interval and the values of single seeds, if any.
 
     In a :class:`Chart` all of them are in pixels, and ``text`` shows the value on hovering.
     """

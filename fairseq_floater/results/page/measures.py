@@ -169,7 +169,7 @@ def _judged(gain: dict[str, Any] | None, measure: Measure) -> tuple[str, str]:
 
 
 def p_of(gain: dict[str, Any] | None) -> tuple[float | None, str]:
-    """Return the strictest p-value of a comparison that there is, and what it accounts for."""
+    """Return the strictest p-value of a comparison, and what it accounts for."""
     known = (
         (gain[key], words) for key, words in P_VALUES.items() if gain and gain.get(key) is not None
     )

@@ -83,7 +83,7 @@ class Work:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the settings of one of the runs; empty where there is none."""
+        """Return the settings of one of the runs; empty without one."""
         settings = (run.settings for system in self.systems for run in system.runs.values())
         return next(filter(None, settings), {})
 

@@ -38,7 +38,7 @@ from fairseq_floater.results.position_figure import plot_positions
 
 # So many systems have a colour of their own at once (page.css).
 _COLOURS = 8
-# Systems in colour at first, where there are more than colours.
+# Systems in colour at first, if they are more than colours.
 _SHOWN = 6
 SENTENCES = 3
 _PICTURE_QUALITY = 80
@@ -83,7 +83,7 @@ def write_page(
     """Write the page of a comparison; the same folder always gives the same page.
 
     Args:
-        pictures: whether to draw the positions of each system whose average is there (seconds each).
+        pictures: whether to draw the positions of each system whose average exists (seconds each).
         sentences: how many of each group to show with their translations.
 
     Raises:

@@ -107,7 +107,7 @@ def span_loss(logits: Tensor, inside: Tensor, target: Tensor) -> Tensor:
     Args:
         logits: [B, T, 2], float32.
         inside: tokens of the passage, bool [B, T]; ``<s>`` joins them.
-        target: slots of first and last token [B, 2]; 0 where there is none.
+        target: slots of first and last token [B, 2]; 0 without an answer.
     """
     allowed = inside.clone()
     allowed[:, 0] = True
