@@ -28,7 +28,7 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
-from fairseq_floater.experiments.looks import eval_specs, looks_of
+from fairseq_floater.experiments.looks import Look, eval_specs, looks_of
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -199,7 +199,7 @@ class ComparisonTable(Table):
         if self.experiment.s2l.before and entry.system.stage == "finetune":
             models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
         for look in self.looks:
-            if look.suits(entry.system):
+            if look.suits(entry.system) and self._is_looked_at(look, folders):
                 losses_of = look.mark if look.changes_losses else ""
                 models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
         options = {
@@ -214,6 +214,12 @@ class ComparisonTable(Table):
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
                         yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
+
+    def _is_looked_at(self, look: Look, folders: list[Path]) -> bool:
+        """Return whether all runs in ``folders`` were translated with; ``--only`` may leave some out."""
+        tests = self.experiment.config.data.tests
+        files = (f / f"generate.{test}{look.mark}.txt" for f in folders for test in tests)
+        return self.launcher.dry_run or all(file.is_file() for file in files)
 
     def lacking(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)
