@@ -15,6 +15,7 @@ import helpers as h
 import pytest
 import torch
 import toy as toys
+from encoder_cases import CASES, FORMS
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
@@ -33,6 +34,11 @@ DDP_CASES = {
 DDP_CASES |= {
     f"floater-{target}-interval": {**DDP_CASES[f"floater-{target}"], "floater_update_interval": 4}
     for target in ("qkv", "hidden")
+}
+DDP_CASES |= {
+    f"{encoder}-{form}": {"encoder": encoder, "target": form}
+    for encoder, _, form in CASES
+    if form in FORMS
 }
 
 
