@@ -115,10 +115,8 @@ class InitialValues(StartValues):
         hidden_std = HIDDEN_INITIAL_VALUE_STD if scale is None else scale
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
-        if (
-            spec.options["floater_start"] == SINUSOID
-        ):  # of later blocks zeros, which its field keeps
-            first = block_index == 0
+        if spec.options["floater_start"] == SINUSOID:
+            first = block_index == 0  # later ones begin with zeros, which its field keeps
             values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))

@@ -93,11 +93,11 @@ def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
                     f"`{flag}` must be {rule} with --position-encoder {name}, but is {value} "
                     "instead: only floater has a flow h, its times and initial positions p(0)."
                 )
-    in_all = args.position_blocks == "all"
-    if args.floater_start == "sinusoid" and in_all and args.position_combine == MULTIPLY:
+    several = args.position_blocks != "input"
+    if args.floater_start == "sinusoid" and several and args.position_combine == MULTIPLY:
         yield (
-            "`--position-combine` must not be multiply with `--floater-start sinusoid` in all blocks: those "
-            "after the first begin with rows of zeros."
+            "`--position-combine` must not be multiply with `--floater-start sinusoid` in several blocks: "
+            "those after the first begin with rows of zeros."
         )
     if encoder.acts_on is None and args.position_sides != BOTH:
         yield (
