@@ -116,7 +116,8 @@ class InitialValues(StartValues):
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         if spec.options["floater_start"] == SINUSOID:
-            first = block_index == 0  # later ones begin with zeros, which its field keeps
+            # Later ones begin with zeros, which its field keeps.
+            first = not any(map(spec.receives, range(block_index)))
             values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))

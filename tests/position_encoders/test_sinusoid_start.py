@@ -30,6 +30,12 @@ def test_every_engine_follows_the_sinusoid(solver, options):
         assert not table[:, :, 1:].any()  # the sinusoid is added once
 
 
+def test_the_first_of_the_chosen_blocks_begins_as_it():
+    model = started(floater_solver="rk4_hermite", position_blocks="1").eval()
+    (table, *_) = h.tables(model, 20)
+    assert h.difference(table[:, 0, 0], sinusoid_rows(20, 64, h.PAD)) <= 1e-4
+
+
 def test_a_thousand_positions_keep_to_it():
     """fairseq's own rows are off by 6e-5 there, in float32."""
     model = started(floater_solver="rk4_hermite", position_blocks="input").eval()
