@@ -19,7 +19,7 @@ from fairseq_floater.position_encoders import (
     encoder_options,
     has_base,
 )
-from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.base import CROSS_STREAMS, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import (
     ALL_BLOCKS,
     DEFAULT_TARGETS,
@@ -30,7 +30,6 @@ from fairseq_floater.position_encoders.registry import (
 )
 from fairseq_floater.position_encoders.shared_options import OFF, has_positions
 from fairseq_floater.position_encoders.signal import (
-    CROSS_STREAMS,
     QKV,
     SOURCE_STREAMS,
     decoder_streams,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.s2l.report import TOLD_LENGTH as TOLD_MARK
 from fairseq_floater.experiments.forms import is_accepted
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.position_encoders.eval_law import EvalLaw
@@ -24,7 +25,7 @@ class Look:
     @property
     def mark(self) -> str:
         """Return what the names of its results contain."""
-        return "." + re.sub(r"\W+", "_", self.name)
+        return TOLD_MARK if self.name == TOLD_LENGTH else "." + re.sub(r"\W+", "_", self.name)
 
     @property
     def changes_losses(self) -> bool:

@@ -18,7 +18,6 @@ from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN
@@ -91,7 +90,8 @@ class Protocol(DataSteps):
             self._translate("average.pt", test)
             self._score(test)
             for look in self.request.looks:
-                self._look(look, test)
+                further = look.arguments, look.changes_losses
+                self._translate("average.pt", test, look.mark, *further)
 
     def _model_options(self) -> argparse.Namespace:
         """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
@@ -173,21 +173,27 @@ class Protocol(DataSteps):
                 # Kept when it was trained; a donor that another run trained has none yet.
                 record["settings"] = (record["settings"] or self.settings) | made_of
 
-    def _translate(self, model: str, test: str, mark: str = "") -> None:
-        """Translate a test set with ``model``, a file of this run; ``mark`` is in the names of results."""
-        if self.request.losses:
-            self._generate("score-reference", model, test, f"losses.{test}{mark}.txt")
-        self._generate("generate", model, test, f"generate.{test}{mark}.txt")
+    def _translate(
+        self,
+        model: str,
+        test: str,
+        mark: str = "",
+        further: Sequence[str] = (),
+        changes_losses: bool = True,
+    ) -> None:
+        """Translate a test set with ``model``, a file of this run.
 
-    def _look(self, look: Look, test: str) -> None:
-        stages = {"score-reference": "losses", "generate": "generate"}
-        for stage, result in stages.items():
-            if stage == "generate" or look.changes_losses:
-                name = f"{result}.{test}{look.mark}.txt"
-                self._generate(stage, "average.pt", test, name, look.arguments)
+        Args:
+            mark: in the names of results.
+            further: arguments of fairseq-generate.
+            changes_losses: whether losses differ from those without ``further``.
+        """
+        if self.request.losses and changes_losses:
+            self._generate("score-reference", model, test, f"losses.{test}{mark}.txt", further)
+        self._generate("generate", model, test, f"generate.{test}{mark}.txt", further)
 
     def _generate(
-        self, stage: str, model: str, test: str, name: str, further: Sequence[str] = ()
+        self, stage: str, model: str, test: str, name: str, further: Sequence[str]
     ) -> None:
         arguments, result = self.arguments(stage), self.path / name
         options = ["--path", self.path / model, "--gen-subset", self.subset(test), *further]

@@ -15,6 +15,9 @@ from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.kept_table import KeptTable
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY, Option
 
+#: ``EncoderSpec.streams`` of an encoder that acts inside cross-attention.
+CROSS_STREAMS = ("cross",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
@@ -29,7 +32,7 @@ class EncoderSpec:
         padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
         base: whether fairseq's ``embed_positions`` stands underneath.
         options: the encoder's, by ``dest``.
-        streams: what a signal is added to, see ``signal.py``; ``("cross",)``: the encoder acts inside
+        streams: what a signal is added to, see ``signal.py``; :data:`CROSS_STREAMS`: the encoder acts in
             cross-attention, on the distances between target and source tokens.
         combine: ``--position-combine``: how a signal enters a block's input.
         heads: of self-attention.
@@ -78,7 +81,7 @@ class EncoderSpec:
     @property
     def crosses(self) -> bool:
         """Return whether keys are source tokens and queries target tokens."""
-        return self.streams == ("cross",)
+        return self.streams == CROSS_STREAMS
 
     @property
     def usual_length(self) -> int:

@@ -75,6 +75,11 @@ class EvalLaw:
         return cls(kind, *map(int, numbers))
 
     @property
+    def reads_lengths(self) -> bool:
+        """Return whether it depends on the number of source tokens."""
+        return self.kind in (INTERPOLATE, NTK, YARN)
+
+    @property
     def changes_frequencies(self) -> bool:
         return self.kind in (NTK, YARN)
 
@@ -97,7 +102,7 @@ class EvalLaw:
         ``ntk``: a base s^(D/(D-2)) times as large, so that the slowest pair turns s times more slowly and the
         fastest as in training. ``yarn``: by parts (Peng et al. 2023).
         """
-        scale = (lengths.double() / self.size).clamp(min=1)[:, :, None]
+        scale = self._scale(lengths)[:, :, None]
         pairs = frequencies.size(-1)
         if self.kind == NTK:
             shares = scale.new_tensor(range(pairs)) / max(pairs - 1, 1)
@@ -108,5 +113,9 @@ class EvalLaw:
 
     def temperature(self, lengths: Tensor) -> Tensor:
         """Return what ``yarn`` multiplies logits by, (0.1 ln s + 1)^2: [B, 1]; ones for ``ntk``."""
-        scale = (lengths.double() / self.size).clamp(min=1)
-        return (0.1 * scale.log() + 1) ** 2 if self.kind == YARN else scale / scale
+        scale = self._scale(lengths)
+        return (0.1 * scale.log() + 1) ** 2 if self.kind == YARN else scale.new_ones(scale.shape)
+
+    def _scale(self, lengths: Tensor) -> Tensor:
+        """Return s of sentences of ``lengths`` [B, 1]: float64 [B, 1]."""
+        return (lengths.double() / self.size).clamp(min=1)

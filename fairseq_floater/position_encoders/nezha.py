@@ -65,8 +65,8 @@ class NezhaPositions(AttentionPositions):
         if self.spec.options["nezha_clip"]:
             furthest = min(furthest, self.spec.options["nezha_clip"] * at.rows_per_token)
         rows = self.signed_rows(at.distances.clamp(-furthest, furthest))[:, None]
-        usual = pair_frequencies(self.spec.head_dim // 2, device=self.anchor.device)
-        frequencies = at.frequencies(usual)
+        pairs, device = self.spec.head_dim // 2, self.anchor.device
+        frequencies = at.frequencies(lambda: pair_frequencies(pairs, device=device))
         if frequencies is None:
             table = self(furthest + 1, blocks, dtype, at.rows_per_token)
         else:  # of each sentence; its rows follow those of the one before

@@ -89,6 +89,12 @@ def encoder_class(name: str, target: str) -> type[PositionEncoder]:
     return POSITION_ENCODERS[name] if variant is None else _imported(variant)
 
 
+def layer_numbers(text: str) -> list[int] | None:
+    """Return the numbers of layers in ``text``, ``0,2,4``; None for anything else."""
+    fits = re.fullmatch(r"\d{1,4}(,\d{1,4})*", text, re.ASCII)
+    return [int(number) for number in text.split(",")] if fits else None
+
+
 def block_numbers(text: str) -> tuple[int, ...] | None:
     """Return the blocks that ``--position-blocks`` names, from 0 on and in order; None: all.
 
@@ -97,13 +103,13 @@ def block_numbers(text: str) -> tuple[int, ...] | None:
     """
     if text == ALL_BLOCKS:
         return None
-    text = "0" if text == INPUT_BLOCK else text
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text, re.ASCII):
+    numbers = layer_numbers("0" if text == INPUT_BLOCK else text)
+    if numbers is None:
         raise ValueError(
             "`--position-blocks` must be all, input, or numbers with commas between them, such as 0,2,4, "
             f"but is {text!r} instead."
         )
-    return tuple(sorted({int(number) for number in text.split(",")}))
+    return tuple(sorted({*numbers}))
 
 
 def named_blocks(text: str) -> str:

@@ -185,7 +185,7 @@ class RopePositions(AttentionPositions):
         self, at: At, positions: Tensor, blocks: Sequence[Any], dtype: torch.dtype
     ) -> list[Tensor]:
         """Return what :meth:`turns` has at ``positions`` [B or 1, T]: [B or 1, 1, T, R / 2] each."""
-        frequencies = at.frequencies(self._frequencies())
+        frequencies = at.frequencies(self._frequencies)
         if frequencies is None:
             table = self(at.num_rows, blocks, dtype, at.rows_per_token, at.rows_before)
             rows = gather_rows(table.flatten(1), positions).unflatten(-1, table.shape[1:])

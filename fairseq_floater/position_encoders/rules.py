@@ -9,14 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairseq_floater.position_encoders.eval_law import (
-    INTERPOLATE,
-    LOGN,
-    NTK,
-    WINDOW,
-    YARN,
-    EvalLaw,
-)
+from fairseq_floater.position_encoders.eval_law import INTERPOLATE, LOGN, WINDOW, EvalLaw
 from fairseq_floater.position_encoders.fairseq_rules import of_fairseqs_options, of_one_stack
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
@@ -250,9 +243,9 @@ def _of_evaluation(
         reason = "it has no positions between two tokens"
     elif law.kind == INTERPOLATE and has_base(args):
         reason = "fairseq's own positions underneath would stay as they are"
-    elif law.kind in (INTERPOLATE, NTK, YARN) and args.position_random is not None:
+    elif law.reads_lengths and args.position_random is not None:
         reason = "with `--position-random` evaluation spaces positions already"
-    elif law.kind in (INTERPOLATE, NTK, YARN) and args.position_separator is not None:
+    elif law.reads_lengths and args.position_separator is not None:
         reason = "with `--position-separator` the data say where tokens stand"
     elif law.changes_frequencies and not encoder.has_frequencies:
         reason = f"only {_able('has_frequencies')} have the frequencies that it changes"

@@ -25,8 +25,6 @@ HIDDEN_STREAMS = ("hidden",)
 SELF_STREAMS = ("q", "k", "v")
 CROSS_QUERY_STREAMS = ("cross_q",)
 SOURCE_STREAMS = ("cross_k", "cross_v")
-# Of an encoder that acts inside cross-attention, see `EncoderSpec.crosses`.
-CROSS_STREAMS = ("cross",)
 
 
 def encoder_streams(target: str) -> tuple[str, ...]:

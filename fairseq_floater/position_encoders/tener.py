@@ -126,7 +126,7 @@ class TenerPositions(AttentionPositions):
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
-        options, frequencies = self.spec.options, at.frequencies(self._frequencies())
+        options, frequencies = self.spec.options, at.frequencies(self._frequencies)
         if at.law is not None and at.law.changes_distances:
             sides = [table] if self.spec.causal else [table, mirrored(table)]
             rows = self.gate(torch.stack(sides, dim=1).flatten(0, 1))[None, :, None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import NamedTuple, Self
@@ -94,12 +95,16 @@ class At(NamedTuple):
             return distances
         return self.law.distances(distances, self.rows_per_token)
 
-    def frequencies(self, frequencies: Tensor) -> Tensor | None:
-        """Return those of each sentence, [B, 1, P], where ``--position-eval`` changes them [P]; else None."""
+    def frequencies(self, trained: Callable[[], Tensor]) -> Tensor | None:
+        """Return the frequencies of each sentence, [B, 1, P], if ``--position-eval`` changes them; else None.
+
+        Args:
+            trained: computes the frequencies of training, [P].
+        """
         if self.law is None or not self.law.changes_frequencies:
             return None
         assert self.lengths is not None
-        return self.law.frequencies(frequencies.double(), self.lengths)
+        return self.law.frequencies(trained().double(), self.lengths)
 
     @property
     def query_places(self) -> Tensor:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.eval_law import INTERPOLATE, NTK, YARN, EvalLaw
+from fairseq_floater.position_encoders.eval_law import INTERPOLATE, EvalLaw
 from fairseq_floater.position_encoders.transforms import Warp, token_positions
 from fairseq_floater.position_encoders.warp_law import Drawing, Shifting, Stretching, WarpLaw
 
@@ -143,10 +142,6 @@ class SourceLengths(Warp):
 
     lengths: Tensor
 
-    @classmethod
-    def of_source(cls, is_padding: Tensor) -> Self:
-        return cls((~is_padding).sum(1, keepdim=True))
-
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
         return positions, positions.size(1), 0
 
@@ -187,9 +182,9 @@ def warp_of_source(
         return None if law is None else DrawnWarp.of_source(law, is_padding, longest)
     if law is not None and law.random is not None:
         return EvenSpacing.of_source(law, is_padding)
-    if eval_law is None or eval_law.kind not in (INTERPOLATE, NTK, YARN):
+    if eval_law is None or not eval_law.reads_lengths:
         return None
-    lengths = SourceLengths.of_source(is_padding).lengths
+    lengths = (~is_padding).sum(1, keepdim=True)
     if int(lengths.max()) <= eval_law.size:
         return None
     if eval_law.kind == INTERPOLATE:

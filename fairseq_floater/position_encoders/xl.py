@@ -158,6 +158,11 @@ class XlPositions(DistanceScores):
         if spec.options["xl_projection"] == "off":  # no W_R that could be zero
             self.gate, self.silent_at_zero = Gate(spec), ("u", "gate.weight")
 
+    def _frequencies(self) -> Tensor:
+        if self.frequencies is not None:
+            return self.frequencies
+        return pair_frequencies(self.spec.dim // 2, device=self.anchor.device)
+
     def rows(self, places: Places, blocks: Sequence[XlPart]) -> Tensor:
         return self._rows(places, blocks, self.frequencies)
 
@@ -172,8 +177,7 @@ class XlPositions(DistanceScores):
         return self.projected(self.gate(sinusoid), blocks)
 
     def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
-        usual = pair_frequencies(self.spec.dim // 2, device=self.anchor.device)
-        frequencies = at.frequencies(usual if self.frequencies is None else self.frequencies)
+        frequencies = at.frequencies(self._frequencies)
         if frequencies is None:
             return super().prepare(at, blocks, dtype)
         rows = self._rows(Places(at.num_rows), blocks, frequencies).to(dtype)

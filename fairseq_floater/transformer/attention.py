@@ -28,7 +28,7 @@ from fairseq_floater.transformer.decoding_cache import (
     queries_as_beams,
     reordered,
 )
-from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_length_factor
+from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_length_factor, summed
 from fairseq_floater.transformer.weight_layout import joint_weight, lay_out
 
 
@@ -258,7 +258,7 @@ class PositionBiasedAttention(MultiheadAttention):
             attn_mask = beams_as_queries(attn_mask.expand(q.size(0), -1, -1, -1), sentences)
         if keys.padding is not None:
             hidden = additive_mask(keys.padding[:, None, None], q.dtype)
-            attn_mask = hidden if attn_mask is None else attn_mask + hidden
+            attn_mask = summed(attn_mask, hidden)
         drops = self.training or self.dropout_module.apply_during_inference
         attended = F.scaled_dot_product_attention(
             beams_as_queries(q, sentences),
@@ -290,10 +290,8 @@ def _with_bias(
     if hooks.needs_between:
         hidden = hidden_keys(keys.padding, attn_mask)
         between = hooks.between(q, keys.k, keys.notes, hidden, tables)
-        bias = between if bias is None else bias + between
-    if bias is None:
-        return attn_mask
-    return bias if attn_mask is None else attn_mask + bias
+        bias = summed(bias, between)
+    return summed(attn_mask, bias)
 
 
 def _scores(q: Tensor, keys: Keys, attn_mask: Tensor | None) -> Tensor:

@@ -14,12 +14,12 @@ import torch
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders.base import CROSS_STREAMS
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.segments import segment_reader
 from fairseq_floater.position_encoders.shared_options import OFF
 from fairseq_floater.position_encoders.signal import (
-    CROSS_STREAMS,
     QKV,
     SOURCE_STREAMS,
     PositionSignal,
@@ -29,7 +29,7 @@ from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
-from fairseq_floater.transformer.masks import window_mask
+from fairseq_floater.transformer.masks import summed, window_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -174,7 +174,7 @@ class PositionedDecoder(TransformerDecoderBase):
             positions,
             source_positions,
             incremental_state,
-            mask=mask if window is None else window if mask is None else mask + window,
+            mask=summed(mask, window),
             padding_mask=padding_mask if self.cross_self_attention or shows else None,
             alignment_layer=self.num_layers - 1 if alignment_layer is None else alignment_layer,
         )

@@ -23,7 +23,7 @@ from fairseq_floater.position_encoders.warp import warp_of_source
 from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.blocks import PositionBiasedEncoderBlock
 from fairseq_floater.transformer.decoding_cache import NewOrder
-from fairseq_floater.transformer.masks import additive_mask, window_mask
+from fairseq_floater.transformer.masks import additive_mask, summed, window_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
     BEAM,
@@ -88,7 +88,7 @@ class PositionedEncoder(TransformerEncoderBase):
         if tokens.has_padding:
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
             hidden = additive_mask(padding_mask[:, None, None], x.dtype)
-            mask = hidden if mask is None else hidden + mask
+            mask = summed(hidden, mask)
         x, states, fc_results = self._through_blocks(
             x.transpose(0, 1), mask, positions, return_all_hiddens
         )

@@ -27,6 +27,13 @@ def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros.masked_fill_(hidden.bool(), float("-inf"))
 
 
+def summed(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return the sum of two additive masks, of which either may be None."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return mask + other
+
+
 def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
     """Return whether a query must not see a key, [B or 1, 1, T or 1, S], by padding [B, S] or mask."""
     hidden = None if padding is None else padding.bool()[:, None, None]

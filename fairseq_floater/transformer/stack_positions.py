@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,16 +21,16 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import encoder_class, encoder_options, has_base
-from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.base import CROSS_STREAMS, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
-from fairseq_floater.position_encoders.registry import block_numbers, check_depth
+from fairseq_floater.position_encoders.registry import block_numbers, check_depth, layer_numbers
 from fairseq_floater.position_encoders.shared_options import has_positions
-from fairseq_floater.position_encoders.signal import CROSS_STREAMS
 from fairseq_floater.position_encoders.stage import InputStage, Pass
 from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.transformer.masks import summed
 from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
 
 # Key of the encoder's output: how training moved the source tokens.
@@ -139,12 +138,13 @@ def _max_positions(cfg: Any, side: str, streams: tuple[str, ...]) -> int:
 
 def _kept_indices(layers_to_keep: str) -> list[int]:
     """Parse fairseq's ``--*-layers-to-keep``: the indices that the blocks were trained under."""
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", layers_to_keep, re.ASCII):
+    numbers = layer_numbers(layers_to_keep)
+    if numbers is None:
         raise ValueError(
             "`--encoder-layers-to-keep` and `--decoder-layers-to-keep` must be numbers with commas "
             f"between them, but are {layers_to_keep!r}."
         )
-    return sorted(int(i) for i in layers_to_keep.split(","))
+    return sorted(numbers)
 
 
 def _log_statistics(encoder: PositionEncoder) -> None:
@@ -190,7 +190,7 @@ class PreparedAttention(PreparedPositions):
         if self._bias is None or id(block) not in self._tables:
             return mask
         if self._merged is None:
-            self._merged = self._bias if mask is None else self._bias + mask
+            self._merged = summed(self._bias, mask)
         return self._merged
 
 
