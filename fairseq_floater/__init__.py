@@ -38,6 +38,7 @@ def _register() -> None:
         roberta,
         told_length,
         translation,
+        windows,
     )
 
     allow_fairseq_checkpoints()

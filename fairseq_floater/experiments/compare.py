@@ -28,7 +28,7 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import machines_from_args
 from fairseq_floater.experiments.job import floater
-from fairseq_floater.experiments.looks import Look, eval_specs, looks_of
+from fairseq_floater.experiments.looks import TOLD, Look, by_specs, check_looks, in_windows
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -78,9 +78,12 @@ class ComparisonTable(Table):
             also=args.also,
         )
         systems = [entry.system for entry in self.systems]
-        self.looks = looks_of(args.eval or (), args.told_length, systems)
+        self.looks: list[Look] = args.looks
+        check_looks(self.looks, systems)
         if self.looks and self.experiment.config.s2l is None:
-            raise UsageError("`--eval` and `--told-length` need a configuration with `s2l`.")
+            raise UsageError(
+                "`--eval`, `--told-length` and `--windows` need a configuration with `s2l`."
+            )
         stages = {entry.system.name: entry.system.stage for entry in self.systems}
         if args.donor is not None and "donor" in stages.values():
             raise UsageError(
@@ -239,7 +242,7 @@ class ComparisonTable(Table):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`run` reads, but for ``by_length``: whether scores must be by length."""
     add = parser.add_argument
-    parser.set_defaults(task=())  # that of `tasks.sh`
+    parser.set_defaults(task=(), looks=[])  # the task is that of `tasks.sh`
     add_config(parser)
     add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
     text = (
@@ -263,9 +266,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "translate once more with each trained model that takes it, positions changed in evaluation: "
         "interpolate:80,cap:80 (see --position-eval)"
     )
-    add("--eval", type=eval_specs, metavar="SPEC,SPEC", help=text)
+    add("--eval", action="extend", type=by_specs, dest="looks", metavar="SPEC,SPEC", help=text)
     text = "translate once more to the length of each reference: what stopping costs"
-    add("--told-length", action="store_true", help=text)
+    add("--told-length", action="append_const", const=TOLD, dest="looks", help=text)
+    text = (
+        "translate once more, sources of more than T tokens in windows of T that share O (a quarter), "
+        "joined where they agree; may be given again"
+    )
+    add("--windows", action="append", type=in_windows, dest="looks", metavar="T[:O]", help=text)
     text = "exact match beside the other scores (of whole words always)"
     add("--exact-match", action="store_true", help=text)
     text = "each system under each seed: means, spreads (default: the configuration's seed)"

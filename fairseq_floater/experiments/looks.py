@@ -1,4 +1,4 @@
-"""Name further ways to translate with a trained model: other positions (``--eval``), told lengths."""
+"""Name further ways to translate with a trained model: other positions, told lengths, windows."""
 
 from __future__ import annotations
 
@@ -6,66 +6,76 @@ import argparse
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.report import TOLD_LENGTH as TOLD_MARK
 from fairseq_floater.experiments.forms import is_accepted
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 
-TOLD_LENGTH = "told length"
-
 
 @dataclass(frozen=True)
 class Look:
-    """One of them; ``name`` is a SPEC of ``--position-eval``, or :data:`TOLD_LENGTH`."""
+    """One of them.
+
+    Attributes:
+        name: in labels and, with other characters, in the names of results.
+        arguments: what fairseq-generate takes besides.
+        spec: of ``--position-eval``; empty where losses stay what they are.
+    """
 
     name: str
+    arguments: tuple[str, ...]
+    spec: str = ""
 
     @property
     def mark(self) -> str:
         """Return what the names of its results contain."""
-        return TOLD_MARK if self.name == TOLD_LENGTH else "." + re.sub(r"\W+", "_", self.name)
+        return "." + re.sub(r"\W+", "_", self.name)
 
     @property
     def changes_losses(self) -> bool:
-        return self.name != TOLD_LENGTH
-
-    @property
-    def arguments(self) -> list[str]:
-        """Return what fairseq-generate takes besides."""
-        if self.name == TOLD_LENGTH:
-            return ["--task", "translation_told_length"]
-        return ["--model-overrides", f"{{'position_eval': '{self.name}'}}"]
+        return bool(self.spec)
 
     def suits(self, system: System) -> bool:
         """Return whether a model of ``system`` takes it; fairseq's own has no option of positions."""
-        if self.name == TOLD_LENGTH:
+        if not self.spec:
             return True
-        options = (*system.options, "--position-eval", self.name)
+        options = (*system.options, "--position-eval", self.spec)
         return system.encoder != PLAIN and is_accepted(replace(system, options=options))
 
 
-def eval_specs(text: str) -> tuple[str, ...]:
+# The report of scores knows it by its mark.
+TOLD = Look("told length", ("--task", "translation_told_length"))
+
+
+def by_specs(text: str) -> list[Look]:
     """Parse ``--eval SPEC,SPEC``."""
-    specs = tuple(filter(None, text.split(",")))
+    specs = list(filter(None, text.split(",")))
     for spec in specs:
         try:
             EvalLaw.read(argparse.Namespace(position_eval=spec))
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).replace("position-eval", "eval")) from None
-    return specs
+    overrides = "{{'position_eval': '{}'}}"
+    return [Look(spec, ("--model-overrides", overrides.format(spec)), spec) for spec in specs]
 
 
-def looks_of(specs: Iterable[str], told_length: bool, systems: Iterable[System]) -> list[Look]:
-    """Return the looks of a comparison.
+def in_windows(text: str) -> Look:
+    """Parse ``--windows T[:O]``."""
+    numbers = text.split(":")
+    form = re.fullmatch(r"[1-9]\d*(:\d+)?", text)
+    if not form or (len(numbers) > 1 and int(numbers[1]) >= int(numbers[0])):
+        raise argparse.ArgumentTypeError(
+            f"must be T or T:O, O below T, such as 24:6, but is {text!r} instead"
+        )
+    options = zip(("--window", "--window-overlap"), numbers)
+    return Look(f"windows {text}", ("--task", "translation_windows", *chain(*options)))
 
-    Raises:
-        UsageError: no system takes one of them.
-    """
+
+def check_looks(looks: Iterable[Look], systems: Iterable[System]) -> None:
+    """Raise UsageError where no system takes one of the looks."""
     systems = list(systems)
-    looks = [Look(spec) for spec in specs] + [Look(TOLD_LENGTH)] * told_length
     for look in looks:
         if not any(map(look.suits, systems)):
             raise UsageError(f"No system takes `--eval {look.name}`.")
-    return looks

@@ -89,13 +89,12 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     compare, tmp_path, capsys
 ):
     compare()
-    launcher = compare("--eval", "cap:20,ntk:23", "--told-length")
+    launcher = compare("--eval", "cap:20,ntk:23", "--told-length", "--windows", "20:5")
     assert not any(step.startswith("train") for step in launcher.steps)
     words = launcher.scored
     labels = [words[i + 1] for i, word in enumerate(words) if word == "--label"]
-    looks = [(SINUSOID, "told_length")]
-    looks += [(T5, "cap_20"), (T5, "told_length")]
-    looks += [(ROPE, look) for look in ("cap_20", "ntk_23", "told_length")]
+    looks_of = {SINUSOID: [], T5: ["cap_20"], ROPE: ["cap_20", "ntk_23"]}
+    looks = [(s, look) for s in looks_of for look in (*looks_of[s], "told_length", "windows_20_5")]
     assert [label.split("=")[0] for label in labels if "." in label.split("=")[0]] == [
         f"{system}.{look}" for system, look in looks
     ]
@@ -103,9 +102,12 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     assert (
         sum("{'position_eval': 'cap:20'}" in c for c in commands) == 2 * 2 * 2
     )  # losses, and two sets
-    assert sum("--task translation_told_length" in c for c in commands) == 3 * 2
-    told = tmp_path / "w" / "seed-1" / ROPE
-    assert f"--losses {ROPE}.told_length={told}/losses.test.txt" in " ".join(words)
+    windows = "--task translation_windows --window 20 --window-overlap 5"
+    for task in ("--task translation_told_length", windows):
+        assert sum(task in c for c in commands) == 3 * 2
+    folder = tmp_path / "w" / "seed-1" / ROPE
+    for look in ("told_length", "windows_20_5"):
+        assert f"--losses {ROPE}.{look}={folder}/losses.test.txt" in " ".join(words)
     words = compare("--eval", "cap:10", "--only", "rope-*").scored
     looked_at = {word.split("=")[0] for word in words if ".cap_10=" in word}
     assert looked_at == {f"{ROPE}.cap_10"}
@@ -114,6 +116,9 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     with pytest.raises(SystemExit):
         compare("--eval", "cap")
     assert "must be none or one of interpolate:T" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        compare("--windows", "20:20")
+    assert "must be T or T:O, O below T" in capsys.readouterr().err
 
 
 def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):

@@ -1,0 +1,115 @@
+"""Register translation in windows, the baseline of every way to go past the trained length.
+
+A source of more than T tokens, its end symbol not counted, is cut into windows of T tokens (the last may be
+shorter) that share O tokens with the next one. Each window ends with the end symbol and is translated alone.
+
+The O shared tokens are translated twice: by the last O/T of one window's tokens, and by the first tokens of
+the next. The two translations are joined at the longest run of tokens that these two parts have in common;
+of several, at the one whose places in both parts differ least. What stands behind the run in the first part,
+and before it in the second, was translated without its neighbours, and is left out. Parts with no token in
+common are put one after the other.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product, takewhile
+from operator import eq
+from typing import Any, Optional
+
+import torch
+from fairseq.data.data_utils import collate_tokens
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor
+
+from fairseq_floater.errors import UsageError
+
+TASK = "translation_windows"
+
+
+@dataclass
+class WindowsConfig(TranslationConfig):
+    window: int = field(default=0, metadata={"help": "source tokens of a window"})
+    window_overlap: Optional[int] = field(  # noqa: UP045  fairseq reads no `int | None`
+        default=None, metadata={"help": "tokens that neighbours share (default: a quarter)"}
+    )
+
+
+def seam(tail: Sequence[int], head: Sequence[int]) -> tuple[int, int]:
+    """Return behind which token of ``tail`` and from which one of ``head`` on they are joined."""
+    runs = []
+    for i, j in product(range(len(tail)), range(len(head))):
+        size = sum(1 for _ in takewhile(bool, map(eq, tail[i:], head[j:])))
+        runs.append((size, -abs(i - j), i + size, j + size))
+    size, _, end, begin = max(runs, default=(0, 0, 0, 0))
+    return (end, begin) if size else (len(tail), 0)
+
+
+@register_task(TASK, dataclass=WindowsConfig)
+class WindowsTask(TranslationTask):
+    """Translate as fairseq's task does, but long sources in windows; losses are of whole sentences."""
+
+    def __init__(self, cfg: WindowsConfig, *dictionaries: Any):
+        super().__init__(cfg, *dictionaries)
+        size, given = cfg.window, cfg.window_overlap
+        self.overlap = size // 4 if given is None else given
+        if not 0 <= self.overlap < size:
+            raise UsageError(
+                f"`--window` needs at least one token and `--window-overlap` fewer, but they are {size} "
+                f"and {self.overlap}."
+            )
+
+    def inference_step(
+        self, generator: Any, models: Any, sample: dict[str, Any], *further: Any, **options: Any
+    ) -> Any:
+        sources = sample["net_input"]["src_tokens"]
+        words = [source[source.ne(self.source_dictionary.pad())][:-1] for source in sources]
+        long = [i for i, source in enumerate(words) if len(source) > self.cfg.window]
+        hypotheses: list[Any] = [None] * len(words)
+        # Short sentences stay in their batch, so that rounding is the same too.
+        if isinstance(generator, SequenceScorer) or len(long) < len(words):
+            hypotheses = super().inference_step(generator, models, sample, *further, **options)
+        if isinstance(generator, SequenceScorer) or not long:
+            return hypotheses
+        cut = [self._windows(words[i]) for i in long]
+        windows = [window for of_one in cut for window in of_one]
+        padding, left = self.source_dictionary.pad(), self.cfg.left_pad_source
+        net_input = {
+            "src_tokens": collate_tokens(windows, padding, left_pad=left),
+            "src_lengths": sources.new_tensor([len(window) for window in windows]),
+        }
+        translations = iter(super().inference_step(generator, models, {"net_input": net_input}))
+        for i, of_one in zip(long, cut):
+            hypotheses[i] = [self._joined([(len(w) - 1, next(translations)[0]) for w in of_one])]
+        return hypotheses
+
+    def _windows(self, words: Tensor) -> list[Tensor]:
+        size, end = self.cfg.window, words.new_tensor([self.source_dictionary.eos()])
+        begins = range(0, len(words) - self.overlap, size - self.overlap)
+        return [torch.cat([words[begin : begin + size], end]) for begin in begins]
+
+    def _joined(self, translations: Sequence[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
+        """Join the translations of windows, each with the window's number of source tokens.
+
+        Each token keeps the score that its window gave it; the score of the whole is their mean.
+        """
+        tokens, scores = (translations[0][1][name] for name in ("tokens", "positional_scores"))
+        before = self._overlap_in(*translations[0])
+        for size, translation in translations[1:]:
+            following, after = translation["tokens"], self._overlap_in(size, translation)
+            kept = len(tokens) - 1  # without the end symbol
+            tail = tokens[max(kept - before, 0) : kept].tolist()
+            end, begin = seam(tail, following[:after].tolist())
+            kept += end - len(tail)
+            tokens = torch.cat([tokens[:kept], following[begin:]])
+            scores = torch.cat([scores[:kept], translation["positional_scores"][begin:]])
+            before = after
+        nothing = torch.empty(0)
+        joined = {"tokens": tokens, "score": scores.mean(), "positional_scores": scores}
+        return joined | {"attention": nothing, "alignment": nothing}
+
+    def _overlap_in(self, size: int, translation: dict[str, Tensor]) -> int:
+        """Return how many tokens of a window's translation are of the shared source tokens."""
+        return math.ceil((len(translation["tokens"]) - 1) * self.overlap / size)

@@ -1,0 +1,101 @@
+"""Translating long sources in windows."""
+
+from argparse import Namespace
+
+import helpers as h
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_floater.errors import UsageError
+from fairseq_floater.transformer.windows import WindowsConfig, WindowsTask, seam
+
+
+def tasks(**options):
+    cfg = WindowsConfig(**options)
+    return [kind(cfg, h.dictionary(), h.dictionary()) for kind in (TranslationTask, WindowsTask)]
+
+
+def hypotheses(task, source, model=None, generator=None):
+    options = Namespace(beam=4, max_len_a=1.5, max_len_b=3)
+    generator = generator or task.build_generator([model], options)
+    net_input = {"src_tokens": source, "src_lengths": source.ne(h.PAD).sum(1)}
+    sample = {"id": torch.arange(len(source)), "net_input": net_input}
+    return task.inference_step(generator, [model], sample)
+
+
+@pytest.mark.parametrize(("lengths", "long"), [((7, 3, 5), [0, 0, 0]), ((7, 12, 5), [0, 1, 0])])
+def test_short_sentences_are_translated_as_ever_in_whatever_batch(lengths, long):
+    model, source = h.visible("rope", target="attention"), h.source_batch(lengths=lengths)
+    usual, cut = (hypotheses(task, source, model) for task in tasks(window=6))
+    for a, b, is_long in zip(usual, cut, long):
+        same = [x["tokens"].tolist() for x in a] == [x["tokens"].tolist() for x in b]
+        assert same and torch.equal(a[0]["score"], b[0]["score"]) if not is_long else not same
+
+
+def test_without_overlap_the_translations_of_windows_follow_each_other():
+    model, source = h.visible("rope", target="attention"), h.source_batch(lengths=(13, 19, 25))
+    usual, windows = tasks(window=6, window_overlap=0)
+    for row, (joined,) in zip(source, hypotheses(windows, source, model)):
+        cuts = row[row.ne(h.PAD)][:-1].split(6)
+        alone = [hypotheses(usual, torch.cat([w, row[-1:]])[None], model)[0][0] for w in cuts]
+        expected = [*(a["tokens"][:-1] for a in alone), row[-1:]]
+        assert joined["tokens"].equal(torch.cat(expected))
+        ends = [*(a["positional_scores"][:-1] for a in alone), alone[-1]["positional_scores"][-1:]]
+        scores = torch.cat(ends)
+        torch.testing.assert_close(joined["positional_scores"], scores, atol=1e-4, rtol=0)
+        torch.testing.assert_close(joined["score"], scores.mean(), atol=1e-4, rtol=0)
+
+
+class Copy(SequenceGenerator):
+    """Translates word for word, but for the words at both ends of what it is given."""
+
+    def __init__(self, garbled):
+        torch.nn.Module.__init__(self)
+        self.garbled = garbled
+
+    def generate(self, models, sample, **_):
+        translations = []
+        for row in sample["net_input"]["src_tokens"]:
+            tokens = row[row.ne(h.PAD)].clone()
+            if self.garbled:
+                tokens[0] = tokens[-2] = 4
+            translations.append([{"tokens": tokens, "positional_scores": -tokens.double()}])
+        return translations
+
+
+@pytest.mark.parametrize("garbled", [False, True])
+@pytest.mark.parametrize("overlap", [None, 4, 5])
+@pytest.mark.parametrize("length", [18, 21, 30])
+def test_translations_are_joined_where_they_agree(length, overlap, garbled):
+    words = torch.arange(5, 5 + length - 1)
+    source = torch.cat([words, torch.tensor([h.EOS])])
+    _, task = tasks(window=16, window_overlap=overlap)
+    (joined,) = hypotheses(task, source[None], generator=Copy(garbled))[0]
+    if garbled and length > 17:
+        source[0] = source[-2] = 4
+    assert joined["tokens"].tolist() == source.tolist()
+    assert joined["positional_scores"].tolist() == (-source.double()).tolist()
+
+
+@pytest.mark.parametrize(
+    ("tail", "head", "joined"),
+    [
+        ("xabcq", "yabcd", "xabcd"),  # what lies between a run and the cut is left out
+        ("abxcde", "abycdez", "abxcdez"),  # the longest run
+        ("aaaa", "aaaab", "aaaab"),
+        ("abab", "ab", "abab"[:2]),  # of two the one at the same place
+        ("ab", "cd", "abcd"),
+        ("", "cd", "cd"),
+    ],
+)
+def test_a_seam(tail, head, joined):
+    end, begin = seam(tail, head)
+    assert tail[:end] + head[begin:] == joined
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 4, "window_overlap": 4}])
+def test_windows_that_make_no_step_are_refused(options):
+    with pytest.raises(UsageError, match="`--window` needs at least one token"):
+        tasks(**options)
