@@ -106,7 +106,8 @@ VERBS = {
         "checkpoints.cli",
     ),
     "position-loss": Verb(
-        "masked-LM loss of a RoBERTa in bits a token, by bin of token position", "checkpoints.cli"
+        "loss and accuracy of a translation model or a RoBERTa by position of the predicted token",
+        "checkpoints.cli",
     ),
     "score": Verb(
         "hypotheses (fairseq-generate's output or plain lines) against raw references",

@@ -128,24 +128,32 @@ def add_position_loss(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "position-loss",
-        "floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
-        "models of one dictionary are given the same blocks with the same tokens masked",
+        "floater position-loss run/average.pt data/bin --split test --bins 24,36,48\n"
+        "  floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
+        "models of one dictionary are given the same sentences, or blocks with the same tokens masked",
         position_loss,
     )
     add = parser.add_argument
-    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of roberta or floater_roberta")
-    add("data", type=Path, metavar="DATA", help="binarised text with dict.txt (mlm prepare)")
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="a translation model or a RoBERTa")
+    add("data", type=Path, metavar="DATA", help="binarised text with its dictionaries")
     text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63"
     add("--bins", type=_ends, required=True, metavar="N,N", help=text)
+    add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
+    text = "sentences or blocks at a time (32)"
+    add("--batch-size", type=positive, default=32, metavar="N", help=text)
+    add(
+        "--position-eval",
+        metavar="SPEC",
+        help="positions in evaluation, as the model's option has it",
+    )
+    add = parser.add_argument_group("RoBERTas alone").add_argument
     text = "longest block in tokens (the last of --bins)"
     add("--tokens-per-sample", type=positive, metavar="N", help=text)
-    add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
     add("--seed", type=int, default=1, help="of the masks (1)")
     text = "bert: 80 %% of the chosen tokens become <mask>, 10 %% a random word, 10 %% stay; mask: all <mask>"
     add("--masking", choices=tuple(MASKINGS), default="bert", help=text)
     text = "how lines are put into blocks, as fairseq-train has it (complete)"
     add("--sample-break-mode", choices=BREAK_MODES, default="complete", help=text)
-    add("--batch-size", type=positive, default=32, metavar="N", help="blocks at a time (32)")
 
 
 def add_predict(verbs: Any) -> None:

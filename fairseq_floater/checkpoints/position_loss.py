@@ -1,8 +1,11 @@
-"""Measure a masked language model by the position of the tokens that it fills in.
+"""Measure a model by the position of the tokens that it predicts.
 
-Data, blocks and masks are those of fairseq's masked-LM task, as `fairseq-validate` draws them: 15 % of
-the tokens of a block, chosen by the seed and the block's number, so that every model of one dictionary
-sees the same.
+A translation model predicts every token of a target, end symbol included, from the source and the tokens
+before it (teacher forcing).
+
+A masked language model fills in 15 % of the tokens of a block. Data, blocks and masks are those of fairseq's
+masked-LM task, as `fairseq-validate` draws them: chosen by the seed and the block's number, so that every
+model of one dictionary sees the same.
 """
 
 from __future__ import annotations
@@ -20,14 +23,17 @@ import torch.nn.functional as F
 from fairseq import tasks
 from fairseq.models.roberta import RobertaModel
 
-from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.checkpoints.rebuild import TRANSLATION, architecture, family_of
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
-    checked_state,
+    check_state,
     lengths_of,
     load_model,
 )
+from fairseq_floater.checkpoints.target_sentences import load_sentences
 from fairseq_floater.errors import UsageError
+from fairseq_floater.position_encoders.eval_law import NONE
 from fairseq_floater.records import markdown_table
 
 MASKED = 0.15
@@ -39,47 +45,67 @@ BREAK_MODES = ("complete", "complete_doc", "none")
 
 @dataclass(frozen=True)
 class Bin:
-    """Loss over the masked tokens at ``first`` to ``last``; the standard error is that of blocks."""
+    """Loss over the tokens at ``first`` to ``last``, and how often the right one has the largest logit.
+
+    The standard error of the loss is that of blocks, or sentences.
+    """
 
     first: int
     last: int
     bits: float
     standard_error: float | None
     n: int
+    accuracy: float
 
 
 @dataclass(frozen=True)
 class PositionLoss:
-    """Loss of a checkpoint in bits a masked token, by bin and over all positions."""
+    """Loss of a checkpoint in bits a token, by bin and over all positions.
+
+    Seed, masking, break mode and block length are of a masked language model, whose ``blocks`` are
+    sentences in a translation model.
+    """
 
     checkpoint: str
     data: str
     split: str
-    seed: int
-    masking: str
-    sample_break_mode: str
-    tokens_per_sample: int
     blocks: int
     left_out: int
     bins: list[Bin]
     all: Bin
+    position_eval: str | None = None
+    seed: int | None = None
+    masking: str | None = None
+    sample_break_mode: str | None = None
+    tokens_per_sample: int | None = None
 
     def format_text(self) -> str:
         rows = []
         for group in (*self.bins, self.all):
             error = "" if group.standard_error is None else f"{group.standard_error:.3f}"
-            rows.append((f"{group.first}-{group.last}", f"{group.bits:.3f}", error, f"{group.n:,}"))
-        kept, random = MASKINGS[self.masking]
-        chosen = f"{1 - kept - random:.0%} `<mask>`, {random:.0%} random, {kept:.0%} kept"
+            numbers = (f"{group.bits:.3f}", error, f"{group.accuracy:.3f}", f"{group.n:,}")
+            rows.append((f"{group.first}-{group.last}", *numbers))
+        kind, limit = (
+            ("target", "the model takes") if self.masking is None else ("masked", "a block")
+        )
         lines = [
-            f"{self.checkpoint} on {self.split} of {self.data}: {self.blocks:,} blocks of at most "
-            f"{self.tokens_per_sample} tokens, {MASKED:.0%} of them masked ({chosen}), "
-            f"seed {self.seed}",
-            *markdown_table(("tokens", "bits a token", "±", "masked tokens"), rows),
+            f"{self.checkpoint} on {self.split} of {self.data}: {self._measured()}",
+            *markdown_table(("tokens", "bits a token", "±", "accuracy", f"{kind} tokens"), rows),
         ]
         if self.left_out:
-            lines.append(f"{self.left_out:,} lines that are longer than a block were left out.")
+            lines.append(f"{self.left_out:,} lines that are longer than {limit} were left out.")
         return "\n".join(lines)
+
+    def _measured(self) -> str:
+        law = f", --position-eval {self.position_eval}" if self.position_eval else ""
+        if self.masking is None:
+            return f"{self.blocks:,} sentences, teacher-forced{law}"
+        kept, random = MASKINGS[self.masking]
+        chosen = f"{1 - kept - random:.0%} `<mask>`, {random:.0%} random, {kept:.0%} kept"
+        return (
+            f"{self.blocks:,} blocks of at most {self.tokens_per_sample} tokens, {MASKED:.0%} of them "
+            f"masked ({chosen}), seed {self.seed}{law}"
+        )
 
 
 def position_loss(
@@ -93,48 +119,72 @@ def position_loss(
     masking: str = "bert",
     sample_break_mode: str = "complete",
     batch_size: int = 32,
+    position_eval: str | None = None,
 ) -> PositionLoss:
-    """Return the masked-LM loss of a RoBERTa by bin of token position.
+    """Return the loss of a translation model or a RoBERTa by bin of token position.
 
     Args:
-        checkpoint: of fairseq's RoBERTa or one with a position encoder, trained on or not.
-        data: binarised, with dict.txt, of the checkpoint's dictionary.
-        bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63; ``<s>`` is token 0.
-        tokens_per_sample: the longest block in tokens; None: the last of ``bins``.
-        masking: one of :data:`MASKINGS`.
-        sample_break_mode: fairseq's, one of :data:`BREAK_MODES`.
+        checkpoint: of fairseq's models or ones with a position encoder, trained on or not.
+        data: binarised, with dict.txt or dict.<lang>.txt, of the checkpoint's dictionary.
+        bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63. Token 0 is the first of a
+            target, and a RoBERTa's ``<s>``.
+        tokens_per_sample: a RoBERTa's longest block in tokens; None: the last of ``bins``.
+        seed: of a RoBERTa's masks.
+        masking: of a RoBERTa, one of :data:`MASKINGS`.
+        sample_break_mode: fairseq's, of a RoBERTa, one of :data:`BREAK_MODES`.
         batch_size: blocks in a batch; does not change the result but for rounding.
+        position_eval: what evaluation does to positions of this package; None: what the checkpoint says.
 
     Raises:
         UsageError: bins that do not grow, blocks that are longer than the model's table.
-        CheckpointError: no RoBERTa, data of another dictionary, or a bin that no masked token reaches.
+        CheckpointError: another model, data of another dictionary, or a bin that no token reaches.
     """
     if list(bins) != sorted(set(bins)) or not bins:
         raise UsageError(f"`--bins` must grow, but is {','.join(map(str, bins))}.")
-    length = tokens_per_sample or bins[-1]
-    if not (data / f"{split}.idx").is_file():
-        raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
-    checked_state(checkpoint, data)
-    model, task = _model_and_task(checkpoint, data, length, seed, masking, sample_break_mode)
-    dataset, blocks = _blocks(task, split, length)
-    tokens = _masked_tokens(model, dataset, blocks, batch_size)
+    state = load_checkpoint(checkpoint)
+    args = model_args(state, checkpoint)
+    if position_eval and not hasattr(args, "position_encoder"):
+        raise UsageError(f"`--position-eval` needs a model of this package, unlike {checkpoint}.")
+    masks: dict[str, Any] = {}
+    if family_of(architecture(args)) is TRANSLATION:
+        args.position_eval = position_eval or getattr(args, "position_eval", NONE)
+        model, dataset, blocks = load_sentences(state, args, checkpoint, data, split)
+        longest = int(dataset.tgt_sizes[blocks].max())
+    else:
+        check_state(state, checkpoint, data)
+        longest = tokens_per_sample or bins[-1]
+        masks = {"seed": seed, "masking": masking, "sample_break_mode": sample_break_mode}
+        masks["tokens_per_sample"] = longest
+        model, dataset, blocks = _load_blocks(checkpoint, data, split, masks, position_eval)
+    tokens = _predicted_tokens(model, dataset, blocks, batch_size)
     return PositionLoss(
         checkpoint=str(checkpoint),
         data=str(data),
         split=split,
-        seed=seed,
-        masking=masking,
-        sample_break_mode=sample_break_mode,
-        tokens_per_sample=length,
         blocks=len(blocks),
         left_out=len(dataset) - len(blocks),
         bins=_filled_bins(tokens, bins, split),
-        all=_bin(tokens, 0, length - 1),
+        all=_bin(tokens, 0, longest - 1),
+        position_eval=position_eval,
+        **masks,
     )
 
 
-def _blocks(task: Any, split: str, length: int) -> tuple[Any, np.ndarray]:
-    """Return the dataset of a split, and its blocks of at most ``length`` tokens, shortest first."""
+def _load_blocks(
+    checkpoint: Path, data: Path, split: str, masks: dict[str, Any], position_eval: str | None
+) -> tuple[RobertaModel, Any, np.ndarray]:
+    """Return a RoBERTa, a split, and its blocks of at most ``tokens_per_sample`` tokens, shortest first."""
+    if not (data / f"{split}.idx").is_file():
+        raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
+    length = masks["tokens_per_sample"]
+    law = {"position_eval": position_eval} if position_eval else None
+    model, task = load_model(checkpoint, _masked_task(data, masks), law)
+    if length > model.max_positions():
+        raise UsageError(
+            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
+            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
+            "more."
+        )
     task.load_dataset(split)
     dataset = task.dataset(split)
     dataset.set_epoch(1)  # as fairseq does before it validates
@@ -146,61 +196,49 @@ def _blocks(task: Any, split: str, length: int) -> tuple[Any, np.ndarray]:
             f"No line of {split} fits into {length} tokens with `<s>`; choose another "
             "--sample-break-mode or --tokens-per-sample."
         )
-    return dataset, blocks
+    return model, dataset, blocks
 
 
-def _model_and_task(
-    checkpoint: Path, data: Path, length: int, seed: int, masking: str, break_mode: str
-) -> tuple[RobertaModel, Any]:
-    """Load a model that takes ``length`` tokens, and set fairseq's masked-LM task up."""
-    kept, random = MASKINGS[masking]
-    options = argparse.Namespace(
-        task="masked_lm",
-        data=str(data),
-        tokens_per_sample=length,
-        sample_break_mode=break_mode,
-        mask_prob=MASKED,
-        leave_unmasked_prob=kept,
-        random_token_prob=random,
-        seed=seed,
+def _masked_task(data: Path, masks: dict[str, Any]) -> Any:
+    kept, random = MASKINGS[masks["masking"]]
+    options = {name: value for name, value in masks.items() if name != "masking"}
+    shares = {"leave_unmasked_prob": kept, "random_token_prob": random, "mask_prob": MASKED}
+    return tasks.setup_task(
+        argparse.Namespace(task="masked_lm", data=str(data), **options, **shares)
     )
-    model, task = load_model(checkpoint, tasks.setup_task(options))
-    if length > model.max_positions():
-        raise UsageError(
-            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
-            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
-            "more."
-        )
-    return model, task
 
 
 class _Tokens(NamedTuple):
-    """The masked tokens: loss in bits, position, and number of the block."""
+    """The predicted tokens: loss in bits, whether none is more probable, position, number of the block."""
 
     bits: np.ndarray
+    hits: np.ndarray
     positions: np.ndarray
     blocks: np.ndarray
 
 
 @torch.no_grad()
-def _masked_tokens(
-    model: RobertaModel, dataset: Any, blocks: np.ndarray, batch_size: int
-) -> _Tokens:
-    """Compute the loss of every masked token; ``blocks`` are numbers of ``dataset``'s."""
+def _predicted_tokens(model: Any, dataset: Any, blocks: np.ndarray, batch_size: int) -> _Tokens:
+    """Compute the loss of every token to predict; ``blocks`` are numbers of ``dataset``'s."""
     padding = model.encoder.dictionary.pad()
-    measured = [(np.empty(0), *np.empty((2, 0), dtype=np.int64))]
+    measured = [(np.empty(0), np.empty(0, dtype=bool), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, model)):
         target = batch["target"]
-        masked = target.ne(padding)
-        if not masked.any():
+        asked = target.ne(padding)
+        if not asked.any():
             continue
-        logits = model(**batch["net_input"], masked_tokens=masked)[0]
-        nats = F.cross_entropy(logits.float(), target[masked], reduction="none")
-        rows, columns = (indices.cpu().numpy() for indices in masked.nonzero(as_tuple=True))
-        bits = nats.double().cpu().numpy() / math.log(2)
-        measured.append((bits, columns, rows + begin * batch_size))
-    bits, positions, numbers = (np.concatenate(column) for column in zip(*measured))
-    return _Tokens(bits, positions, numbers)
+        if isinstance(model, RobertaModel):
+            logits = model(**batch["net_input"], masked_tokens=asked)[0]
+            log_probs = F.log_softmax(logits.float(), dim=-1)
+        else:
+            output = model(**batch["net_input"])
+            log_probs = model.get_normalized_probs(output, log_probs=True, sample=batch)[asked]
+        words = target[asked]
+        nats = F.nll_loss(log_probs, words, reduction="none").double().cpu().numpy()
+        hits = log_probs.argmax(-1).eq(words).cpu().numpy()
+        rows, columns = (indices.cpu().numpy() for indices in asked.nonzero(as_tuple=True))
+        measured.append((nats / math.log(2), hits, columns, rows + begin * batch_size))
+    return _Tokens(*(np.concatenate(column) for column in zip(*measured)))
 
 
 def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
@@ -211,7 +249,7 @@ def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
             f"the last one is at {tokens.positions.max()}" if len(tokens.bits) else "there is none"
         )
         raise CheckpointError(
-            f"No masked token of {split} lies at {empty.first} to {empty.last} ({last}); choose other "
+            f"No token to predict of {split} lies at {empty.first} to {empty.last} ({last}); choose other "
             "--bins, or text with longer lines or another --sample-break-mode."
         )
     return groups
@@ -222,13 +260,13 @@ def _bin(tokens: _Tokens, first: int, last: int) -> Bin:
     inside = (tokens.positions >= first) & (tokens.positions <= last)
     bits, n = tokens.bits[inside], int(inside.sum())
     if not n:
-        return Bin(first, last, math.nan, None, 0)
-    mean = float(bits.mean())
+        return Bin(first, last, math.nan, None, 0, math.nan)
+    mean, accuracy = float(bits.mean()), float(tokens.hits[inside].mean())
     _, block = np.unique(tokens.blocks[inside], return_inverse=True)
     residuals = np.bincount(block, weights=bits - mean)
     number = len(residuals)
     if number < 2:
-        return Bin(first, last, mean, None, n)
+        return Bin(first, last, mean, None, n, accuracy)
     # Standard error of a ratio: losses and numbers of tokens both vary between blocks.
     error = math.sqrt(number / (number - 1) * float((residuals**2).sum())) / n
-    return Bin(first, last, mean, error, n)
+    return Bin(first, last, mean, error, n, accuracy)

@@ -37,6 +37,12 @@ def checked_state(path: Path, data: Path) -> dict[str, Any]:
         CheckpointError: another model, another dictionary, or a form of 2019, which fairseq cannot load.
     """
     state = load_checkpoint(path)
+    check_state(state, path, data)
+    return state
+
+
+def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
+    """Check what :func:`checked_state` has read."""
     args = model_args(state, path)
     arch = architecture(args)
     if family_of(arch) is not ROBERTA:
@@ -46,7 +52,6 @@ def checked_state(path: Path, data: Path) -> dict[str, Any]:
             f"{path} has a form of 2019; `floater import-roberta {path} NEW.pt` brings it up to date."
         )
     load_dictionaries(state, args, path, str(data))
-    return state
 
 
 def load_model(
@@ -70,8 +75,12 @@ def load_model(
         except (RuntimeError, ValueError, AssertionError) as error:
             reason = (str(error).splitlines() or [""])[-1].strip().rstrip(".")
             raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return models[0].to(device).eval(), task
+    return on_device(models[0]).eval(), task
+
+
+def on_device(model: Any) -> Any:
+    """Move a model to the GPU, where there is one."""
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def lengths_of(dataset: Any) -> np.ndarray:
@@ -79,9 +88,7 @@ def lengths_of(dataset: Any) -> np.ndarray:
     return np.array([dataset.num_tokens(i) for i in range(len(dataset))], dtype=np.int64)
 
 
-def batches(
-    dataset: Any, examples: np.ndarray, size: int, model: RobertaModel
-) -> Iterator[dict[str, Any]]:
+def batches(dataset: Any, examples: np.ndarray, size: int, model: Any) -> Iterator[dict[str, Any]]:
     """Collate examples, ``size`` at a time and in this order, into batches on the model's device."""
     device = next(model.parameters()).device
     for begin in range(0, len(examples), size):

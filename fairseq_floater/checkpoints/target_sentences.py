@@ -1,0 +1,50 @@
+"""Load a translation model and the sentences on which its targets are predicted, teacher-forced."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq.data import LanguagePairDataset, data_utils
+
+from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.rebuild import build_model, complete_languages, load_dictionaries
+from fairseq_floater.checkpoints.roberta_tasks import lengths_of, on_device
+
+
+def load_sentences(
+    state: dict[str, Any], args: argparse.Namespace, path: Path, data: Path, split: str
+) -> tuple[Any, Any, np.ndarray]:
+    """Return the model, a split, and those of its sentences that the model takes, shortest first.
+
+    Args:
+        state: the checkpoint.
+        args: its model options; the languages are filled in.
+        path: its name in messages.
+        data: binarised, with the dictionaries of the checkpoint.
+        split: of the data.
+
+    Raises:
+        CheckpointError: no such split, data of another dictionary, or a model that takes no sentence of it.
+    """
+    complete_languages(args, state, str(data))
+    dictionaries = load_dictionaries(state, args, path, str(data))
+    prefix = data / f"{split}.{args.source_lang}-{args.target_lang}"
+    sides: list[Any] = []
+    for language, dictionary in zip((args.source_lang, args.target_lang), dictionaries):
+        sentences = data_utils.load_indexed_dataset(f"{prefix}.{language}", dictionary)
+        if sentences is None:
+            raise CheckpointError(
+                f"There is no {prefix}.{language}.idx, the binarised split `{split}`."
+            )
+        sides += [sentences, sentences.sizes, dictionary]
+    dataset = LanguagePairDataset(*sides)
+    model = on_device(build_model(state, args, path, dictionaries))
+    longest_source, longest_target = model.max_positions()
+    fits = (dataset.src_sizes <= longest_source) & (dataset.tgt_sizes <= longest_target)
+    if not fits.any():
+        raise CheckpointError(f"Every sentence of {split} is longer than {path} takes.")
+    order = np.argsort(lengths_of(dataset), kind="stable")  # little padding
+    return model, dataset, order[fits[order]]
