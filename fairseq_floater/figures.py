@@ -49,7 +49,7 @@ def checked_format(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def new_figure(
-    path: str | os.PathLike[str], panels: int, bars: int = 0, rows: int = 0
+    path: str | os.PathLike[str], panels: int, bars: int = 0, rows: int = 0, stacked: int = 1
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
     """Make a figure of panels, and write it to ``path`` at the end, whole or not at all.
 
@@ -58,13 +58,15 @@ def new_figure(
         panels: their number.
         bars: the most bars of a panel, which decide the width; panels are above each other.
         rows: lines of text that panels beside each other share at their left, which decide the height.
+        stacked: how often there are so many panels with such lines, below each other.
 
     Yields:
         The figure and the axes of its panels.
     """
     width = min(max(7.0, 0.4 * bars), 14.0)
-    size = (3.5 + 1.6 * panels, 1.0 + 0.24 * rows) if rows else (width, 1.2 + 3.4 * panels)
-    shape = (1, panels) if rows else (panels, 1)
+    beside = (3.5 + 1.6 * panels, stacked * (1.0 + 0.24 * rows))
+    size = beside if rows else (width, 1.2 + 3.4 * panels)
+    shape = (stacked, panels) if rows else (panels, 1)
     with empty_figure(path, size) as figure:
         yield figure, list(figure.subplots(*shape, squeeze=False, sharey=bool(rows)).flat)
 

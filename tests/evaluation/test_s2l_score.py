@@ -53,6 +53,9 @@ def test_told_lengths_tell_what_stopping_costs(folder, tmp_path):
     assert report.stopping == {"early": pytest.approx((told - stopped) / (100 - stopped))}
     assert f"early {report.stopping['early']:.0%}." in report.format_text()
     assert "stopping" not in score_split(folder, files, bootstrap=0).format_text()
+    empty = SystemFiles("early", translated("empty", "test_short", ["-"] * len(short)))
+    nothing_lost = score_split(folder, files, short_systems=[empty], bootstrap=0)
+    assert nothing_lost.stopping == {}
 
 
 def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, systems):
@@ -292,3 +295,4 @@ def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
 
     (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
     assert forty > twelve and forty > two and width == same
+    assert twelve > drawn(12, has_loss=False)[1]  # each measure has its lines

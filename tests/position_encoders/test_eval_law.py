@@ -70,6 +70,20 @@ def test_it_changes_long_sentences_alone_and_keeps_the_contract(case, spec, meas
     forcing.assert_beams_keep_their_sentence(model, 2)
 
 
+TRANSLATED = [("rope", "all", "attention"), ("floater", "all", "hidden")]
+BESIDE = [(c, k) for c in TRANSLATED for k in ("interpolate", "cap", "logn") if accepted(c, k)]
+
+
+@pytest.mark.parametrize(("case", "kind"), BESIDE)
+def test_sentences_of_up_to_the_trained_length_get_the_same_translations(case, kind):
+    usual, fits, long = (
+        h.generated([visible(case, spec)], h.source_batch(), longest=11)
+        for spec in ("none", f"{kind}:12", f"{kind}:5")
+    )
+    scores = lambda beams: [(b["tokens"].tolist(), b["score"].item()) for b in beams]  # noqa: E731
+    assert scores(usual) == scores(fits) != scores(long)
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_training_does_not_see_it(spec):
     models = [

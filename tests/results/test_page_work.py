@@ -35,6 +35,17 @@ def test_runs_that_the_scores_are_not_of_are_left_out(copy):
     assert [t.length for t in longest.translations] == stops
 
 
+def test_what_is_by_length_is_drawn_by_length(copy):
+    with changed(copy / "s2l.json") as scores:
+        scores["stopping"] = {"rope-b": 0.25}
+    page = page_of(copy).text
+    assert "<dt>BLEU that told lengths give back</dt><dd>RoPE 25%</dd>" in page
+    for title in ("Loss", "BLEU"):
+        chart = page.partition(f"<figcaption>{title} by source length ")[2].partition("</svg>")[0]
+        ticks = re.findall(r'y="\d+" text-anchor="middle">(.*?)<', chart)[::2]
+        assert ticks == ["[1, 8)", "[8, 16)", "[16, inf)"]
+
+
 def test_what_the_logs_tell(copy):
     log = read_log(copy / "seed-2" / "rope-b")
     assert log.losses == {7: 8.5, 14: 2.2}

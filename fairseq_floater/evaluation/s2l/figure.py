@@ -41,17 +41,19 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw exact match, the loss or BLEU, the first available, ordered by the main group's."""
-    kind = next(kind for kind in ("exact", "loss", "bleu") if kind in report.kinds)
-    sign = 1 if kind == "loss" else -1
-    bars = _bars(report, kind)
-    main = bars[report.main_group]
+    """Draw exact match, the loss and BLEU, those available, all in the order of the first."""
+    kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
+    sign = 1 if kinds[0] == "loss" else -1
+    main = _bars(report, kinds[0])[report.main_group]
     rows = sorted(main, key=lambda label: sign * main[label].value)
-    with new_figure(path, len(bars), rows=len(rows)) as (figure, panels):
-        for axes, (name, of_group) in zip(panels, bars.items()):
+    size = {"rows": len(rows), "stacked": len(kinds)}
+    with new_figure(path, len(report.scores), **size) as (figure, panels):
+        bars = ((kind, *group) for kind in kinds for group in _bars(report, kind).items())
+        for axes, (kind, name, of_group) in zip(panels, bars):
             rows_of_bars(axes, rows, of_group)
             axes.set_title(f"{name}\n{report.sentences[name]:,} sentences", fontsize=9)
-        figure.supxlabel(f"{_TITLES[kind]}; {report.length}\n{report.signature}", fontsize=8)
+            axes.set_xlabel(_TITLES[kind], fontsize=8)
+        figure.supxlabel(f"{report.length}\n{report.signature}", fontsize=8)
 
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:

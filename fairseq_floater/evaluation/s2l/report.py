@@ -67,7 +67,8 @@ class S2LScores:
             told = self.scores[ALL].get(name + TOLD_LENGTH)
             if told is not None:
                 within, past = (self.scores[group][name].bleu.value for group in (trained, ALL))
-                shares_of[name] = (told.bleu.value - past) / max(within - past, 1e-9)
+                if within > past:
+                    shares_of[name] = (told.bleu.value - past) / (within - past)
         return shares_of
 
     @property

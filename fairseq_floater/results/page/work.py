@@ -126,6 +126,9 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
     ]
     known = {"signature", "length", "resamples", "seed", "length_limit", "version", "split"}
     facts = {name: value for name, value in report.items() if name in known and value is not None}
+    if stopping := report.get("stopping"):
+        shares_of = (f"{report['labels'][name]} {share:.0%}" for name, share in stopping.items())
+        facts["BLEU that told lengths give back"] = ", ".join(shares_of)
     return Work(folder, systems, groups, report["baseline"], facts, report["warnings"])
 
 

@@ -167,7 +167,8 @@ def _colours(work: Work, table: Table) -> dict[int, int]:
 
 
 def _by_length(work: Work) -> Iterator[Chart]:
-    parts = {g.name: g.name.partition(", ")[2] for g in work.groups if re.search(r", \d", g.name)}
+    of_sets = [] if work.is_short_to_long else work.groups  # a bin's name has a comma too
+    parts = {g.name: g.name.partition(", ")[2] for g in of_sets if re.search(r", \d", g.name)}
     whole = {name.partition(",")[0] for name in parts} | {ALL if work.is_short_to_long else ""}
     groups = [group for group in work.groups if group.name not in whole]
     groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
