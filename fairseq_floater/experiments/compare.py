@@ -198,12 +198,12 @@ class ComparisonTable(Table):
 
     def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
         """Yield the options that name a system's results under every seed, and its warm start's."""
-        models = [("", entry.label, "", "")]
+        models: list[tuple[str, str, str, str | None]] = [("", entry.label, "", "")]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
             models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
         for look in self.looks:
             if look.suits(entry.system) and self._is_looked_at(look, folders):
-                losses_of = look.mark if look.changes_losses else ""
+                losses_of = look.mark if look.changes_losses else None
                 models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
         options = {
             "test": ("--hypotheses", "--losses"),
@@ -216,7 +216,8 @@ class ComparisonTable(Table):
                 for test, (hypotheses, losses) in options.items():
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
-                        yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
+                        if losses_of is not None:  # or the system's loss would have two rows
+                            yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
 
     def _is_looked_at(self, look: Look, folders: list[Path]) -> bool:
         """Return whether all runs in ``folders`` were translated with; ``--only`` may leave some out."""
