@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 
 from benchmarks import batches
-from benchmarks.contestants import DTYPES, Contestant
+from benchmarks.contestants import DTYPES, Contestant, without_intervals
 from benchmarks.floor import Floor, measure_floor
 from benchmarks.records import Records
 from benchmarks.settings import Settings
@@ -30,6 +30,7 @@ class Bench:
     """Hold what all parts share: settings, contestants with the baseline first, and records.
 
     Attributes:
+        contestants: of training; ``translating`` are those of translating.
         failures: ``part``, ``contestant`` and ``reason`` of those that could not be measured.
     """
 
@@ -41,7 +42,8 @@ class Bench:
         records: Records | None = None,
     ):
         self.settings = settings
-        self.contestants = list(found)
+        self.contestants = [c for c in found if not c.translates_only]
+        self.translating = without_intervals(found)
         self.progress = progress
         self.records = Records({}) if records is None else records
         self.failures: list[Row] = []

@@ -18,6 +18,7 @@ from fairseq.trainer import Trainer
 from benchmarks.batches import Batch
 from benchmarks.settings import Settings
 from fairseq_floater.errors import UsageError, UserError, refused_options
+from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.transformer import translation as _architectures  # noqa: F401  registers ours
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
@@ -42,10 +43,14 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Contestant:
-    """Name a model, and hold fairseq-train's configuration of it (a FairseqConfig)."""
+    """Name a model, and hold fairseq-train's configuration of it (a FairseqConfig).
+
+    ``translates_only``: it differs from another by the weights that it translates with.
+    """
 
     name: str
     cfg: Any
+    translates_only: bool = False
 
     @property
     def interval(self) -> int:
@@ -86,6 +91,11 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
         if unknown:
             raise UsageError(f"`{unknown[0]}` is no option of the model.")
         found.append(Contestant(name, cfg))
+        for weights in settings.decoding_weights:
+            if weights != FLOAT32:
+                others = [*words, "--decoding-weights", weights]
+                cfg, _ = _configuration(settings.arch, others, settings, save_dir)
+                found.append(Contestant(f"{name} {weights}", cfg, translates_only=True))
     return found
 
 

@@ -92,7 +92,7 @@ def generation_rows(bench: Bench, vocabulary: int) -> list[Row]:
     Contestants that differ by their interval of solves alone are the same here: one stands for all.
     """
     settings, words = bench.settings, placeholder_dictionary(vocabulary)
-    found = without_intervals(bench.contestants)
+    found = bench.translating
     places = [{"vocabulary": vocabulary, "sentences": n} for n in settings.batch_sizes]
     for translators in bench.groups(
         "generation", places, found, lambda c: Translator(c, words, settings)
@@ -131,7 +131,7 @@ def step_rows(bench: Bench) -> list[Row]:
     Models walk from the first token on, in step; ``step_rounds`` steps around a position are timed.
     """
     settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
-    words, found = placeholder_dictionary(vocabulary), without_intervals(bench.contestants)
+    words, found = placeholder_dictionary(vocabulary), bench.translating
     places = [{"vocabulary": vocabulary, "position": p} for p in sorted(settings.step_positions)]
     for steppers in bench.groups("step", places, found, lambda c: Stepper(c, words, settings)):
         for place in places:

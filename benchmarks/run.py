@@ -81,6 +81,7 @@ def _fixed(settings: Settings, machine: dict[str, Any]) -> dict[str, Any]:
         "vocabulary",
         "batch_sizes",
         "step_positions",
+        "decoding_weights",
         "resume",
     )
     fixed = {key: value for key, value in dataclasses.asdict(settings).items() if key not in free}

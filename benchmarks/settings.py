@@ -10,6 +10,7 @@ from typing import Any
 
 from fairseq_floater.errors import UsageError
 from fairseq_floater.position_encoders.registry import encoder_names
+from fairseq_floater.position_encoders.shared_options import DECODING_WEIGHTS
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.verbs import positive
 
@@ -132,6 +133,14 @@ class Settings:
     steps: int = _number(32, "tokens of a translation")
     step_positions: Sequence[int] = _number(
         (32, 512, 1000), "where single steps are timed", "32 512 1000", nargs="+"
+    )
+    decoding_weights: Sequence[str] = _option(
+        ("float32",),
+        "weights that translating models multiply by, see the model's --decoding-weights",
+        "float32",
+        nargs="+",
+        choices=DECODING_WEIGHTS.choices,
+        metavar="W",
     )
     seed: int = _option(1, "", type=int, metavar="N")
     resume: str | None = _option(

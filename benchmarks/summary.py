@@ -24,7 +24,7 @@ SUMMARISED: Mapping[str, tuple[str, str, Sequence[str]]] = {
 }
 SUMMARY_REMARK = (
     "fairseq's row is in seconds, bytes and kernels; the others are ratios to it. The floor is what "
-    "reading the weights once, or the matrix products alone, would take at the machine's rates: no "
+    "reading float32 weights once, or the products alone, would take at the machine's rates: no float32 "
     "ratio can be below it."
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.goals import ARCH, TOKENS, verdicts
 from benchmarks.settings import Settings
 from benchmarks.summary import (
     SUMMARISED,
@@ -109,6 +110,7 @@ class BenchmarkResult:
         blocks += [f"Could not be measured: {self._failed()}."] if self.failures else []
         if whole := summary_table(self.columns()):
             blocks += ["### Beside fairseq's Transformer", whole, SUMMARY_REMARK]
+            blocks += ["\n".join(lines)] if (lines := self.goals()) else []
         for title, rows, remark in tables:
             if rows:
                 blocks += [f"### {title}", table(rows), *([remark()] if remark else [])]
@@ -122,6 +124,15 @@ class BenchmarkResult:
     def columns(self) -> list[SummaryColumn]:
         """Return the ratios of all parts, column by column."""
         return summary_columns({part: getattr(self, part) for part in SUMMARISED})
+
+    def goals(self) -> list[str]:
+        """Say which goals hold; they are set for the base shape on a CPU."""
+        settings = self.settings
+        if settings.device != "cpu" or settings.arch != ARCH:
+            return []
+        training = {"update": self.update, "memory": self.memory}
+        parts = {"generation": self.generation, **(training if settings.tokens == TOKENS else {})}
+        return [f"* On {self.machine['cpu']}: {verdict}." for verdict in verdicts(parts)]
 
     def _failed(self) -> str:
         return "; ".join(f"`{f['contestant']}`, {f['part']} ({f['reason']})" for f in self.failures)

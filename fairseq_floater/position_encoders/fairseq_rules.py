@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
-from fairseq_floater.position_encoders.shared_options import BOTH, OFF
+from fairseq_floater.position_encoders.shared_options import BOTH, FLOAT32, OFF
 
 # What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
 _LR_SCALE_BECOMES = {
@@ -37,6 +37,11 @@ def of_fairseqs_options(args: Any) -> Iterator[str]:
             f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
             f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
             "others. Use --quant-noise-pq."
+        )
+    if noise and args.decoding_weights != FLOAT32:
+        yield (
+            f"`--decoding-weights` must be {FLOAT32} with `--quant-noise-scalar`, but is "
+            f"{args.decoding_weights} instead: fairseq's maps round their weights themselves."
         )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         yield (
@@ -77,6 +82,8 @@ def of_one_stack(args: Any) -> Iterator[str]:
     ):
         if value not in (False, OFF):
             yield f"`{option}` must be off with a RoBERTa: an encoder alone has no cross-attention."
+    if args.decoding_weights != FLOAT32:
+        yield f"`--decoding-weights` must be {FLOAT32} with a RoBERTa, which decodes nothing."
 
 
 def training_fault(args: Any) -> str | None:

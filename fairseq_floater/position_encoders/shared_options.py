@@ -70,6 +70,15 @@ LOG_LENGTH = Option(
     or_zero=True,
     why="; with 0 logits stay as they are.",
 )
+FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
+DECODING_WEIGHTS = Option(
+    "--decoding-weights",
+    FLOAT32,
+    "what linear maps of both stacks and of the output multiply by in fairseq-generate and "
+    "fairseq-interactive: bfloat16, int8 (CPU only; activations quantised by their range), or float32; not "
+    "in training and validation",
+    choices=(FLOAT32, BFLOAT16, INT8),
+)
 LINEAR_OPTIONS = (
     Option(
         "--linear-kernel",
@@ -142,6 +151,7 @@ SHARED_OPTIONS = (
     ),
     *ATTENTION_OPTIONS,
     EVAL,
+    DECODING_WEIGHTS,
 )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables, first_copies
 from fairseq_floater.position_encoders.hooks import IncrementalState as IncrementalState
+from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.transformer.decoding_cache import (
     Held,
     Keys,
@@ -183,15 +184,15 @@ class PositionBiasedAttention(MultiheadAttention):
         """Return whether an earlier step has left keys, or sums over them."""
         return bool(self._get_input_buffer(incremental_state))
 
-    def make_generation_fast_(self, **kwargs: Any) -> None:
+    def make_generation_fast_(self, weights: str = FLOAT32, **kwargs: Any) -> None:
         """Lay the weights out for decoding; fairseq calls this where no training will follow."""
-        lay_out(self.out_proj)
+        lay_out(self.out_proj, weights=weights)
         projections = self.q_proj, self.k_proj, self.v_proj
         if not self.encoder_decoder_attention:
-            lay_out(*projections)
+            lay_out(*projections, weights=weights)
             return
         for projection in projections:
-            lay_out(projection)
+            lay_out(projection, weights=weights)
 
     def _heads(self, x: Tensor) -> Tensor:
         """Split into heads: [T, B, C] -> [B, H, T, D]."""

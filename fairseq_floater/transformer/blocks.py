@@ -28,6 +28,7 @@ from fairseq_floater.position_encoders.hooks import (
     Tables,
 )
 from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.position_encoders.signal import CROSS_QUERY_STREAMS, SELF_STREAMS
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.linear_attention import attention_class
@@ -76,11 +77,13 @@ class _BlockMixin(nn.Module):
             **kwargs,
         )
 
-    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+    def make_generation_fast_(
+        self, need_attn: bool = False, weights: str = FLOAT32, **kwargs: Any
+    ) -> None:
         """Prepare for decoding, as fairseq's layers do; it calls this where no training will follow."""
         self.need_attn = need_attn
-        lay_out(self.fc1)
-        lay_out(self.fc2)
+        lay_out(self.fc1, weights=weights)
+        lay_out(self.fc2, weights=weights)
 
     def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
         x = self.residual_connection(self.dropout_module(sublayer_output), x)

@@ -18,7 +18,7 @@ from fairseq_floater.position_encoders.base import CROSS_STREAMS
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.segments import segment_reader
-from fairseq_floater.position_encoders.shared_options import OFF
+from fairseq_floater.position_encoders.shared_options import FLOAT32, OFF
 from fairseq_floater.position_encoders.signal import (
     QKV,
     SOURCE_STREAMS,
@@ -205,12 +205,12 @@ class PositionedDecoder(TransformerDecoderBase):
             mask: Tensor = super().buffered_future_mask(tensor)
         return mask
 
-    def make_generation_fast_(self, **kwargs: Any) -> None:
+    def make_generation_fast_(self, weights: str = FLOAT32, **kwargs: Any) -> None:
         """Prepare for decoding; fairseq calls this where no training will follow."""
         # The walk through all modules would take longer than the reordering.
         self._reordered = _reordered_modules(self)
         if self.output_projection is not None:
-            lay_out(self.output_projection)
+            lay_out(self.output_projection, weights=weights)
 
     def _refuse_alignment(self, full_context: bool, aligns: bool) -> None:
         if full_context and isinstance(self.positions, AttentionPositions):

@@ -62,6 +62,10 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
             src_lengths = torch.maximum(*of_each)
         return super().forward(src_tokens, src_lengths, prev_output_tokens, *args, **kwargs)
 
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Prepare for decoding, with the weights that ``--decoding-weights`` names."""
+        super().make_generation_fast_(weights=self.args.decoding_weights, **kwargs)
+
     @classmethod
     def build_encoder(
         cls, args: Any, src_dict: Any, embed_tokens: nn.Embedding

@@ -3,7 +3,7 @@
 A decoding step multiplies a handful of rows by every weight, and takes as long as reading them. Read
 input channel by input channel, a weight [O, I] takes a quarter less time on a CPU than output by
 output. The parameters themselves are moved, values and names unchanged: no copy could become
-stale or be saved.
+stale or be saved. Where a copy in another form is faster, `decoding_weights.py` makes it instead.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.hooks import own_bias
+from fairseq_floater.position_encoders.shared_options import FLOAT32
+from fairseq_floater.transformer.decoding_weights import prepare
 
 
-def lay_out(*projections: Any) -> None:
+def lay_out(*projections: Any, weights: str = FLOAT32) -> None:
     """Move the weights [O, I] of ``projections`` side by side into memory, inputs first: [I, all O].
 
-    Anything but linear maps stays as it is.
+    With ``weights`` each gets a copy of these besides, which it multiplies by. Anything but linear maps stays
+    as it is.
     """
     if not all(type(projection) is nn.Linear for projection in projections):
         return
@@ -27,6 +30,8 @@ def lay_out(*projections: Any) -> None:
     widths = [projection.out_features for projection in projections]
     for projection, of_inputs in zip(projections, joint.split(widths, dim=1)):
         projection.weight.data = of_inputs.T
+        if weights != FLOAT32:
+            prepare(projection, weights)
 
 
 def joint_weight(*projections: Any) -> Tensor | None:

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import helpers
@@ -13,8 +14,10 @@ import torch
 from benchmarks import batches, contestants, memory, parts, solvers
 from benchmarks.bench import Bench
 from benchmarks.cli import main
+from benchmarks.goals import ARCH, verdicts
 from benchmarks.settings import PARTS, QUICK, Settings
 from benchmarks.summary import format_seconds
+from benchmarks.tables import BenchmarkResult
 from benchmarks.timing import comparison, exponent, quartiles, side_by_side
 from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
 from fairseq_floater.errors import UserError
@@ -192,6 +195,34 @@ def test_options_of_an_encoder_make_one_contestant_and_others_are_shared():
     both = found("--floater-update-interval", "4")
     assert [c.interval for c in both] == [1, 4]
     assert [c.name for c in contestants.without_intervals(both)] == [c.name for c in both]
+
+
+def test_weights_of_decoding_make_contestants_of_translating_alone():
+    chosen = {"encoders": ("rope",), "decoding_weights": ("float32", "int8")}
+    made = bench(settings(**chosen), found(**chosen))
+    assert [c.name for c in made.contestants] == ["fairseq", "rope"]
+    assert [c.name for c in made.translating] == ["fairseq", "rope", "rope int8"]
+    assert [c.cfg.model.decoding_weights for c in made.translating[1:]] == ["float32", "int8"]
+
+
+def test_a_verdict_names_who_misses_a_goal_that_was_measured():
+    def row(contestant, ratio, **where):
+        return {"contestant": contestant, "ratio": ratio, **where}
+
+    updates = [row("fairseq", 1.0), row("floater", 0.9), row("t5", 1.2), row("cope", 2.0)]
+    alone = [row("rope", 0.7), row("rope", 0.85), row("rope int8", 0.39), row("cope", 0.8)]
+    rows = {"update": updates, "generation": [r | {"sentences": 1} for r in alone]}
+    assert list(verdicts(rows)) == [
+        "translation, 1 at once, float32, at most 0.80: missed by `rope` 0.850",
+        "translation, 1 at once, int8, at most 0.40: holds",
+        "an update, signals and rope, at most 1.00: holds",
+        "an update, others but cope, at most 1.15: missed by `t5` 1.200",
+    ]
+    base = Settings(device="cpu", arch=ARCH)
+    result = BenchmarkResult({"cpu": "a CPU"}, base, update=updates)
+    assert [line.startswith("* On a CPU: an update, ") for line in result.goals()] == [True] * 2
+    fewer = BenchmarkResult({"cpu": "a CPU"}, replace(base, tokens=512), update=updates)
+    assert not fewer.goals()
 
 
 @pytest.mark.parametrize("interval", [1, 3, 8])

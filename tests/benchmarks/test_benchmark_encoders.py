@@ -30,7 +30,11 @@ def settings(**changes):
 
 
 def named(*names):
-    return [SimpleNamespace(name=name, interval=1) for name in ("fairseq", *names)]
+    return [contestant(name) for name in ("fairseq", *names)]
+
+
+def contestant(name):
+    return SimpleNamespace(name=name, interval=1, translates_only=False)
 
 
 def bench(found, records=None, said=None, **changes):
