@@ -145,6 +145,13 @@ def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: st
         setattr(args, name, getattr(args, name, None) or task.get(name) or in_data)
 
 
+def split_prefix(data: str, split: str, args: argparse.Namespace) -> str:
+    """Return how the files of a split begin; as in fairseq, either language may come first."""
+    pair = (args.source_lang, args.target_lang)
+    prefixes = [f"{first_folder(data) / split}.{a}-{b}" for a, b in (pair, pair[::-1])]
+    return next((p for p in prefixes if Path(f"{p}.{pair[0]}.idx").is_file()), prefixes[0])
+
+
 def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> int | None:
     """Return the length of the longest training sentence in ``data``, if it can be read.
 
@@ -158,10 +165,10 @@ def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> 
     """
     if data is None:
         return None
-    pair = f"{args.source_lang}-{args.target_lang}"
     language = args.source_lang if stack == "encoder" else args.target_lang
-    prefix = first_folder(data) / f"train.{pair}.{language}"
-    dataset = data_utils.load_indexed_dataset(str(prefix), None)
+    dataset = data_utils.load_indexed_dataset(
+        f"{split_prefix(data, 'train', args)}.{language}", None
+    )
     return None if dataset is None else int(max(dataset.sizes))
 
 

@@ -10,7 +10,12 @@ import numpy as np
 from fairseq.data import LanguagePairDataset, data_utils
 
 from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import build_model, complete_languages, load_dictionaries
+from fairseq_floater.checkpoints.rebuild import (
+    build_model,
+    complete_languages,
+    load_dictionaries,
+    split_prefix,
+)
 from fairseq_floater.checkpoints.roberta_tasks import lengths_of, on_device
 
 
@@ -31,7 +36,7 @@ def load_sentences(
     """
     complete_languages(args, state, str(data))
     dictionaries = load_dictionaries(state, args, path, str(data))
-    prefix = data / f"{split}.{args.source_lang}-{args.target_lang}"
+    prefix = split_prefix(str(data), split, args)
     sides: list[Any] = []
     for language, dictionary in zip((args.source_lang, args.target_lang), dictionaries):
         sentences = data_utils.load_indexed_dataset(f"{prefix}.{language}", dictionary)

@@ -1,6 +1,7 @@
 """Loss and accuracy of a translation model by target position."""
 
 import math
+import shutil
 
 import helpers as h
 import pytest
@@ -69,6 +70,27 @@ def test_loss_and_accuracy_are_those_written_out(tmp_path, data, encoder):
     report = position_loss(path, data, bins=BINS, split="test", batch_size=2)
     assert_measured(report, by_hand(path))
     assert report.all.accuracy > 0
+
+
+def test_an_adaptive_softmax_chooses_among_all_words(tmp_path, data):
+    path = h.save_model(tmp_path / "model.pt", "rope", adaptive_softmax_cutoff="10,20")
+    model, hits = loaded(path), 0
+    for n, m in zip(SOURCES, TARGETS):
+        source, target = h.sentence(n, 0), h.sentence(m, 1)
+        with torch.no_grad():
+            output = model(source, torch.tensor([n]), h.shifted(target))
+        hits += int((h.normalised(model, output).argmax(-1) == target).sum())
+    report = position_loss(path, data, bins=BINS, split="test")
+    assert report.all.accuracy == hits / sum(TARGETS) > 0
+
+
+def test_text_that_was_binarised_the_other_way_round(tmp_path, data):
+    path, turned = save(tmp_path / "model.pt", "rope"), tmp_path / "turned"
+    turned.mkdir()
+    for file in data.iterdir():
+        shutil.copy(file, turned / file.name.replace("en-de", "de-en"))
+    reports = [position_loss(path, folder, bins=BINS, split="test") for folder in (data, turned)]
+    assert reports[0].bins == reports[1].bins
 
 
 def test_positions_in_evaluation_are_others(tmp_path, data):
