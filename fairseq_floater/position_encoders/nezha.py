@@ -70,7 +70,7 @@ class NezhaPositions(AttentionPositions):
         if frequencies is None:
             table = self(furthest + 1, blocks, dtype, at.rows_per_token)
         else:  # of each sentence; its rows follow those of the one before
-            distances = -self.signed_distances(Places(furthest + 1)).flatten()
+            distances = -self.signed_distances(Places(furthest + 1, at.rows_per_token)).flatten()
             table = interleaved_sinusoid(distances, self.spec.head_dim, frequencies).to(dtype)
             first = torch.arange(len(table), device=rows.device) * table.size(1)
             rows = rows + first[:, None, None, None]

@@ -191,7 +191,7 @@ class RopePositions(AttentionPositions):
             rows = gather_rows(table.flatten(1), positions).unflatten(-1, table.shape[1:])
         else:
             assert at.law is not None and at.lengths is not None
-            rows = self.turns(positions.double()[..., None], frequencies)
+            rows = self.turns(positions.double()[..., None] / at.rows_per_token, frequencies)
             # q and k both: their product has the square.
             rows = (rows * at.law.temperature(at.lengths)[..., None, None].sqrt()).to(dtype)
         return list(rows[:, None].unbind(-2))

@@ -136,8 +136,10 @@ class TenerPositions(AttentionPositions):
             queries, keys = gather_rows(table, at.queries), gather_rows(table, at.keys)
         else:
             queries, keys = (
-                interleaved_sinusoid(places.double(), self.spec.head_dim, frequencies).to(dtype)
-                for places in (at.queries, at.keys)
+                interleaved_sinusoid(rows / at.rows_per_token, self.spec.head_dim, frequencies).to(
+                    dtype
+                )
+                for rows in (at.queries.double(), at.keys.double())
             )
         tables = [*angles(queries), self.gate(mirrored(keys))]
         if options["tener_key_term"]:

@@ -205,7 +205,7 @@ class Tokens:
         """
         target, keys = self.at(slots_do=False), source.at(slots_do=False)
         parts = 1
-        if self.warp is None:  # else training has rounded them already
+        if target.rows_per_token == 1:  # else the rows of both are parts of a token already
             exact = Fraction(ratio).limit_denominator(MOST_PARTS)
             parts = exact.denominator if float(exact) == ratio else USUAL_PARTS
         before, times = target.rows_before, ratio * parts

@@ -180,7 +180,7 @@ class XlPositions(DistanceScores):
         frequencies = at.frequencies(self._frequencies)
         if frequencies is None:
             return super().prepare(at, blocks, dtype)
-        rows = self._rows(Places(at.num_rows), blocks, frequencies).to(dtype)
+        rows = self._rows(Places(at.num_rows, at.rows_per_token), blocks, frequencies).to(dtype)
         return self.tables(rows, self.signed_rows(at.distances))
 
 

@@ -23,6 +23,15 @@ def test_padding_moves_nothing(encoder, blocks, target, left):
     forcing.assert_padding_moves_nothing(model, h.source_batch(left), h.target_batch(left))
 
 
+@pytest.mark.parametrize("encoder", ["rope", "xl", "tener", "nezha"])
+@pytest.mark.parametrize("law", ["ntk:5", "interpolate:5"])
+def test_beside_a_long_sentence_a_short_one_keeps_its_places(encoder, law):
+    """A target token stands between two source tokens, by whose number --position-eval goes."""
+    across = {**CROSS, "position_cross_ratio": 1.5}
+    model = h.visible(encoder, target="attention", position_eval=law, **across)
+    forcing.assert_padding_moves_nothing(model, h.source_batch(), h.target_batch())
+
+
 @every_crossing
 def test_step_by_step_equals_one_pass(encoder, blocks, target):
     model = h.visible(encoder, blocks, target, **CROSS, position_cross_ratio=2.0)
