@@ -56,6 +56,14 @@ def test_told_lengths_tell_what_stopping_costs(folder, tmp_path):
     empty = SystemFiles("early", translated("empty", "test_short", ["-"] * len(short)))
     nothing_lost = score_split(folder, files, short_systems=[empty], bootstrap=0)
     assert nothing_lost.stopping == {}
+    other = [SystemFiles("other", translated("other", "test_short", short))]
+    some = score_split(
+        folder,
+        [*files, SystemFiles("other", files[0].hypotheses)],
+        short_systems=other,
+        bootstrap=0,
+    )
+    assert some.stopping == {}
 
 
 def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, systems):
@@ -296,3 +304,16 @@ def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
     (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
     assert forty > twelve and forty > two and width == same
     assert twelve > drawn(12, has_loss=False)[1]  # each measure has its lines
+
+
+def test_a_system_without_a_loss_has_its_line_in_the_figure_too(tmp_path):
+    labels = {f"s{number}": f"system {number}" for number in range(12)}
+    report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
+    report.sentences = report.mean_length = {"all": 10}
+    score = SeedMean(1, None, [1], None)
+    losses = [None, *(SeedMean(-number, None, [1], None) for number in range(11))]
+    scores = (BinScore(score, loss, 50.0, 1.0, None) for loss in losses)
+    report.scores["all"] = dict(zip(labels, scores))
+    plot_s2l(report, tmp_path / "f.svg")
+    drawn = re.findall("<!-- (system .*) -->", (tmp_path / "f.svg").read_text())
+    assert drawn == [f"system {number}" for number in (*range(11, 0, -1), 0)] * 2

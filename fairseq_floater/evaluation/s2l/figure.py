@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from fairseq_floater.evaluation.s2l.report import S2LScores
@@ -41,11 +42,15 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw exact match, the loss and BLEU, those available, all in the order of the first."""
+    """Draw exact match, the loss and BLEU, those available.
+
+    Systems stand in the order of the first, and those without it last.
+    """
     kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
     sign = 1 if kinds[0] == "loss" else -1
     main = _bars(report, kinds[0])[report.main_group]
-    rows = sorted(main, key=lambda label: sign * main[label].value)
+    values = {label: sign * bar.value for label, bar in main.items()}
+    rows = sorted(report.labels.values(), key=lambda label: values.get(label, math.inf))
     size = {"rows": len(rows), "stacked": len(kinds)}
     with new_figure(path, len(report.scores), **size) as (figure, panels):
         bars = ((kind, *group) for kind in kinds for group in _bars(report, kind).items())

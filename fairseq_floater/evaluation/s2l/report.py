@@ -64,11 +64,11 @@ class S2LScores:
             return {}
         shares_of = {}
         for name in self.labels:
-            told = self.scores[ALL].get(name + TOLD_LENGTH)
-            if told is not None:
-                within, past = (self.scores[group][name].bleu.value for group in (trained, ALL))
-                if within > past:
-                    shares_of[name] = (told.bleu.value - past) / (within - past)
+            told, within = self.scores[ALL].get(name + TOLD_LENGTH), self.scores[trained].get(name)
+            if told and within:
+                past = self.scores[ALL][name].bleu.value
+                if (lost := within.bleu.value - past) > 0:
+                    shares_of[name] = (told.bleu.value - past) / lost
         return shares_of
 
     @property
