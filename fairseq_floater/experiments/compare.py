@@ -78,7 +78,7 @@ class ComparisonTable(Table):
             also=args.also,
         )
         systems = [entry.system for entry in self.systems]
-        self.looks: list[Look] = args.looks
+        self.looks: list[Look] = [*dict.fromkeys(args.looks)]  # scoring refuses a file twice
         check_looks(self.looks, systems)
         if self.looks and self.experiment.config.s2l is None:
             raise UsageError(

@@ -89,7 +89,8 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     compare, tmp_path, capsys
 ):
     compare()
-    launcher = compare("--eval", "cap:20,ntk:23", "--told-length", "--windows", "20:5")
+    twice = ("--told-length", "--windows", "20:5") * 2
+    launcher = compare("--eval", "cap:20,ntk:23", *twice)
     assert not any(step.startswith("train") for step in launcher.steps)
     words = launcher.scored
     labels = [words[i + 1] for i, word in enumerate(words) if word == "--label"]
