@@ -73,6 +73,10 @@ class WindowsTask(TranslationTask):
             hypotheses = super().inference_step(generator, models, sample, *further, **options)
         if isinstance(generator, SequenceScorer) or not long:
             return hypotheses
+        if any(given is not None for given in (*further, *options.values())):
+            raise UsageError(
+                "`--prefix-size` and `--constraints` must be off with `--window`: windows know neither."
+            )
         cut = [self._windows(words[i]) for i in long]
         windows = [window for of_one in cut for window in of_one]
         padding, left = self.source_dictionary.pad(), self.cfg.left_pad_source

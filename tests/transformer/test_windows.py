@@ -95,6 +95,14 @@ def test_a_seam(tail, head, joined):
     assert tail[:end] + head[begin:] == joined
 
 
+@pytest.mark.parametrize("given", ["prefix_tokens", "constraints"])
+def test_what_begins_or_constrains_a_whole_translation_is_refused(given):
+    _, task = tasks(window=6)
+    sample = {"net_input": {"src_tokens": h.sentence(9)}}
+    with pytest.raises(UsageError, match="`--prefix-size` and `--constraints` must be off"):
+        task.inference_step(Copy(False), [], sample, **{given: h.sentence(2)})
+
+
 @pytest.mark.parametrize("options", [{}, {"window": 4, "window_overlap": 4}])
 def test_windows_that_make_no_step_are_refused(options):
     with pytest.raises(UsageError, match="`--window` needs at least one token"):
