@@ -1,8 +1,8 @@
-"""Multiply by other copies of the weights where a model only translates: bfloat16 or int8.
+"""Multiply by copies of the weights in bfloat16 or int8 when a model only translates.
 
-fairseq prepares a model that is loaded for translating once, and refuses to train it from then on. The
-maps of both stacks' blocks and the output projection take part; position encoders, embeddings and
-norms compute as they are.
+fairseq prepares a model that is loaded for translating once, and refuses to train it from then on. Linear
+maps of both stacks' blocks and the output projection get copies; position encoders, embeddings and norms
+do not.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ MANY_ROWS = 32
 class PreparedLinear(nn.Linear):
     """Compute a linear map by a copy of its weight; input and output are float32.
 
-    Names and values of the parameters stay what they were, and the copy is none of them: state dicts,
-    gradients and whoever reads ``weight`` do not see it. It is made anew where torch loads, casts or moves
-    the parameters; a change in place does not reach it. With gradients on, the parameters are
-    multiplied.
+    Parameters keep their names and values, and the copy is no parameter: it is in no state dict, and with
+    gradients on the map multiplies by ``weight`` itself. The copy is made anew when torch loads, casts or
+    moves the parameters. It does not follow a change in place.
     """
 
     weights: str
@@ -68,34 +67,25 @@ def _multiplier(weight: Tensor, bias: Tensor | None, weights: str) -> Callable[[
     if weight.dtype != torch.float32:
         raise ValueError(
             f"`--decoding-weights` must be float32 in a model of {weight.dtype}, but is {weights} instead: "
-            "the model computes with its own weights of 16 bits already. Leave out --fp16."
+            "its own weights have 16 bits already. Leave out --fp16."
         )
     if weights == BFLOAT16:
-        return partial(_in_bfloat16, _bfloat16(weight, bias))
+        return _bfloat16(weight, bias)
     if weight.device.type != "cpu":
         raise ValueError(
-            "`--decoding-weights` must not be int8 on a GPU, where torch has no products of quantised "
-            "weights: take bfloat16, or translate with --cpu."
+            "`--decoding-weights` must not be int8 on a GPU: torch multiplies by quantised weights on CPUs "
+            "only. Take bfloat16, or translate with --cpu."
         )
     return _int8(weight, bias)
-
-
-def _packed_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    ops: Any = torch.ops.mkldnn
-    return ops._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def _bfloat16(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
     ops: Any = torch.ops.mkldnn
     if weight.device.type == "cpu" and ops._is_mkldnn_bf16_supported():
-        packed = ops._reorder_linear_weight(weight.contiguous())
-        return partial(_packed_product, packed, bias)
-    return partial(F.linear, weight=weight, bias=bias)
-
-
-def _in_bfloat16(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return product(x.bfloat16()).float()
+        packed, linear = ops._reorder_linear_weight(weight.contiguous()), ops._linear_pointwise
+        return lambda x: linear(x.bfloat16(), packed, bias, "none", [], "").float()
+    return lambda x: F.linear(x.bfloat16(), weight, bias).float()
 
 
 def _int8(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -121,8 +111,8 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
 def _int8_product(few: Any, many: Any, bias: Tensor | None, narrow: bool, x: Tensor) -> Tensor:
     """Multiply x [T, B, I] quantised by one range.
 
-    Tokens of one place in their sentences have much the same range. Those of a whole sentence may not: a
-    signal grows along it. They are divided by their largest entries before.
+    Tokens at one place of their sentences have much the same range. Tokens of a whole sentence may not, since
+    a signal may grow along it: each is divided by its largest entry first.
     """
     largest = None
     if x.size(0) > 1:

@@ -3,7 +3,7 @@
 A decoding step multiplies a handful of rows by every weight, and takes as long as reading them. Read
 input channel by input channel, a weight [O, I] takes a quarter less time on a CPU than output by
 output. The parameters themselves are moved, values and names unchanged: no copy could become
-stale or be saved. Where a copy in another form is faster, `decoding_weights.py` makes it instead.
+stale or be saved. `decoding_weights.py` makes copies that are faster still, of less precision.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fairseq_floater.transformer.decoding_weights import prepare
 def lay_out(*projections: Any, weights: str = FLOAT32) -> None:
     """Move the weights [O, I] of ``projections`` side by side into memory, inputs first: [I, all O].
 
-    With ``weights`` each gets a copy of these besides, which it multiplies by. Anything but linear maps stays
-    as it is.
+    With ``weights`` other than float32 each also gets a copy, by which it multiplies. Anything but linear
+    maps stays as it is.
     """
     if not all(type(projection) is nn.Linear for projection in projections):
         return
