@@ -45,7 +45,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class Contestant:
     """Name a model, and hold fairseq-train's configuration of it (a FairseqConfig).
 
-    ``translates_only``: it differs from another by the weights that it translates with.
+    ``translates_only``: in training it would be the same as another one.
     """
 
     name: str

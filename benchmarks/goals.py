@@ -1,4 +1,4 @@
-"""Say which of the project's goals a benchmark's ratios reach on this machine."""
+"""Say which of the project's goals a benchmark reaches on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Goal:
     """Name the largest ratio to fairseq's Transformer that ``encoders`` may have.
 
     Attributes:
-        sentences: translated at once, of a goal for translating.
+        sentences: translated at once; None: the goal is about training.
     """
 
     words: str
@@ -63,7 +63,7 @@ GOALS = (
 
 
 def verdicts(parts: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """Say of each goal that rows of ``parts`` are about whether it holds, and who misses it."""
+    """Say of each goal that was measured whether it holds, and who misses it."""
     for goal in GOALS:
         rows = [row for row in parts.get(goal.part, ()) if row["contestant"] != BASELINE]
         ratios: dict[str, float] = {}

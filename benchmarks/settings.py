@@ -136,7 +136,7 @@ class Settings:
     )
     decoding_weights: Sequence[str] = _option(
         ("float32",),
-        "weights that translating models multiply by, see the model's --decoding-weights",
+        "weights to translate with, see the model's --decoding-weights",
         "float32",
         nargs="+",
         choices=DECODING_WEIGHTS.choices,

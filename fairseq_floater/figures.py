@@ -55,10 +55,10 @@ def new_figure(
 
     Args:
         path: png, svg or pdf by its ending.
-        panels: their number.
+        panels: their number; in each row, with ``rows``.
         bars: the most bars of a panel, which decide the width; panels are above each other.
         rows: lines of text that panels beside each other share at their left, which decide the height.
-        stacked: how often there are so many panels with such lines, below each other.
+        stacked: rows of panels with such lines, below each other.
 
     Yields:
         The figure and the axes of its panels.

@@ -141,12 +141,9 @@ def add_position_loss(verbs: Any) -> None:
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
     text = "sentences or blocks at a time (32)"
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
-    add(
-        "--position-eval",
-        metavar="SPEC",
-        help="positions in evaluation, as the model's option has it",
-    )
-    add = parser.add_argument_group("RoBERTas alone").add_argument
+    text = "change positions, as the model's option of this name does"
+    add("--position-eval", metavar="SPEC", help=text)
+    add = parser.add_argument_group("for a RoBERTa").add_argument
     text = "longest block in tokens (the last of --bins)"
     add("--tokens-per-sample", type=positive, metavar="N", help=text)
     add("--seed", type=int, default=1, help="of the masks (1)")

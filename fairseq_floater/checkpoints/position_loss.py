@@ -45,9 +45,9 @@ BREAK_MODES = ("complete", "complete_doc", "none")
 
 @dataclass(frozen=True)
 class Bin:
-    """Loss over the tokens at ``first`` to ``last``, and how often the right one has the largest logit.
+    """Loss over the tokens at ``first`` to ``last``, and how often the right word has the largest logit.
 
-    The standard error of the loss is that of blocks, or sentences.
+    The standard error of the loss is over blocks or sentences.
     """
 
     first: int
@@ -62,8 +62,8 @@ class Bin:
 class PositionLoss:
     """Loss of a checkpoint in bits a token, by bin and over all positions.
 
-    Seed, masking, break mode and block length are of a masked language model, whose ``blocks`` are
-    sentences in a translation model.
+    ``blocks`` counts the sentences of a translation model. It has no seed, masking, break mode and block
+    length.
     """
 
     checkpoint: str
@@ -124,7 +124,7 @@ def position_loss(
     """Return the loss of a translation model or a RoBERTa by bin of token position.
 
     Args:
-        checkpoint: of fairseq's models or ones with a position encoder, trained on or not.
+        checkpoint: of a model of fairseq's, or of one with a position encoder.
         data: binarised, with dict.txt or dict.<lang>.txt, of the checkpoint's dictionary.
         bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63. Token 0 is the first of a
             target, and a RoBERTa's ``<s>``.
@@ -133,11 +133,11 @@ def position_loss(
         masking: of a RoBERTa, one of :data:`MASKINGS`.
         sample_break_mode: fairseq's, of a RoBERTa, one of :data:`BREAK_MODES`.
         batch_size: blocks in a batch; does not change the result but for rounding.
-        position_eval: what evaluation does to positions of this package; None: what the checkpoint says.
+        position_eval: ``--position-eval`` of a model of this package; None: the checkpoint's.
 
     Raises:
         UsageError: bins that do not grow, blocks that are longer than the model's table.
-        CheckpointError: another model, data of another dictionary, or a bin that no token reaches.
+        CheckpointError: a model of another kind, data of another dictionary, or a bin that no token reaches.
     """
     if list(bins) != sorted(set(bins)) or not bins:
         raise UsageError(f"`--bins` must grow, but is {','.join(map(str, bins))}.")
@@ -209,7 +209,7 @@ def _masked_task(data: Path, masks: dict[str, Any]) -> Any:
 
 
 class _Tokens(NamedTuple):
-    """The predicted tokens: loss in bits, whether none is more probable, position, number of the block."""
+    """The predicted tokens: loss in bits, whether it is the most probable, position, number of the block."""
 
     bits: np.ndarray
     hits: np.ndarray
@@ -219,7 +219,7 @@ class _Tokens(NamedTuple):
 
 @torch.no_grad()
 def _predicted_tokens(model: Any, dataset: Any, blocks: np.ndarray, batch_size: int) -> _Tokens:
-    """Compute the loss of every token to predict; ``blocks`` are numbers of ``dataset``'s."""
+    """Compute the loss of every token to predict; ``blocks`` are their numbers in ``dataset``."""
     padding = model.encoder.dictionary.pad()
     measured = [(np.empty(0), np.empty(0, dtype=bool), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, model)):

@@ -1,4 +1,4 @@
-"""Load a translation model and the sentences on which its targets are predicted, teacher-forced."""
+"""Load a translation model, and sentences whose targets it is to predict."""
 
 from __future__ import annotations
 

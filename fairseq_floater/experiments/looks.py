@@ -16,12 +16,12 @@ from fairseq_floater.position_encoders.eval_law import EvalLaw
 
 @dataclass(frozen=True)
 class Look:
-    """One of them.
+    """A further way to translate.
 
     Attributes:
         name: in labels and, with other characters, in the names of results.
         arguments: what fairseq-generate takes besides.
-        spec: of ``--position-eval``; empty where losses stay what they are.
+        spec: of ``--position-eval``; empty where positions, and so losses, stay the same.
     """
 
     name: str

@@ -41,7 +41,7 @@ def of_fairseqs_options(args: Any) -> Iterator[str]:
     if noise and args.decoding_weights != FLOAT32:
         yield (
             f"`--decoding-weights` must be {FLOAT32} with `--quant-noise-scalar`, but is "
-            f"{args.decoding_weights} instead: fairseq's maps round their weights themselves."
+            f"{args.decoding_weights} instead: fairseq's quantised maps round their weights themselves."
         )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         yield (

@@ -74,9 +74,9 @@ FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
 DECODING_WEIGHTS = Option(
     "--decoding-weights",
     FLOAT32,
-    "what linear maps of both stacks and of the output multiply by in fairseq-generate and "
-    "fairseq-interactive: bfloat16, int8 (CPU only; activations quantised by their range), or float32; not "
-    "in training and validation",
+    "weights that fairseq-generate and fairseq-interactive multiply by in the linear maps of both stacks and "
+    "of the output: float32, bfloat16, or int8 (CPU only; activations are quantised by their range); no "
+    "effect in training and validation",
     choices=(FLOAT32, BFLOAT16, INT8),
 )
 LINEAR_OPTIONS = (

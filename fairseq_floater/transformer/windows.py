@@ -4,10 +4,10 @@ A source of more than T tokens, its end symbol not counted, is cut into windows 
 shorter) that share O tokens with the next one. Each window ends with the end symbol and is translated alone.
 
 The O shared tokens are translated twice: by the last O/T of one window's tokens, and by the first tokens of
-the next. The two translations are joined at the longest run of tokens that these two parts have in common;
-of several, at the one whose places in both parts differ least. What stands behind the run in the first part,
-and before it in the second, was translated without its neighbours, and is left out. Parts with no token in
-common are put one after the other.
+the next. The two translations are joined at the longest run of tokens that these two parts have in common; of
+several, at the one whose places in both parts differ least. Tokens behind the run in the first part, and
+before it in the second, were translated without their neighbours, and are left out. Parts with no token in
+common follow each other.
 """
 
 import math
@@ -38,7 +38,7 @@ class WindowsConfig(TranslationConfig):
 
 
 def seam(tail: Sequence[int], head: Sequence[int]) -> tuple[int, int]:
-    """Return behind which token of ``tail`` and from which one of ``head`` on they are joined."""
+    """Return how many tokens of ``tail`` to keep, and how many of ``head`` to leave out."""
     runs = []
     for i, j in product(range(len(tail)), range(len(head))):
         size = sum(1 for _ in takewhile(bool, map(eq, tail[i:], head[j:])))
