@@ -251,8 +251,8 @@ def _of_evaluation(
         reason = f"only {_able('has_frequencies')} have the frequencies that it changes"
     elif law.changes_distances and not counts:
         reason = "it reads no distance of two tokens from a table, or not that alone"
-    elif law.kind in (LOGN, WINDOW) and args.attention_kind == LINEAR:
-        reason = "linear attention has neither logits nor a choice of keys"
+    elif args.attention_kind == LINEAR and not law.reads_lengths:
+        reason = "linear attention has no logits and sees all keys"
     elif law.kind == LOGN and args.attention_log_length:
         reason = "`--attention-log-length` has trained it otherwise"
     elif law.kind == WINDOW and getattr(args, "cross_self_attention", False):

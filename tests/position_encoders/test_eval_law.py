@@ -239,6 +239,12 @@ def test_wrong_pairs_are_refused_with_the_reason(case, spec, reason):
         h.build(*case, position_eval=spec)
 
 
+@pytest.mark.parametrize("spec", ["cap:4", "grouped:3:2", "logn:5", "window:2"])
+def test_linear_attention_refuses_what_acts_on_logits(spec):
+    with pytest.raises(ValueError, match="linear attention has no logits"):
+        h.build("rope", target="attention", attention_kind="linear", position_eval=spec)
+
+
 def test_a_stored_checkpoint_takes_it_by_fairseqs_override(tmp_path):
     for case in (("sinusoidal", "input", "hidden"), ("rope", "all", "attention")):
         path = str(h.save_model(tmp_path / f"{case[0]}.pt", *case))
