@@ -7,12 +7,50 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, WithoutTable
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.transforms import At
+
+
+class Interpolated(torch.autograd.Function):
+    """Interpolate between neighbouring columns; past the last of n columns, all is the last.
+
+    The backward pass finds the columns again: their indices would take four times the memory of the places.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, places: Tensor, first: Tensor, n: int) -> Tensor:
+        """Read ``columns`` [..., sides n] at ``first`` + ``places``, [..., S] both."""
+        ctx.save_for_backward(columns, places, first)
+        ctx.n = n
+        left, right, share = Interpolated.neighbours(columns, places, first, n)
+        return torch.lerp(columns.gather(-1, left), columns.gather(-1, right), share)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        columns, places, first = ctx.saved_tensors
+        left, right, share = Interpolated.neighbours(columns, places, first, ctx.n)
+        to_right = gradient * share
+        of_columns = torch.zeros_like(columns).scatter_add_(-1, left, gradient - to_right)
+        of_columns.scatter_add_(-1, right, to_right)
+        of_places = gradient * (columns.gather(-1, right) - columns.gather(-1, left))
+        return of_columns, of_places.to(places.dtype), None, None
+
+    @staticmethod
+    def neighbours(
+        columns: Tensor, places: Tensor, first: Tensor, n: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return both columns of each place, and the share of the right one."""
+        places = places.clamp(max=n - 1)
+        floor = places.floor()
+        left = floor.nan_to_num().long()  # NaN is no index; the share hands it on
+        right = (left + 1).clamp_(max=n - 1)
+        return left + first, right + first, (places - floor).to(columns.dtype)
 
 
 class CopePart(AttentionPart):
@@ -33,17 +71,10 @@ class CopePart(AttentionPart):
         self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables
     ) -> Tensor:
         (distances,) = tables
-        behind = distances < 0
-        counted = self._counted(q, k, hidden, distances).clamp(max=self.count - 1)
-        below = counted.floor()
-        rows = below.nan_to_num().long()  # NaN is no index; ``share`` hands it on
-        above = (rows + 1).clamp(max=self.count - 1)
-        if not self.spec.causal:
-            first = self.count * behind.long()
-            rows, above = rows + first, above + first
+        counted = self._counted(q, k, hidden, distances)
         products = q @ self.vectors.to(q.dtype).T  # [B, H, T, sides n]
-        share = (counted - below).to(q.dtype)
-        return products.gather(-1, rows) * (1 - share) + products.gather(-1, above) * share
+        behind = torch.zeros_like(distances) if self.spec.causal else (distances < 0).long()
+        return Interpolated.apply(products, counted, self.count * behind, self.count)
 
     def _counted(self, q: Tensor, k: Tensor, hidden: Tensor | None, distances: Tensor) -> Tensor:
         """Sum the gates from each key to the query, both included: float32 [B, H, T, S]."""

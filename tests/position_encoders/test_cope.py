@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import difference
 
+from fairseq_floater.position_encoders.cope import Interpolated
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.masks import additive_mask
 
@@ -53,6 +54,17 @@ def test_padding_is_not_counted(side, padded):
     real = x[~is_padding[1], 1:]
     alone = one.attended(stack, real)[0]
     assert difference(alone[:, 0], expected[~is_padding[1], 1]) <= 1e-5
+
+
+def test_gradient_of_the_interpolation():
+    generator = torch.Generator().manual_seed(3)
+    columns = torch.randn(2, 3, 8, dtype=torch.float64, generator=generator)
+    places = 5 * torch.rand(
+        2, 3, 6, dtype=torch.float64, generator=generator
+    )  # past the fourth too
+    second_side = 4 * torch.randint(2, places.shape, generator=generator)
+    inputs = columns.requires_grad_(), places.requires_grad_(), second_side, 4
+    assert torch.autograd.gradcheck(Interpolated.apply, inputs)
 
 
 @every_side
