@@ -97,9 +97,14 @@ class Protocol(DataSteps):
         """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
-        from fairseq_floater.experiments.model_options import check_generation, parse_training
+        from fairseq_floater.experiments.model_options import (
+            check_generation,
+            check_owners,
+            parse_training,
+        )
 
         config, system = self.experiment.path, self.request.system
+        check_owners(system)
         check_generation(self.arguments("generate"), config)
         if self.stage == "finetune":
             parse_training(self.arguments("donor"), config, "donor")

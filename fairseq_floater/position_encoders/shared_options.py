@@ -161,6 +161,16 @@ def all_options() -> tuple[Option, ...]:
     return SHARED_OPTIONS + tuple(dict.fromkeys(of_encoders))
 
 
+def foreign_options(encoder: str, words: Iterable[str]) -> dict[str, list[str]]:
+    """Return the options in ``words`` that ``encoder`` does not read, each with the encoders that do."""
+    names = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
+    owners = {
+        name: [n for n, cls in POSITION_ENCODERS.items() if name in {o.name for o in cls.options}]
+        for name in names
+    }
+    return {name: readers for name, readers in owners.items() if readers and encoder not in readers}
+
+
 def encoder_options(args: Any) -> dict[str, Any]:
     """Return the options of the encoder that complete ``args`` name, by ``dest``."""
     encoder = POSITION_ENCODERS[args.position_encoder]

@@ -89,6 +89,10 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     [
         ("--encoder rope --target qkv", "`--position-target` must be attention with"),
         ("--encoder rope -- --rope-base -3", "`--rope-base` must be more than 1, but is -3.0"),
+        (
+            "--encoder t5 -- --rope-base 500",
+            "no effect with `--encoder t5`: it is an option of rope,",
+        ),
         ("--encoder sinusoidal -- --position-stretch 0.5:2", "must come with `--no-token-pos"),
         ("--encoder rope -- --encoder-layers many", "encoder-layers: invalid int value: 'many'"),
         ("--encoder rope -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
@@ -129,7 +133,7 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
 def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):
     launcher, raw = FakeLauncher(), tmp_path / "raw"
     raw.mkdir()
-    for name in ("test.en", "train.en", "train.de"):
+    for name in ("test.en", "train.en", "train.de", "valid.en", "valid.de"):
         (raw / name).write_text("x\n")
     text = ROOT / "configs" / "text_tiny.yaml"
     with pytest.raises(UserError, match=r"raw/test\.de is missing \(so is test\.de\.gz\)"):
