@@ -222,6 +222,14 @@ def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
     assert System("plain", scratch=True, base=False).name == "plain-scratch-nobase"
 
 
+@pytest.mark.parametrize("given", ["", "checkpoint_best.pt"])
+def test_a_checkpoint_of_fairseq_is_no_donor_of_the_scripts(tmp_path, given):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "checkpoint_best.pt").touch()
+    with pytest.raises(UserError, match="start from these with `floater warm-start`"):
+        run(tmp_path, FakeLauncher(), "rope", donor=tmp_path / "mine" / given)
+
+
 def test_a_second_run_skips_what_is_whole(tmp_path):
     run(tmp_path, FakeLauncher(), "floater")
     assert run(tmp_path, FakeLauncher(), "floater") == DATA
