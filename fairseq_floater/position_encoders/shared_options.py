@@ -47,8 +47,8 @@ CROSS_OPTIONS = (
     Option(
         "--position-cross",
         OFF,
-        "what an encoder of distances adds between a target token i and a source token j: nothing, or what "
-        "it adds inside self-attention, for the distance R i - j (relative)",
+        "whether an encoder of distances also acts in cross-attention (relative): target token i and source "
+        "token j have the distance R i - j",
         choices=(OFF, RELATIVE),
     ),
     Option(
@@ -116,7 +116,7 @@ SHARED_OPTIONS = (
         "--position-blocks",
         "all",
         "blocks of each stack that receive positions: all, input (the first), or their numbers from 0, such "
-        "as 0,2,4; a stack of fewer blocks passes over numbers that the other has, but must have one",
+        "as 0,2,4; each stack must have one of these blocks",
     ),
     POSITION_SIDES,
     Option(
