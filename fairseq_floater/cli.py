@@ -12,6 +12,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -54,6 +55,8 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     elif unknown_options or (behind and "model_options" not in options):
         strange = " ".join([*unknown_options, *behind])
         hint = "; options of the model go after `--`" if "model_options" in options else ""
+        similar = get_close_matches(strange.split()[0], usage._option_string_actions, 1, 0.9)
+        hint = f"; did you mean `{similar[0]}`?" if similar else hint
         usage.error(f"unrecognized arguments: {strange}{hint}")
     elif behind:
         _check_behind(behind, usage)

@@ -76,7 +76,7 @@ VERBS = {
         "experiments.roberta.cli",
     ),
     "pretrain-flow": Verb(
-        "a pretrained RoBERTa takes positions by masked LM (scripts/pretrain_flow.sh)",
+        "train a position encoder in a pretrained RoBERTa by masked LM (scripts/pretrain_flow.sh)",
         "experiments.roberta.cli",
     ),
     "finetune": Verb(
@@ -97,7 +97,7 @@ VERBS = {
         "checkpoints.cli",
     ),
     "warm-start": Verb(
-        "a plain Transformer's or RoBERTa's checkpoint -> one that starts a model with positions",
+        "a checkpoint of a Transformer or RoBERTa -> one with another position encoder, to train on",
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),

@@ -92,7 +92,7 @@ prepares() {
     options=()
     for option in "$@"; do
         case $option in
-        -h | --help) exec "${tool[@]}" --help ;;
+        -h | --help) usage && exec "${tool[@]}" --help ;;
         --dry-run) ;;
         *) options+=("$option") ;;
         esac

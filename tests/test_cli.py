@@ -55,6 +55,11 @@ def test_an_option_of_the_model_is_told_where_it_goes():
     assert "after `--`" not in floater("table", "work", "--paprika", code=2).stderr
 
 
+def test_an_option_that_is_nearly_right_is_told_its_name():
+    message = floater("run-compare", NUMBERS, "--encoder", "rope", code=2).stderr
+    assert "unrecognized arguments: --encoder rope; did you mean `--encoders`?" in message
+
+
 @pytest.mark.parametrize("verb", LIGHT)
 def test_verbs_that_need_no_model_import_neither_torch_nor_fairseq(verb):
     found = imported("-m", "fairseq_floater", verb, "--help")

@@ -29,13 +29,15 @@ def add_warm_start(verbs: Any) -> None:
     parser.add_argument(
         "donor",
         metavar="DONOR",
-        help="a Transformer or RoBERTa, fairseq's or ours with any encoder",
+        help="checkpoint of a Transformer or RoBERTa, fairseq's own or one with any encoder of ours",
     )
     parser.add_argument("output", metavar="OUT", help="checkpoint to write")
     parser.add_argument(
-        "--arch", required=True, help="a floater_transformer or floater_roberta one"
+        "--arch",
+        required=True,
+        help="of the new model: the donor's architecture with floater_ before it",
     )
-    parser.add_argument("--data", metavar="DIR", help="binarised data to compare dictionaries with")
+    parser.add_argument("--data", metavar="DIR", help="binarised data of the donor's dictionaries")
     parser.add_argument(
         "--trained-length",
         type=positive,
@@ -49,7 +51,7 @@ def add_warm_start(verbs: Any) -> None:
         help="RoBERTa: rows of the donor's table from its end up to --max-positions: all of them again "
         "(tile), or the last one",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the new tensors (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of new parameters (1)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT")
 
 
@@ -77,7 +79,7 @@ def add_import_roberta(verbs: Any) -> None:
         metavar="FILE",
         help="GPT-2's encoder.json, of whose numbers RoBERTa's dictionary consists (HF_DIR's)",
     )
-    text = "of a masked-LM head that the source does not have (default: 1)"
+    text = "seed of a masked-LM head that the source does not have (default: 1)"
     parser.add_argument("--seed", type=int, default=1, help=text)
     parser.add_argument("--force", action="store_true", help="overwrite OUT and its dict.txt")
 
@@ -113,14 +115,15 @@ def add_average(verbs: Any) -> None:
         "floater average --inputs checkpoints --last 5 --output average.pt",
         average,
     )
-    parser.add_argument("--inputs", nargs="+", required=True, metavar="DIR_OR_FILE")
+    text = "a folder of checkpoints, or the checkpoints"
+    parser.add_argument("--inputs", nargs="+", required=True, metavar="DIR_OR_FILE", help=text)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--last", type=positive, metavar="N", help="the N latest")
     choice.add_argument("--best", type=positive, metavar="N", help="the N best on validation")
     parser.add_argument(
         "--updates", action="store_true", help="take checkpoint_<epoch>_<updates>.pt, not epochs"
     )
-    parser.add_argument("--output", required=True, metavar="FILE")
+    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
 
 

@@ -105,7 +105,8 @@ def _print_words(args: argparse.Namespace) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("step", choices=("archives", "text", "words"), help="of scripts/prepare_mlm.sh")
+    text = "of `floater mlm wikitext` alone: the script runs them all"
+    add("step", choices=("archives", "text", "words"), help=text)
     add("out", type=Path, metavar="OUT")
     text = "gpt2, which RoBERTa uses, or sentencepiece, learned from the text (--vocab N)"
     add("--bpe", choices=("gpt2", "sentencepiece"), required=True, help=text)

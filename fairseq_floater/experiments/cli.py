@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments import commands
 from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args, use_gpus
 from fairseq_floater.experiments.run_folder import RECORD, RunFolder
-from fairseq_floater.experiments.stages import STAGES, Experiment
+from fairseq_floater.experiments.stages import STAGES
 from fairseq_floater.experiments.system import add_system_options, system_from_args
 from fairseq_floater.verbs import add_verb, from_options
 
@@ -36,8 +37,10 @@ class RunRecord:
 
 def add_args(verbs: Any) -> None:
     def run(args: argparse.Namespace) -> Arguments:
-        places = {"data": args.data, "work": args.work, "donor": args.donor, "seed": args.seed}
-        arguments = Experiment(args.config).arguments(
+        work = commands.work_of(args)
+        data = args.data or work / "data" / "bin"
+        places = {"data": data, "work": work, "donor": args.donor, "seed": args.seed}
+        arguments = commands.experiment_of(args).arguments(
             args.stage, system_from_args(args), machines=machines_from_args(args), **places
         )
         return Arguments(arguments)
@@ -45,21 +48,20 @@ def add_args(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         "args",
-        "floater args configs/numbers_en_de.yaml finetune --encoder floater --data data/bin",
+        "floater args configs/numbers_en_de.yaml finetune --encoder floater",
         from_options(run),
     )
-    parser.add_argument("config", metavar="CONFIG", help="an experiment's YAML")
+    commands.add_config(parser)
     parser.add_argument("stage", metavar="STAGE", choices=tuple(STAGES), help=", ".join(STAGES))
     add_system_options(parser)
-    parser.add_argument("--data", default="data/bin", metavar="DIR", help="binarised data")
-    parser.add_argument("--work", default="work", metavar="DIR", help="the experiment's folder")
+    text = "binarised data (default: WORK/data/bin)"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=text)
     parser.add_argument("--donor", metavar="DIR", help="the donor's folder (default: WORK/plain)")
-    parser.add_argument("--seed", type=int, help="of training (default: the file's)")
+    parser.add_argument("--seed", type=int, help="seed of the training (CONFIG's)")
     add_machine_options(parser, processes=0)
 
 
 def add_run(verbs: Any) -> None:
-    from fairseq_floater.experiments import commands
     from fairseq_floater.experiments.launch import Launcher
     from fairseq_floater.experiments.preparation import RunRequest
     from fairseq_floater.experiments.protocol import Protocol
@@ -91,7 +93,7 @@ def add_run(verbs: Any) -> None:
         "bash scripts/protocol.sh configs/text_tiny.yaml --raw my_text --encoder floater\n"
         "  bash scripts/protocol.sh configs/numbers_en_de.yaml --encoder t5 -- --t5-max-distance 32",
         from_options(run),
-        details="Trains the plain Transformer of CONFIG (once, shared by all systems), starts the encoder "
+        details="Trains the plain Transformer of CONFIG, the donor, once for all systems. Starts the encoder "
         "from it,\ntrains on at half the peak rate, averages the last checkpoints, translates and scores "
         "every test set.\nA killed run goes on where it was; SIGTERM saves a checkpoint first. Options of "
         "the model go after `--`.",
@@ -99,12 +101,14 @@ def add_run(verbs: Any) -> None:
     commands.add_config(parser)
     add_system_options(parser, required=True)
     commands.add_run_options(parser)
-    parser.add_argument("--losses", action="store_true", help="also the loss of each test sentence")
-    parser.add_argument("--seed", type=int, help="of training (default: the file's)")
+    parser.add_argument(
+        "--losses", action="store_true", help="also compute the loss of each test sentence"
+    )
+    parser.add_argument("--seed", type=int, help="seed of the training (CONFIG's)")
     for name, text in (
-        ("raw", "parallel text (train, valid and test* files)"),
-        ("data", "data that are made (default: WORK/data)"),
-        ("donor", "the donor's folder (default: WORK/plain)"),
+        ("raw", "folder of your parallel text: train, valid and test* files"),
+        ("data", "prepared data to use (default: made in WORK/data)"),
+        ("donor", "run of `--encoder plain`, made there if it is missing (default: WORK/plain)"),
     ):
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
 
@@ -213,7 +217,10 @@ def add_info(verbs: Any) -> None:
     parser.add_argument(
         "--arch", default="floater_transformer", help="shape for which parameters are counted"
     )
-    text = "blocks with positions, beside all of them (input); numbers from 0, such as 0,2,4"
+    text = (
+        "blocks whose parameters are counted beside those of all blocks: input (default), or numbers "
+        "from 0: 0,2,4"
+    )
     parser.add_argument("--blocks", default="input", metavar="BLOCKS", help=text)
     parser.add_argument(
         "--check",
@@ -221,7 +228,7 @@ def add_info(verbs: Any) -> None:
         help="packages, commands and GPUs instead, and with --config disk and memory; exits with 1 "
         "if something is missing",
     )
-    parser.add_argument("--config", metavar="CONFIG", help="--check: an experiment's YAML")
+    parser.add_argument("--config", metavar="CONFIG", help="--check: configuration")
     parser.add_argument("--work", metavar="DIR", help="--check: its folder (work/<name of CONFIG>)")
     parser.add_argument("--data", metavar="DIR", help="--check: data that are made (WORK/data)")
     parser.add_argument(

@@ -15,11 +15,12 @@ from fairseq_floater.experiments.stages import Experiment
 
 # Small models share one thread among cores badly; side by side they use them all.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+CONFIG_HELP = "configuration of an experiment: a YAML file as in configs/"
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`experiment_of` and :func:`work_of` read."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="an experiment's YAML")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "--work",
         type=Path,
@@ -50,15 +51,20 @@ def seeds(text: str) -> list[int]:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that :func:`machines_from_args` and :func:`preparation_of` read."""
     add_node_options(parser)
-    parser.add_argument("--mirror", metavar="PLACE", help="of prepare_wmt14.sh")
-    parser.add_argument("--rehearsal", action="store_true", help="of prepare_wmt14.sh")
+    parser.add_argument(
+        "--mirror", metavar="PLACE", help="URL or folder to take WMT14's archives from"
+    )
+    text = "the archives are not the published ones of WMT14"
+    parser.add_argument("--rehearsal", action="store_true", help=text)
 
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the hardware, which :func:`machines_from_args` reads, and ``--dry-run``."""
     add_machine_options(parser)
-    parser.add_argument("--launch", default="", metavar="COMMAND", help="starts words on each node")
-    parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help="of one of them")
+    text = "starts the command after it once on each node: 'srun --nodes=4 --ntasks-per-node=1'"
+    parser.add_argument("--launch", default="", metavar="COMMAND", help=text)
+    text = "one of the nodes and a free port, where all nodes meet"
+    parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
 
 

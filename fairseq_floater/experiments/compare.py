@@ -247,41 +247,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
     text = (
-        "all, or names with commas (rope,t5,floater): each in the forms that its class names, beside "
-        "the configuration's baseline (default: the systems that CONFIG lists)"
+        "all, or names with commas: rope,t5,floater. Runs the baseline of CONFIG and these, some in "
+        "several forms, which --list shows (default: the systems that CONFIG lists)"
     )
     add("--encoders", type=encoder_names, metavar="NAMES", help=text)
     text = (
-        "of --encoders: scratch (random parameters, nothing underneath a signal) or donor (warm); "
-        "default: as the baseline"
+        "what --encoders start from: scratch (random parameters, without fairseq's sinusoid) or donor (a "
+        "trained Transformer); default: as the baseline"
     )
     add("--start", choices=("scratch", "donor"), help=text)
-    text = "each system that takes it also under --position-stretch LOW:HIGH"
+    text = "also run each system that takes it with --position-stretch LOW:HIGH"
     add("--stretch", metavar="LOW:HIGH", help=text)
     text = (
-        "each system that takes further options of the model also with them: --also='--position-cross "
+        "also run each system that takes these options of the model with them: --also='--position-cross "
         "relative'; may be given again"
     )
     add("--also", action="append", default=[], metavar="OPTIONS", help=text)
     text = (
-        "translate once more with each trained model that takes it, positions changed in evaluation: "
-        "interpolate:80,cap:80 (see --position-eval)"
+        "also translate with positions changed at test time, as --position-eval SPEC (docs/options.md): "
+        "interpolate:80,cap:80"
     )
     add("--eval", action="extend", type=by_specs, dest="looks", metavar="SPEC,SPEC", help=text)
-    text = "translate once more to the length of each reference: what stopping costs"
+    text = "also translate with hypotheses as long as their references, to see what stopping early costs"
     add("--told-length", action="append_const", const=TOLD, dest="looks", help=text)
     text = (
-        "translate once more, sources of more than T tokens in windows of T that share O (a quarter), "
-        "joined where they agree; may be given again"
+        "also translate sources of more than T tokens in windows of T that share O (a quarter of T) and "
+        "are joined where they agree; may be given again"
     )
     add("--windows", action="append", type=in_windows, dest="looks", metavar="T[:O]", help=text)
-    text = "exact match beside the other scores (of whole words always)"
+    text = "also score exact match (always done for text of whole words)"
     add("--exact-match", action="store_true", help=text)
-    text = "each system under each seed: means, spreads (default: the configuration's seed)"
+    text = "run each system under each of these seeds (default: the configuration's)"
     add("--seeds", type=seeds, metavar="1,2,3", help=text)
-    text = "parallel text (train, valid and test* files); not for the built-in corpus"
+    text = "folder of your parallel text: train, valid and test* files"
     add("--raw", type=Path, metavar="DIR", help=text)
-    text = "one donor for all seeds, trained in DIR if need be (default: one for each seed)"
+    text = (
+        "run of protocol.sh --encoder plain, the donor of all seeds; made there if it is missing (default: "
+        "a donor for each seed)"
+    )
     add("--donor", type=Path, metavar="DIR", help=text)
     text = "trainings side by side (default: 1 on GPUs; the number of cores, at most 4, on the CPU)"
     add("--jobs", type=positive, metavar="N", help=text)

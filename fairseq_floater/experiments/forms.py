@@ -15,7 +15,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System, system_from_words
-from fairseq_floater.position_encoders import add_args, complete, trained_limit
+from fairseq_floater.position_encoders import add_args, complete, foreign_options, trained_limit
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
 from fairseq_floater.verbs import shell_words
@@ -104,13 +104,12 @@ def with_twins(
     """
     known, twins = {entry.system.name for entry in systems}, []
     names = {word.partition("=")[0] for word in options if word.startswith("--")}
-    owned = {n: {o.name for o in cls.options} & names for n, cls in POSITION_ENCODERS.items()}
     for entry in systems:
         twins.append(entry)
         if entry.system.encoder == PLAIN or names & entry.system.given.keys():
             continue
-        if owned[entry.system.encoder] != set().union(*owned.values()):
-            continue  # they are another encoder's, which would be without effect
+        if foreign_options(entry.system.encoder, names):
+            continue  # they would be without effect
         twin = listed(replace(entry.system, options=(*entry.system.options, *options)))
         if twin.system.name not in known and is_accepted(twin.system):
             twins.append(twin)

@@ -188,12 +188,16 @@ def add_machine_options(parser: argparse.ArgumentParser, processes: int | None =
         type=int,
         default=processes,
         metavar="N",
-        help="GPUs of a node; 0 is the CPU (default: "
-        + ("all that share an update evenly)" if processes is None else f"{processes})"),
+        help="processes on each node, one for each GPU; 0: train on the CPU (default: "
+        + ("all GPUs that share an update evenly)" if processes is None else f"{processes})"),
     )
-    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="nodes (default: 1)")
-    parser.add_argument("--cpu", action="store_true", help="the processes have no GPUs")
-    parser.add_argument("--no-fp16", action="store_true", help="train in full precision")
+    parser.add_argument(
+        "--nodes", type=positive, default=1, metavar="N", help="number of nodes (1)"
+    )
+    parser.add_argument(
+        "--cpu", action="store_true", help="train on the CPU, whatever GPUs there are"
+    )
+    parser.add_argument("--no-fp16", action="store_true", help="train in float32 on GPUs too")
 
 
 def machines_from_args(args: argparse.Namespace, budget: UpdateBudget | None = None) -> Machines:

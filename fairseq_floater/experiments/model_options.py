@@ -15,7 +15,8 @@ from fairseq import options as fairseq_options
 
 from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.errors import UsageError, refused_options
-from fairseq_floater.position_encoders import distance_warning
+from fairseq_floater.experiments.system import System
+from fairseq_floater.position_encoders import distance_warning, foreign_options
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.transformer import (  # noqa: F401  registers them
     question_answering,
@@ -25,6 +26,15 @@ from fairseq_floater.transformer import (  # noqa: F401  registers them
 
 # What argparse says of a mistake goes to stderr, which all threads share.
 _ALONE = threading.Lock()
+
+
+def check_owners(system: System) -> None:
+    """Refuse an option of another encoder, which would change the run's name and nothing else."""
+    for name, readers in foreign_options(system.encoder, system.options).items():
+        raise UsageError(
+            f"`{name}` has no effect with `--encoder {system.encoder}`: it is an option of "
+            f"{', '.join(readers)}."
+        )
 
 
 def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.Namespace:

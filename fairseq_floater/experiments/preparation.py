@@ -106,11 +106,6 @@ class DataSteps(Job):
         if raw is None and not self._is_built_in and binarised:
             return
         text = self._make_text(log=log)
-        if raw is not None and raw.is_dir():  # a test set that is missing costs no data
-            languages = self.experiment.config.languages
-            for test in self.experiment.config.data.tests:
-                for language in (languages.source, languages.target):
-                    text_file(raw, test, language)
         command = floater("prepare", text, self.data, *self.arguments("prepare"))
         try:
             self.run_unrecorded(command, log=log)
@@ -138,11 +133,22 @@ class DataSteps(Job):
         return text
 
     def _check_raw(self) -> None:
+        """Refuse text that is missing before anything is made of it."""
         raw, path = self.request.raw, self.experiment.path
         if self._is_built_in and raw is not None:
             raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
         if not self._is_built_in and raw is None:
             raise UsageError(f"{path} is for your text: pass its folder with --raw.")
+        if raw is None or self.launcher.dry_run:
+            return
+        if not raw.is_dir():
+            raise UserError(f"There is no folder {raw} (--raw).")
+        config = self.experiment.config
+        # The test sets of a split by length are made of whatever test files there are.
+        tests = config.data.tests if config.s2l is None else ()
+        for split in ("train", "valid", *tests):
+            for language in (config.languages.source, config.languages.target):
+                text_file(raw, split, language)
 
     def prepare_split(self) -> None:
         self._check_raw()  # before the lock makes a folder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.subwords import SEGMENTATIONS
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
@@ -35,6 +35,12 @@ class Protocol(DataSteps):
     def __init__(self, request: RunRequest, launcher: Launcher):
         self.stage = request.system.stage
         self.donor = request.donor or request.work / PLAIN
+        # A run keeps its checkpoints in a folder of their own; fairseq-train's --save-dir holds them itself.
+        if self.donor.is_file() or any(self.donor.glob("checkpoint*.pt")):
+            raise UserError(
+                f"`--donor` must be the folder of a run of `--encoder {PLAIN}`, but {self.donor} is a "
+                "checkpoint or holds some of fairseq-train: start from these with `floater warm-start`."
+            )
         if self.stage == "donor" and request.donor is not None and request.seed is not None:
             raise UsageError(
                 f"With `--donor` the run of `--encoder {PLAIN}` is what others start from, under the seed of "
@@ -97,9 +103,14 @@ class Protocol(DataSteps):
         """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
-        from fairseq_floater.experiments.model_options import check_generation, parse_training
+        from fairseq_floater.experiments.model_options import (
+            check_generation,
+            check_owners,
+            parse_training,
+        )
 
         config, system = self.experiment.path, self.request.system
+        check_owners(system)
         check_generation(self.arguments("generate"), config)
         if self.stage == "finetune":
             parse_training(self.arguments("donor"), config, "donor")

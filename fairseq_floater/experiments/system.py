@@ -181,7 +181,7 @@ def add_system_options(parser: argparse.ArgumentParser, required: bool = False) 
     """Add the options that :func:`system_from_args` reads; ``required`` is of ``--encoder``."""
     add_model_options(parser, "--encoder", (PLAIN,), required=required)
     parser.add_argument(
-        "--scratch", action="store_true", help="the run starts from random parameters"
+        "--scratch", action="store_true", help="train from random parameters, not from the donor"
     )
 
 
@@ -201,18 +201,34 @@ def add_model_options(
         required: whether it must be given; floater where not.
     """
     choices = (*DEFAULT_TARGETS, *further)
-    parser.add_argument(name, dest="encoder", default="floater", choices=choices, required=required)
-    text = "that receive positions: all, input (the first), or numbers from 0, such as 0,2,4"
-    parser.add_argument("--blocks", default="all", type=_blocks, metavar="BLOCKS", help=text)
-    parser.add_argument("--target", default=None, choices=TARGETS)
+    text = f"position encoder (docs/encoders.md): {', '.join(DEFAULT_TARGETS)}"
+    if further:
+        text += f"; or {further[0]}: fairseq's own model, the donor"
     parser.add_argument(
-        "--no-base", action="store_true", help="without fairseq's own positions underneath"
+        name,
+        dest="encoder",
+        default="floater",
+        choices=choices,
+        required=required,
+        metavar="NAME",
+        help=text,
     )
+    text = (
+        "blocks that receive positions: all (default), input (the first), or numbers from 0: 0,2,4"
+    )
+    parser.add_argument("--blocks", default="all", type=_blocks, metavar="BLOCKS", help=text)
+    text = (
+        "where positions enter, as --position-target (docs/options.md; default: the encoder's own)"
+    )
+    parser.add_argument("--target", default=None, choices=TARGETS, help=text)
+    text = "leave out fairseq's own positions, to which the encoder's may be added"
+    parser.add_argument("--no-base", action="store_true", help=text)
     parser.add_argument(
         "--model-options",
         default="",
         metavar="WORDS",
-        help="further options of the model, in one word: --model-options='--rnn-layers 2'",
+        help="options of the model as one word: --model-options='--rnn-layers 2' is the same as "
+        "-- --rnn-layers 2",
     )
 
 

@@ -131,8 +131,8 @@ def add_table_options(parser: argparse.ArgumentParser, only: str) -> None:
     """Add the options that say which cells, and what is done with them; ``only`` is a line of help."""
     parser.add_argument("--only", default="", metavar="CELLS", help=f"comma-separated {only}")
     for action, text in (
-        ("list", "print the names, one a line, and do nothing"),
-        ("status", "what is done, running, failed, broken off, not begun"),
+        ("list", "print the names, one a line, and run nothing"),
+        ("status", "print what is done, running, failed, broken off, not begun"),
         ("table", "print the table of what is done"),
     ):
         parser.add_argument(f"--{action}", action="store_true", help=text)

@@ -18,6 +18,7 @@ from fairseq_floater.position_encoders.rules import warnings as warnings
 from fairseq_floater.position_encoders.shared_options import SHARED_OPTIONS
 from fairseq_floater.position_encoders.shared_options import all_options as all_options
 from fairseq_floater.position_encoders.shared_options import encoder_options as encoder_options
+from fairseq_floater.position_encoders.shared_options import foreign_options as foreign_options
 from fairseq_floater.position_encoders.shared_options import has_base as has_base
 from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.version import __version__

@@ -151,7 +151,7 @@ class DebertaPositions(AttentionPositions):
         Option(
             "--deberta-absolute",
             0,
-            "the sinusoid enters before this many of the encoder's last blocks",
+            "add the sinusoid before this many of the encoder's last blocks",
             int,
             at_least=0,
             why="; with 0 the sinusoid never enters.",

@@ -42,8 +42,8 @@ class FirePositions(WithoutTable):
         Option(
             "--fire-threshold",
             16,
-            "position L up to which a distance counts as itself, from where on as a share of the "
-            "sentence so far; at the start, for a multiple of it is learned (the paper: 512)",
+            "position L from which distances count as shares of the sentence so far; training learns a "
+            "factor of it (the paper: 512)",
             int,
             at_least=1,
             why="; from it on, distances count as shares of the sentence so far.",

@@ -62,7 +62,13 @@ FLOATER_OPTIONS = (
         choices=(AUTO, *ENGINES),
     ),
     Option("--floater-step-size", None, "solver step in units of time", float),
-    Option("--floater-gradient", "direct", "adjoint: torchdiffeq's solvers only", str, GRADIENTS),
+    Option(
+        "--floater-gradient",
+        "direct",
+        "of the discrete solve (direct), or by torchdiffeq's adjoint (adjoint, with its solvers only)",
+        str,
+        GRADIENTS,
+    ),
     Option(
         "--floater-time-scale", 1.0, "h sees t / scale: bounds time for long input", float, above=0
     ),
@@ -84,7 +90,7 @@ FLOATER_OPTIONS = (
     Option(
         "--floater-update-interval",
         1,
-        "solve with gradient when num_updates %% K == 0, reuse the table in between",
+        "K: solve the flow, with a gradient, every K updates, and reuse the table in between",
         int,
         at_least=1,
     ),

@@ -80,7 +80,7 @@ class LearnedPositions(PositionSignal):
         Option(
             "--learned-hierarchy",
             0,
-            "rows n to train, of which n^2 are made; 0: --max-source/target-positions rows",
+            "train n rows and make n^2 of them; 0: train a row for every position",
             int,
             at_least=2,
             or_zero=True,
@@ -89,7 +89,7 @@ class LearnedPositions(PositionSignal):
         Option(
             "--learned-hierarchy-alpha",
             0.4,
-            "share of i div n in row i, against that of i mod n",
+            "share of i div n in row i; the rest is of i mod n",
             float,
             above=0,
             below=1,

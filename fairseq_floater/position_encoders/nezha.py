@@ -44,7 +44,7 @@ class NezhaPositions(AttentionPositions):
         Option(
             "--nezha-clip",
             64,
-            "distance k from which on all share a vector; 0: none is",
+            "distance k from which on all share a vector; 0: no limit",
             int,
             at_least=0,
             why="; with 0 no distance is clipped.",

@@ -109,7 +109,9 @@ class RopePositions(AttentionPositions):
     before_start = True
     needs_logits = False
     options: ClassVar[tuple[Option, ...]] = (
-        Option("--rope-base", 10000.0, "w_c = base^(-2c/R)", float, above=1),
+        Option(
+            "--rope-base", 10000.0, "base of the frequencies: w_c = base^(-2c/R)", float, above=1
+        ),
         Option(
             "--rope-partial",
             1.0,

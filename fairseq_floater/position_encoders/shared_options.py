@@ -47,8 +47,8 @@ CROSS_OPTIONS = (
     Option(
         "--position-cross",
         OFF,
-        "what an encoder of distances adds between a target token i and a source token j: nothing, or what "
-        "it adds inside self-attention, for the distance R i - j (relative)",
+        "whether an encoder of distances also acts in cross-attention (relative): target token i and source "
+        "token j have the distance R i - j",
         choices=(OFF, RELATIVE),
     ),
     Option(
@@ -116,7 +116,7 @@ SHARED_OPTIONS = (
         "--position-blocks",
         "all",
         "blocks of each stack that receive positions: all, input (the first), or their numbers from 0, such "
-        "as 0,2,4; a stack of fewer blocks passes over numbers that the other has, but must have one",
+        "as 0,2,4; each stack must have one of these blocks",
     ),
     POSITION_SIDES,
     Option(
@@ -159,6 +159,16 @@ def all_options() -> tuple[Option, ...]:
     """Return the shared options, then each encoder's; some encoders have one in common."""
     of_encoders = (o for encoder in POSITION_ENCODERS.values() for o in encoder.options)
     return SHARED_OPTIONS + tuple(dict.fromkeys(of_encoders))
+
+
+def foreign_options(encoder: str, words: Iterable[str]) -> dict[str, list[str]]:
+    """Return the options in ``words`` that ``encoder`` does not read, each with the encoders that do."""
+    names = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
+    owners = {
+        name: [n for n, cls in POSITION_ENCODERS.items() if name in {o.name for o in cls.options}]
+        for name in names
+    }
+    return {name: readers for name, readers in owners.items() if readers and encoder not in readers}
 
 
 def encoder_options(args: Any) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class ShawPositions(AttentionPositions):
             "vectors for values too, not for keys alone (off: faster)",
             choices=ON_OFF,
         ),
-        Option("--shaw-per-head", False, "each head has vectors", bool),
+        Option("--shaw-per-head", False, "separate vectors for each head", bool),
     )
 
     @classmethod

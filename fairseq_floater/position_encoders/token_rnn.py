@@ -35,7 +35,12 @@ class TokenRecurrence(InputStage):
     part = StatefulPart
     takes_scalar_noise = False
     options = (
-        Option("--token-rnn-residual", False, "add the state to a token, which stays", bool),
+        Option(
+            "--token-rnn-residual",
+            False,
+            "add the state to the token instead of replacing it",
+            bool,
+        ),
     )
 
     def costs(self) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class TupePositions(T5Positions):
         Option(
             "--tupe-positions",
             "sinusoid",
-            "the vectors p of positions: fixed, or learned as in the paper, and then of limited number",
+            "vectors of positions: the sinusoid, or learned ones as in the paper, which limit the length",
             choices=("sinusoid", "learned"),
         ),
         *T5Positions.options,

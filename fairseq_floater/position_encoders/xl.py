@@ -138,7 +138,7 @@ class XlPositions(DistanceScores):
     continuous = True
     silent_at_zero = ("u", "projection.weight")
     options = (
-        Option("--xl-learned", False, "learn the frequencies w of R, a flow then", bool),
+        Option("--xl-learned", False, "learn the frequencies w of R", bool),
         Option(
             "--xl-distance",
             "linear",

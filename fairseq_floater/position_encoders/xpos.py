@@ -40,7 +40,7 @@ class XposPositions(RopePositions):
         Option(
             "--xpos-scale-base",
             512.0,
-            "distance S at which pair c has faded to z_c",
+            "distance at which a pair of channels has faded to its factor",
             float,
             above=0,
             why="; 512 is the paper's.",

@@ -89,6 +89,10 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     [
         ("--encoder rope --target qkv", "`--position-target` must be attention with"),
         ("--encoder rope -- --rope-base -3", "`--rope-base` must be more than 1, but is -3.0"),
+        (
+            "--encoder t5 -- --rope-base 500",
+            "no effect with `--encoder t5`: it is an option of rope,",
+        ),
         ("--encoder sinusoidal -- --position-stretch 0.5:2", "must come with `--no-token-pos"),
         ("--encoder rope -- --encoder-layers many", "encoder-layers: invalid int value: 'many'"),
         ("--encoder rope -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
@@ -129,7 +133,7 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
 def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):
     launcher, raw = FakeLauncher(), tmp_path / "raw"
     raw.mkdir()
-    for name in ("test.en", "train.en", "train.de"):
+    for name in ("test.en", "train.en", "train.de", "valid.en", "valid.de"):
         (raw / name).write_text("x\n")
     text = ROOT / "configs" / "text_tiny.yaml"
     with pytest.raises(UserError, match=r"raw/test\.de is missing \(so is test\.de\.gz\)"):
@@ -216,6 +220,14 @@ def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
     with pytest.raises(UserError, match="`--no-base` is of systems that train from random"):
         System("plain", base=False)
     assert System("plain", scratch=True, base=False).name == "plain-scratch-nobase"
+
+
+@pytest.mark.parametrize("given", ["", "checkpoint_best.pt"])
+def test_a_checkpoint_of_fairseq_is_no_donor_of_the_scripts(tmp_path, given):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "checkpoint_best.pt").touch()
+    with pytest.raises(UserError, match="start from these with `floater warm-start`"):
+        run(tmp_path, FakeLauncher(), "rope", donor=tmp_path / "mine" / given)
 
 
 def test_a_second_run_skips_what_is_whole(tmp_path):

@@ -31,6 +31,11 @@ def test_help_and_bad_options(script):
         (["{config}", "--encoder", "fourier"], 2, "fourier"),
         (["{config}", "--encoder", "floater", "--work", "/dev/null/x"], 1, "cannot be made"),
         (["{text}", "--encoder", "floater", "--work", "{tmp}"], 2, "pass its folder with --raw"),
+        (
+            ["{text}", "--encoder", "floater", "--work", "{tmp}", "--raw", "nowhere"],
+            1,
+            "There is no folder nowhere (--raw).",
+        ),
     ],
 )
 def test_bad_usage_is_one_clear_sentence(tmp_path, words, code, message):

@@ -108,9 +108,8 @@ def report_text(counts: dict[str, Any]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "step", choices=("archives", "corpus", "text", "report"), help="of scripts/prepare_wmt14.sh"
-    )
+    text = "of `floater wmt14` alone: the script runs them all"
+    add("step", choices=("archives", "corpus", "text", "report"), help=text)
     add("pair", choices=RECIPES)
     add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
     text = "subword-nmt on Moses tokens (the recipe's, default), or sentencepiece on raw text"

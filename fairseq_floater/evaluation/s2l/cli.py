@@ -141,8 +141,9 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
     add("--baseline", metavar="NAME", help=text)
     text = "what tables and figures call a system (its name)"
     add("--label", dest="labels", **_NAMED, metavar="NAME=LABEL", help=text)
+    text = "the search's: counts hypotheses that its length limit has cut off"
     for name in ("--max-len-a", "--max-len-b"):
-        add(name, type=float, metavar="X", help="of generation: counts cut-off output")
+        add(name, type=float, metavar="X", help=text)
     add_metric_options(parser)
     text = "bars by group of sentences: png, svg or pdf"
     add("--figure", nargs="+", default=[], metavar="FILE", help=text)

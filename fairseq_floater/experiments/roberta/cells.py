@@ -106,8 +106,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     text = "text and tasks, laid out as `floater quizzes` does"
     add("--raw", type=Path, metavar="DIR", help=text)
     add("--donor", type=Path, metavar="FILE", help="a pretrained RoBERTa, dict.txt beside it")
-    add("--bpe-dir", type=Path, metavar="DIR", help="of prepare_mlm.sh")
-    add("--mirror", metavar="PLACE", help="of prepare_mlm.sh")
+    add("--bpe-dir", type=Path, metavar="DIR", help="has encoder.json and vocab.bpe")
+    text = "URL or folder to take WikiText-103 and GPT-2's BPE from"
+    add("--mirror", metavar="PLACE", help=text)
     add_node_options(parser)
 
 
@@ -137,7 +138,7 @@ def request_of(
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_table_options(parser, "names or patterns: glue-base-rte-floater, 'glue-base-*', 'squad*'")
-    text = "of fine-tuning (default: 1,2,3,4,5)"
+    text = "seeds of fine-tuning (default: 1,2,3,4,5)"
     add("--seeds", type=seeds, default=[1, 2, 3, 4, 5], metavar="1,2,3", help=text)
     text = "the tasks of this configuration instead, with both systems; its donor: --donor FILE"
     add("--config", type=Path, metavar="CONFIG", help=text)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.experiments.commands import CONFIG_HELP
 from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta import cells
@@ -54,9 +55,9 @@ def add_finetune(verbs: Any) -> None:
         "fine-tunes by\nthe recipe of CONFIG, predicts with the chosen checkpoint, scores. A killed run "
         "goes on where it was.\nThe batch is the recipe's on any number of GPUs that divides it.",
     )
-    text = "cola sst-2 mrpc qqp sts-b mnli qnli rte race squad1 squad2, as far as CONFIG has them"
+    text = "a task of CONFIG: cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte, race, squad1, squad2"
     parser.add_argument("--task", required=True, metavar="T", help=text)
-    text = "of fine-tuning (default: the configuration's)"
+    text = "seed of fine-tuning (default: the configuration's)"
     parser.add_argument("--seed", type=int, metavar="N", help=text)
     add_model_options(parser, "--system", (ROBERTA,), required=True)
     add_run_options(parser)
@@ -65,9 +66,9 @@ def add_finetune(verbs: Any) -> None:
 def _add_single_run(verbs: Any, name: str, example: str, details: str) -> argparse.ArgumentParser:
     run = from_options(_run)
     parser = add_verb(verbs, name, example, run, details=details, json=False)
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="an experiment's YAML")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     add_work(parser)
-    text = "of `floater warm-start`, where --max-positions is above the donor's"
+    text = "how to fill the donor's table up to --max-positions: repeat all rows (tile) or the last one"
     parser.add_argument("--extend", choices=("tile", "last"), help=text)
     return parser
 
