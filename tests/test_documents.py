@@ -55,9 +55,10 @@ def test_every_page_is_linked_from_the_readme():
 
 
 def test_documents_stay_short():
-    words = {page: len(page.read_text().split()) for page in DOCUMENTS}
-    assert words[ROOT / "README.md"] <= 1_300
-    assert sum(words[page] for page in PAGES) <= 24_700
+    readme = ROOT / "README.md"
+    assert len(readme.read_text().split()) <= 1_300
+    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    assert sum(len(line.split()) for line in lines if not line.startswith("|")) <= 17_500
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)

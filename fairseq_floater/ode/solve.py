@@ -3,7 +3,7 @@
 Our engines (`adams`, `collocation`, `rk4_hermite`) interpolate from their grid (`engines/hermite.py`)
 and have a written-out gradient of the discrete solution; `auto.py` picks one, and its step, by measured
 error. torchdiffeq's are the reference. Where no ReLU bends, our engines are of fourth order; bends
-leave errors of second order in the values and of first order in the gradient (docs/benchmarks.md).
+leave errors of second order in the values and of first order in the gradient.
 
 Gradients: ``direct`` differentiates the discrete solution and is the default; ``adjoint`` solves
 the continuous adjoint backwards in time (torchdiffeq only). The adjoint is approximate and, with a
