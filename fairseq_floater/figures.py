@@ -15,6 +15,7 @@ from fairseq_floater.files import write_whole
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 FORMATS = ("png", "svg", "pdf")
 _SEEDS = {"s": 9, "facecolors": "white", "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
 # Characters of a name beside which a figure of few bars has no room for another.
@@ -119,20 +120,21 @@ def grouped_bars(
     axes.set_axisbelow(True)
 
 
-def rows_of_bars(axes: Any, rows: Sequence[str], bars: dict[str, Bar]) -> None:
-    """Draw a line for each row, the first at the top: a dot, its interval, its seeds.
+def rows_of_bars(axes: Any, rows: Sequence[str], series: dict[str, dict[str, Bar]]) -> None:
+    """Draw a line for each row, the first at the top: a dot of each series, its interval, its seeds.
 
-    ``rows`` are the names, shown at the left, and ``bars`` are by row; one may be missing.
+    ``rows`` are the names, shown at the left; ``series`` are bars by row, some of which may be missing.
     """
-    for y, name in enumerate(rows):
-        if name not in bars:
-            continue
-        bar = bars[name]
-        if bar.interval is not None:
-            axes.plot(bar.interval, [y, y], color="#777777", linewidth=1.2)
-        if len(bar.seeds) > 1:
-            axes.scatter(bar.seeds, [y] * len(bar.seeds), **_SEEDS)
-        axes.scatter([bar.value], [y], s=16, color=COLOURS[0], zorder=4)
+    for i, (label, bars) in enumerate(series.items()):
+        placed = [(y, bars[name]) for y, name in enumerate(rows) if name in bars]
+        for y, bar in placed:
+            if bar.interval is not None:
+                axes.plot(bar.interval, [y, y], color="#777777", linewidth=1.2)
+            if len(bar.seeds) > 1:
+                axes.scatter(bar.seeds, [y] * len(bar.seeds), **_SEEDS)
+        style = {"color": COLOURS[i % len(COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+        values = [bar.value for _, bar in placed]
+        axes.scatter(values, [y for y, _ in placed], s=16, zorder=4, label=label, **style)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)
@@ -140,8 +142,8 @@ def rows_of_bars(axes: Any, rows: Sequence[str], bars: dict[str, Bar]) -> None:
     axes.set_axisbelow(True)
 
 
-def legend(figure: Any, axes: Any) -> None:
-    """Add a legend below the axes: any place inside would cover a bar in some experiment."""
+def legend(figure: Any, axes: Any, place: str = "lower", most: int = 2) -> None:
+    """Add a legend of ``most`` columns outside the axes: inside it would cover a bar in some experiment."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = 1 if max(map(len, labels)) > LONG_LABEL else 2
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    columns = 1 if max(map(len, labels)) > LONG_LABEL else most
+    figure.legend(handles, labels, loc=f"outside {place} center", ncols=columns, frameon=False)

@@ -317,3 +317,16 @@ def test_a_system_without_a_loss_has_its_line_in_the_figure_too(tmp_path):
     plot_s2l(report, tmp_path / "f.svg")
     drawn = re.findall("<!-- (system .*) -->", (tmp_path / "f.svg").read_text())
     assert drawn == [f"system {number}" for number in (*range(11, 0, -1), 0)] * 2
+
+
+def test_further_translations_stand_in_the_line_of_their_model(tmp_path):
+    """A name may hold a point itself, as that of a stretched system does."""
+    systems = {f"s{number}-1.5": f"system {number}" for number in range(6)}
+    looks = {f"{name}.cap_80": f"{label}, cap:80" for name, label in systems.items()}
+    report = S2LScores("split", systems | looks, None, "nrefs:1", "tokens", 1000, 1, None)
+    report.sentences = report.mean_length = {"all": 10}
+    score = SeedMean(1, None, [1], None)
+    report.scores["all"] = {name: BinScore(score, None, 5.0, 1.0, None) for name in report.labels}
+    plot_s2l(report, tmp_path / "f.svg")
+    text = re.findall("<!-- ((?:system|as|cap).*) -->", (tmp_path / "f.svg").read_text())
+    assert text == [*systems.values(), "as trained", "cap:80"]

@@ -10,6 +10,7 @@ from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_
 
 _MOST_BARS = 9  # systems whose bars can be told apart
 _MOST_WITH_UNIT = 6  # groups whose names leave room for the word
+AS_TRAINED = "as trained"
 _TITLES = {
     "bleu": "BLEU",
     "exact": "exact match",
@@ -44,21 +45,47 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
     """Draw exact match, the loss and BLEU, those available.
 
-    Systems stand in the order of the first, and those without it last.
+    Further translations by a model, such as those of told length, stand in its line in other colours. Systems
+    stand in the order of the first measure, and those without it last.
     """
     kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
+    lines = _lines(report.labels)
+    looks = list(dict.fromkeys(look for _, look in lines.values()))
     sign = 1 if kinds[0] == "loss" else -1
     main = _bars(report, kinds[0])[report.main_group]
-    values = {label: sign * bar.value for label, bar in main.items()}
-    rows = sorted(report.labels.values(), key=lambda label: values.get(label, math.inf))
+    values = {lines[label]: sign * bar.value for label, bar in main.items()}
+    rows = sorted(
+        dict.fromkeys(system for system, _ in lines.values()),
+        key=lambda system: values.get((system, AS_TRAINED), math.inf),
+    )
     size = {"rows": len(rows), "stacked": len(kinds)}
     with new_figure(path, len(report.scores), **size) as (figure, panels):
         bars = ((kind, *group) for kind in kinds for group in _bars(report, kind).items())
         for axes, (kind, name, of_group) in zip(panels, bars):
-            rows_of_bars(axes, rows, of_group)
+            series = {
+                look: {
+                    lines[label][0]: b for label, b in of_group.items() if lines[label][1] == look
+                }
+                for look in looks
+            }
+            rows_of_bars(axes, rows, series)
             axes.set_title(f"{name}\n{report.sentences[name]:,} sentences", fontsize=9)
             axes.set_xlabel(_TITLES[kind], fontsize=8)
         figure.supxlabel(f"{report.length}\n{report.signature}", fontsize=8)
+        if len(looks) > 1:
+            legend(figure, panels[0], "upper", most=5)
+
+
+def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the line of each label and its series there: a system's, and which of its translations it is.
+
+    The name of a further translation is that of its system, a point and more; so are their labels.
+    """
+    lines = {}
+    for name, label in labels.items():
+        system = next((labels[other] for other in labels if name.startswith(f"{other}.")), label)
+        lines[label] = system, label.removeprefix(f"{system}, ") if system != label else AS_TRAINED
+    return lines
 
 
 def _plot_bars(report: S2LScores, path: str | os.PathLike[str]) -> None:
