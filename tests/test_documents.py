@@ -58,7 +58,7 @@ def test_documents_stay_short():
     readme = ROOT / "README.md"
     assert len(readme.read_text().split()) <= 1_300
     lines = [line for page in PAGES for line in page.read_text().splitlines()]
-    assert sum(len(line.split()) for line in lines if not line.startswith("|")) <= 17_500
+    assert sum(len(line.split()) for line in lines if not line.startswith("|")) <= 17_600
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
