@@ -41,8 +41,8 @@ from fairseq_floater.verbs import positive
 
 _MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
 _FEWEST_RESAMPLES = 1000
-# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01.
-_RESAMPLES_A_SYSTEM = 100
+# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.025.
+_RESAMPLES_A_SYSTEM = 40
 _WHERE = """
 Table   {work}/{table}.md, {work}/{table}.json
 Figure  {work}/{table}.png, {work}/{table}.svg
@@ -180,7 +180,7 @@ class ComparisonTable(Table):
         argv += self.experiment.metrics()
         if self.args.exact_match and "--exact-match" not in argv:
             argv.append("--exact-match")
-        resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * len(runs))
+        resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * argv.count("--label"))
         argv += ["--bootstrap", str(resamples), "--json", self.work / f"{self.name}.json"]
         return [*argv, "--figure", *(self.work / f"{self.name}.{e}" for e in ("png", "svg"))]
 
