@@ -41,8 +41,8 @@ from fairseq_floater.verbs import positive
 
 _MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
 _FEWEST_RESAMPLES = 1000
-# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.025.
-_RESAMPLES_A_SYSTEM = 40
+# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01.
+_RESAMPLES_A_SYSTEM = 100
 _WHERE = """
 Table   {work}/{table}.md, {work}/{table}.json
 Figure  {work}/{table}.png, {work}/{table}.svg

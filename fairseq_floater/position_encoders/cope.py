@@ -23,8 +23,8 @@ class Interpolated(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, columns: Tensor, places: Tensor, first: Tensor, n: int) -> Tensor:
-        """Read ``columns`` [..., sides n] at ``first`` + ``places``, [..., S] both."""
+    def forward(ctx: Any, columns: Tensor, places: Tensor, first: Tensor | None, n: int) -> Tensor:
+        """Read ``columns`` [..., sides n] at ``first`` + ``places``, [..., S] both; first: None for 0."""
         ctx.save_for_backward(columns, places, first)
         ctx.n = n
         left, right, share = Interpolated.neighbours(columns, places, first, n)
@@ -43,14 +43,16 @@ class Interpolated(torch.autograd.Function):
 
     @staticmethod
     def neighbours(
-        columns: Tensor, places: Tensor, first: Tensor, n: int
+        columns: Tensor, places: Tensor, first: Tensor | None, n: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return both columns of each place, and the share of the right one."""
         places = places.clamp(max=n - 1)
         floor = places.floor()
         left = floor.nan_to_num().long()  # NaN is no index; the share hands it on
         right = (left + 1).clamp_(max=n - 1)
-        return left + first, right + first, (places - floor).to(columns.dtype)
+        if first is not None:
+            left, right = left + first, right + first
+        return left, right, (places - floor).to(columns.dtype)
 
 
 class CopePart(AttentionPart):
@@ -73,8 +75,8 @@ class CopePart(AttentionPart):
         (distances,) = tables
         counted = self._counted(q, k, hidden, distances)
         products = q @ self.vectors.to(q.dtype).T  # [B, H, T, sides n]
-        behind = torch.zeros_like(distances) if self.spec.causal else (distances < 0).long()
-        return Interpolated.apply(products, counted, self.count * behind, self.count)
+        first = None if self.spec.causal else self.count * (distances < 0).long()
+        return Interpolated.apply(products, counted, first, self.count)
 
     def _counted(self, q: Tensor, k: Tensor, hidden: Tensor | None, distances: Tensor) -> Tensor:
         """Sum the gates from each key to the query, both included: float32 [B, H, T, S]."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class PreparedLinear(nn.Linear):
 def prepare(projection: nn.Linear, weights: str) -> None:
     """Let ``projection`` compute with ``weights``, in place."""
     projection.__class__ = PreparedLinear
-    projection.prepare(weights)  # type: ignore[operator]
+    cast(PreparedLinear, projection).prepare(weights)
 
 
 def _multiplier(weight: Tensor, bias: Tensor | None, weights: str) -> Callable[[Tensor], Tensor]:

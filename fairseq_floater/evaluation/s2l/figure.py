@@ -77,9 +77,9 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the line of each label and its series there: a system's, and which of its translations it is.
+    """Return the system of each label, whose line it shares, and the name of the translation.
 
-    The name of a further translation is that of its system, a point and more; so are their labels.
+    A further translation is named after its system: ``xl.cap_80`` is labelled ``xl, cap:80``.
     """
     lines = {}
     for name, label in labels.items():
