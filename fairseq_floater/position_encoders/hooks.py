@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.transforms import gather_rows
@@ -43,10 +42,6 @@ class AttentionHooks:
         """Project ``x`` [T, B, C] for ``stream`` q, k or v."""
         projected: Tensor = projection(x)
         return projected
-
-    def project_jointly(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-        """Project ``x`` [T, B, C] for q, k and v by their weights as one, [3 C, C]: [T, B, 3 C]."""
-        return F.linear(x, weight, bias)
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
         """Change q, k or v of each head, [B, H, T, D]; keys and values before they are cached."""
@@ -143,13 +138,6 @@ class ProjectionBiases(AttentionHooks):
             super().project(stream, projection, x) if bias is None else _biased(projection, x, bias)
         )
 
-    def project_jointly(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-        if not self.biases:
-            return super().project_jointly(weight, bias, x)
-        biases = [self.biases[stream] for stream in "qkv"]
-        rows = torch.cat([_read(b.table, b.positions) for b in biases], dim=-1)
-        return _product(x, weight, rows if biases[0].holds_bias else rows + bias)
-
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
         of_keys = {s: self.biases[s].one_per_sentence(beam_size) for s in "kv" if s in self.biases}
         return ProjectionBiases({**self.biases, **of_keys})
@@ -176,17 +164,9 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
         rows = _read(bias.table, bias.positions) + linear_bias
     else:
         rows = _read(bias.table + linear_bias, bias.positions)
-    return _product(x, projection.weight, rows)
-
-
-def _product(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
-    """Multiply ``x`` [T, B, C] by ``weight`` [O, C] and add ``rows`` [T, B or 1, O]: [T, B, O].
-
-    The rows take the place of a bias in the product.
-    """
-    if rows.numel() > weight.size(0):
+    if rows.numel() > projection.weight.size(0):
         rows = rows.expand(*x.shape[:2], -1)
-    flat = torch.addmm(rows.flatten(0, 1), x.flatten(0, 1), weight.T)
+    flat = torch.addmm(rows.flatten(0, 1), x.flatten(0, 1), projection.weight.T)
     return flat.view(*x.shape[:2], -1)
 
 

@@ -29,8 +29,8 @@ from fairseq_floater.transformer.decoding_cache import (
     queries_as_beams,
     reordered,
 )
+from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_length_factor, summed
-from fairseq_floater.transformer.weight_layout import joint_weight, lay_out
 
 
 class Inputs(NamedTuple):
@@ -185,14 +185,9 @@ class PositionBiasedAttention(MultiheadAttention):
         return bool(self._get_input_buffer(incremental_state))
 
     def make_generation_fast_(self, weights: str = FLOAT32, **kwargs: Any) -> None:
-        """Lay the weights out for decoding; fairseq calls this where no training will follow."""
-        lay_out(self.out_proj, weights=weights)
-        projections = self.q_proj, self.k_proj, self.v_proj
-        if not self.encoder_decoder_attention:
-            lay_out(*projections, weights=weights)
-            return
-        for projection in projections:
-            lay_out(projection, weights=weights)
+        """Prepare for decoding; fairseq calls this where no training will follow."""
+        projections = self.q_proj, self.k_proj, self.v_proj, self.out_proj
+        prepare_projections(*projections, weights=weights)
 
     def _heads(self, x: Tensor) -> Tensor:
         """Split into heads: [T, B, C] -> [B, H, T, D]."""
@@ -234,13 +229,6 @@ class PositionBiasedAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Project queries [T, B, C] and new keys and values [S, B, C]: [B, H, T or S, D] each."""
         projections = self.q_proj, self.k_proj, self.v_proj
-        # A joint product would send the gradient of all three to the first.
-        if query is key is value and not torch.is_grad_enabled():
-            joint = joint_weight(*projections)
-            if joint is not None:
-                bias = torch.cat([projection.bias for projection in projections])
-                q, k, v = hooks.project_jointly(joint, bias, query).chunk(3, dim=-1)
-                return self._heads(q), self._heads(k), self._heads(v)
         q, k, v = (
             self._heads(hooks.project(stream, projection, x))
             for stream, projection, x in zip("qkv", projections, (query, key, value))

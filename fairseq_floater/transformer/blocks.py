@@ -31,9 +31,9 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.position_encoders.signal import CROSS_QUERY_STREAMS, SELF_STREAMS
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.linear_attention import attention_class
 from fairseq_floater.transformer.masks import widen_masks
-from fairseq_floater.transformer.weight_layout import lay_out
 
 
 class _BlockMixin(nn.Module):
@@ -82,8 +82,7 @@ class _BlockMixin(nn.Module):
     ) -> None:
         """Prepare for decoding, as fairseq's layers do; it calls this where no training will follow."""
         self.need_attn = need_attn
-        lay_out(self.fc1, weights=weights)
-        lay_out(self.fc2, weights=weights)
+        prepare_projections(self.fc1, self.fc2, weights=weights)
 
     def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
         x = self.residual_connection(self.dropout_module(sublayer_output), x)

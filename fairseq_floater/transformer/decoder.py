@@ -29,6 +29,7 @@ from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
+from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.masks import summed, window_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
 from fairseq_floater.transformer.stack_positions import (
@@ -42,7 +43,6 @@ from fairseq_floater.transformer.stack_positions import (
     random_numbers_given_back,
     wrapped,
 )
-from fairseq_floater.transformer.weight_layout import lay_out
 
 
 class _Source(NamedTuple):
@@ -209,8 +209,7 @@ class PositionedDecoder(TransformerDecoderBase):
         """Prepare for decoding; fairseq calls this where no training will follow."""
         # The walk through all modules would take longer than the reordering.
         self._reordered = _reordered_modules(self)
-        if self.output_projection is not None:
-            lay_out(self.output_projection, weights=weights)
+        prepare_projections(self.output_projection, weights=weights)
 
     def _refuse_alignment(self, full_context: bool, aligns: bool) -> None:
         if full_context and isinstance(self.positions, AttentionPositions):

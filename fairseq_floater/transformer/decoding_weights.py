@@ -1,4 +1,4 @@
-"""Multiply by copies of the weights in bfloat16 or int8 when a model only translates.
+"""Multiply by copies of the weights when a model only translates: faster ones, or of bfloat16 or int8.
 
 fairseq prepares a model that is loaded for translating once, and refuses to train it from then on. Linear
 maps of both stacks' blocks and the output projection get copies; position encoders, embeddings and norms
@@ -7,63 +7,84 @@ do not.
 
 from __future__ import annotations
 
+import timeit
 import warnings
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Self, cast
+from functools import cache, partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.shared_options import BFLOAT16
+from fairseq_floater.position_encoders.shared_options import BFLOAT16, FLOAT32
 
+Product = Callable[[Tensor], Tensor]
 # From here on oneDNN's products of int8 are faster than those of torch's default engine.
 MANY_ROWS = 32
+# Products of float32 are compared by a feed-forward layer of Transformer base and the rows of a decoding
+# step: one sentence with a beam of 4.
+MEASURED, FEW_ROWS = (2048, 512), 4
+# A copy must take at most this share of the time of torch's product. It costs memory, and a choice that
+# differed from run to run would round differently.
+WORTH_A_COPY = 0.8
+# A call of oneDNN takes 20 microseconds, and smaller weights less than that.
+FEWEST_WEIGHTS = 2**17
 
 
 class PreparedLinear(nn.Linear):
     """Compute a linear map by a copy of its weight; input and output are float32.
 
-    Parameters keep their names and values, and the copy is no parameter: it is in no state dict, and with
-    gradients on the map multiplies by ``weight`` itself. The copy is made anew when torch loads, casts or
-    moves the parameters. It does not follow a change in place.
+    Parameters keep their names and values, and the copy is in no state dict. It is made anew when the
+    parameters are replaced or changed, except by writing into ``weight.data``. With gradients on, and
+    under ``torch.compile``, the map multiplies by ``weight`` itself.
     """
 
     weights: str
-    multiply: Callable[[Tensor], Tensor]
+    multiply: Product | None
+    copied: Any
 
-    def prepare(self, weights: str | None = None) -> None:
-        """Make the copy, of the kind ``weights`` or of the former one.
+    def prepare(self) -> None:
+        """Make the copy.
 
         Raises:
-            ValueError: the kind does not go with the parameters' dtype or device.
+            ValueError: ``weights`` does not go with the parameters' dtype or device.
         """
-        self.weights = weights or self.weights
+        self.copied = self._current()
         parameters = self.weight.detach(), None if self.bias is None else self.bias.detach()
-        self.multiply = _multiplier(*parameters, self.weights)
+        self.multiply = _product(*parameters, self.weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if torch.is_grad_enabled() else self.multiply(x)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return super().forward(x)
+        if self.copied != self._current():
+            self.prepare()
+        return super().forward(x) if self.multiply is None else self.multiply(x)
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        super()._apply(*args, **kwargs)
-        self.prepare()
-        return self
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self.prepare()
-
-
-def prepare(projection: nn.Linear, weights: str) -> None:
-    """Let ``projection`` compute with ``weights``, in place."""
-    projection.__class__ = PreparedLinear
-    cast(PreparedLinear, projection).prepare(weights)
+    def _current(self) -> list[tuple[int, int]]:
+        parameters = [p for p in (self.weight, self.bias) if p is not None]
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
 
 
-def _multiplier(weight: Tensor, bias: Tensor | None, weights: str) -> Callable[[Tensor], Tensor]:
-    """Return what multiplies inputs [..., I] by ``weight`` [O, I] and adds ``bias``, both float32."""
+def prepare_projections(*projections: Any, weights: str = FLOAT32) -> None:
+    """Let ``projections`` compute with ``weights``, in place.
+
+    Anything but linear maps stays as it is, and float32 that torch multiplies fast enough.
+    """
+    for projection in projections:
+        if type(projection) is nn.Linear:
+            projection.__class__ = PreparedLinear
+            prepared = cast(PreparedLinear, projection)
+            prepared.weights = weights
+            prepared.prepare()
+            if prepared.multiply is None:
+                projection.__class__ = nn.Linear
+
+
+def _product(weight: Tensor, bias: Tensor | None, weights: str) -> Product | None:
+    """Return what multiplies inputs [..., I] by ``weight`` [O, I] and adds ``bias``; None for torch's."""
+    if weights == FLOAT32:
+        return _float32(weight, bias)
     if weight.dtype != torch.float32:
         raise ValueError(
             f"`--decoding-weights` must be float32 in a model of {weight.dtype}, but is {weights} instead: "
@@ -79,16 +100,52 @@ def _multiplier(weight: Tensor, bias: Tensor | None, weights: str) -> Callable[[
     return _int8(weight, bias)
 
 
-def _bfloat16(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
+def _float32(weight: Tensor, bias: Tensor | None) -> Product | None:
+    if weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return None
+    if weight.numel() < FEWEST_WEIGHTS:
+        return None
+    copy = _faster_than_torch(torch.get_num_threads())
+    return copy and copy(weight, bias)
+
+
+@cache
+def _faster_than_torch(threads: int) -> Callable[[Tensor, Tensor | None], Product] | None:
+    """Measure which copy this machine multiplies faster by than by the weight itself, if any."""
+    weight, x = torch.ones(MEASURED), torch.ones(FEW_ROWS, 1, MEASURED[1])
+
+    def seconds(product: Product) -> float:
+        return min(timeit.repeat(lambda: product(x), number=1, repeat=50))
+
+    usual = seconds(lambda x: F.linear(x, weight))
+    for copy in (_packed, _inputs_first):
+        if seconds(copy(weight, None)) < WORTH_A_COPY * usual:
+            return copy
+    return None
+
+
+def _packed(weight: Tensor, bias: Tensor | None) -> Product:
+    """Lay the weight out as oneDNN's kernels read it."""
     ops: Any = torch.ops.mkldnn
-    if weight.device.type == "cpu" and ops._is_mkldnn_bf16_supported():
-        packed, linear = ops._reorder_linear_weight(weight.contiguous()), ops._linear_pointwise
-        return lambda x: linear(x.bfloat16(), packed, bias, "none", [], "").float()
+    packed, linear = ops._reorder_linear_weight(weight.contiguous()), ops._linear_pointwise
+    return lambda x: cast(Tensor, linear(x, packed, bias, "none", [], ""))
+
+
+def _inputs_first(weight: Tensor, bias: Tensor | None) -> Product:
+    """Lay the weight out input by input: [I, O]."""
+    weight = weight.T.contiguous().T
+    return lambda x: F.linear(x, weight, bias)
+
+
+def _bfloat16(weight: Tensor, bias: Tensor | None) -> Product:
+    weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
+    if weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        packed = _packed(weight, bias)
+        return lambda x: packed(x.bfloat16()).float()
     return lambda x: F.linear(x.bfloat16(), weight, bias).float()
 
 
-def _int8(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+def _int8(weight: Tensor, bias: Tensor | None) -> Product:
     """Quantise each output by its largest weight; inputs are quantised in the product."""
     scales = weight.abs().amax(1).clamp(min=1e-12) / 127
     zeros = torch.zeros_like(scales, dtype=torch.long)

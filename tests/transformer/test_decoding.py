@@ -1,12 +1,8 @@
-"""What a step of decoding keeps, what a search reorders, and how weights lie for it."""
-
-import copy
+"""What a step of decoding keeps, and what a search reorders."""
 
 import helpers as h
 import pytest
 import torch
-from fairseq.modules import MultiheadAttention
-from forcing import assert_same_hypotheses
 
 from fairseq_floater.transformer.decoding_cache import (
     ROOM,
@@ -17,7 +13,6 @@ from fairseq_floater.transformer.decoding_cache import (
     read_token,
     reordered,
 )
-from fairseq_floater.transformer.weight_layout import joint_weight
 
 BATCH, HEADS, WIDTH = 4, 2, 3
 SPLIT = {"rope": ("rope", "all", "attention"), "floater": ("floater", "all", "qkv")}
@@ -39,11 +34,6 @@ def randomised(case, seed=0):
     model = h.build(*case, seed=seed).eval()
     h.randomise_positions(model)
     return model
-
-
-def joint_of(model):
-    attention = model.decoder.layers[0].self_attn
-    return joint_weight(attention.q_proj, attention.k_proj, attention.v_proj)
 
 
 def test_keys_are_all_there_while_their_room_doubles():
@@ -142,84 +132,6 @@ def test_steps_past_the_doubling_equal_one_pass_among_reordered_beams(case, beam
     assert h.difference(found, expected) <= h.TOLERANCE
 
 
-@split
-def test_a_prepared_model_translates_as_before(case):
-    model = randomised(case)
-    source = h.source_batch(lengths=(7, 11, 4, 9))
-    expected = h.generated([model], source)
-    assert joint_of(model) is None
-    actual = h.generated([fast(model)], source)
-    assert joint_of(model) is not None
-    assert_same_hypotheses(actual, expected, 1e-5)
-
-
-@split
-def test_a_layout_is_no_state(case, tmp_path):
-    model = randomised(case)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    after = fast(model).state_dict()
-    assert list(after) == list(before)
-    assert all(torch.equal(after[name], value) for name, value in before.items())
-    torch.save(after, tmp_path / "fast.pt")
-    torch.save(before, tmp_path / "plain.pt")
-    size = {f.name: f.stat().st_size for f in tmp_path.iterdir()}
-    assert size["fast.pt"] < 1.01 * size["plain.pt"]
-
-
-def changed_in_place(model):
-    with torch.no_grad():
-        model.decoder.layers[0].self_attn.v_proj.weight.mul_(1.5)
-
-
-def an_optimiser_step(model):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)  # log-probabilities stay of size 10
-    model.get_normalized_probs(model(*batch_of_one()), log_probs=True)[..., 5].sum().backward()
-    optimizer.step()
-    model.zero_grad()
-
-
-def another_tensor(model):
-    projection = model.decoder.layers[0].self_attn.k_proj
-    projection.weight.data = projection.weight.data * 1.5
-
-
-def loaded(model):
-    model.load_state_dict(h.build(*SPLIT["rope"], seed=5).state_dict())
-
-
-def batch_of_one():
-    source = h.sentence(6)
-    return source, torch.tensor([6]), h.shifted(h.sentence(9))
-
-
-@pytest.mark.parametrize("change", [changed_in_place, an_optimiser_step, another_tensor, loaded])
-def test_a_joint_product_follows_its_parameters(change):
-    """Against a model of the same parameters that was never prepared."""
-    model = fast(randomised(SPLIT["rope"]))
-    source, _, target_in = batch_of_one()
-    before = h.stepwise_log_probs(model, source, target_in)
-    change(model)
-    fresh = h.build(*SPLIT["rope"], seed=1).eval()
-    fresh.load_state_dict({k: v.contiguous() for k, v in model.state_dict().items()})
-    found = h.stepwise_log_probs(model, source, target_in)
-    assert h.difference(found, h.stepwise_log_probs(fresh, source, target_in)) <= h.TOLERANCE
-    assert h.difference(found, before) > 1e-3
-
-
-@pytest.mark.parametrize("change", [copy.deepcopy, lambda m: m.double(), lambda m: m.bfloat16()])
-def test_a_model_that_was_copied_or_cast_projects_with_its_own_weights(change):
-    model = change(fast(randomised(SPLIT["rope"])))
-    attention = model.decoder.layers[0].self_attn
-    with torch.no_grad():
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
-            projection.weight.mul_(1.5)
-        x = torch.randn(1, 2, attention.embed_dim, dtype=attention.q_proj.weight.dtype)
-        found, _ = attention(x, x, x, need_weights=False)
-        expected, _ = MultiheadAttention.forward(attention, x, x, x, need_weights=False)
-    tolerance = 2e-2 if x.dtype == torch.bfloat16 else h.TOLERANCE
-    assert x.dtype == found.dtype and h.difference(found, expected) <= tolerance
-
-
 def test_reordered_copies_of_a_sentence_are_what_they_were():
     model = randomised(SPLIT["rope"])
     source = h.source_batch(lengths=(7, 5))
@@ -235,21 +147,6 @@ def test_reordered_copies_of_a_sentence_are_what_they_were():
     mixed = model.encoder.reorder_encoder_out(out, torch.tensor([0, 2, 1, 3]))
     assert torch.equal(mixed["encoder_out"][0], out["encoder_out"][0][:, [0, 2, 1, 3]])
     assert not mixed["beam_size"]
-
-
-def test_gradients_of_a_prepared_model_reach_all_three_projections():
-    model = randomised(SPLIT["rope"])
-    x = torch.randn(5, 2, model.decoder.layers[0].self_attn.embed_dim)
-
-    def gradients():
-        attention = model.decoder.layers[0].self_attn
-        weights = [p.weight for p in (attention.q_proj, attention.k_proj, attention.v_proj)]
-        output, _ = attention(x, x, x, need_weights=False)
-        return torch.stack(torch.autograd.grad(output.square().sum(), weights))
-
-    expected = gradients()
-    fast(model)
-    assert h.difference(gradients(), expected) <= 1e-4 * expected.abs().max()
 
 
 SEARCHES = {

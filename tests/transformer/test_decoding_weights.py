@@ -1,14 +1,18 @@
-"""bfloat16 and int8 weights of a model that only translates: `--decoding-weights`."""
+"""Copies of the weights of a model that only translates: `--decoding-weights`."""
 
+import copy
 import json
+import time
 
 import helpers as h
 import make_stored
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from forcing import assert_same_hypotheses
 
 from fairseq_floater.position_encoders import signature
+from fairseq_floater.transformer import decoding_weights
 from fairseq_floater.transformer.decoding_weights import PreparedLinear
 
 EXPECTED = json.loads(make_stored.OUTPUTS.read_text())
@@ -20,10 +24,29 @@ ROPE = ("rope", "all", "attention")
 FLOATER = ("floater", "all", "qkv")
 
 
-def prepared(case=ROPE, seed=0, **options):
-    model = h.visible(*case, seed=seed, **options)
+@pytest.fixture(params=[*TOLERANCES, "_packed", "_inputs_first"])
+def weights(request, monkeypatch):
+    """Each kind of copy; those of float32 for all weights, whatever is fast on this machine."""
+    if request.param in TOLERANCES:
+        return request.param
+    made = getattr(decoding_weights, request.param)
+    monkeypatch.setattr(decoding_weights, "_faster_than_torch", lambda threads: made)
+    monkeypatch.setattr(decoding_weights, "FEWEST_WEIGHTS", 1)
+    return "float32"
+
+
+def fast(model):
+    """As fairseq-generate prepares a model."""
     model.make_generation_fast_()
     return model
+
+
+def prepared(case=ROPE, seed=0, **options):
+    return fast(h.visible(*case, seed=seed, **options))
+
+
+def batch():
+    return h.source_batch(), h.target_batch()
 
 
 @every_kind
@@ -43,7 +66,29 @@ def test_a_stored_checkpoint_takes_them_by_fairseqs_override(case, weights, tmp_
         assert found == pytest.approx(stored, abs=TOLERANCES[weights])
 
 
-@every_kind
+@pytest.mark.parametrize("weights", ["_packed", "_inputs_first"], indirect=True)
+@pytest.mark.parametrize("case", [ROPE, FLOATER], ids=["rope", "floater"])
+def test_copies_of_float32_translate_as_before(case, weights):
+    model, source = h.visible(*case), h.source_batch(lengths=(7, 11, 4, 9))
+    expected = h.generated([model], source)
+    actual = h.generated([fast(model)], source)
+    assert isinstance(model.decoder.output_projection, PreparedLinear)
+    assert_same_hypotheses(actual, expected, 1e-5)
+
+
+def test_float32_gets_the_copy_that_is_faster_here(monkeypatch):
+    def slow(weight, bias):
+        return lambda x: time.sleep(0.01)
+
+    def quick(weight, bias):
+        return lambda x: None
+
+    monkeypatch.setattr(decoding_weights, "_packed", slow)
+    for other, expected in ((quick, quick), (slow, None)):
+        monkeypatch.setattr(decoding_weights, "_inputs_first", other)
+        assert decoding_weights._faster_than_torch.__wrapped__(1) is expected
+
+
 def test_the_state_dict_stays_and_gradients_are_of_the_parameters(weights):
     plain = h.visible(*FLOATER, decoding_weights=weights)
     model = prepared(FLOATER, decoding_weights=weights)
@@ -53,18 +98,50 @@ def test_the_state_dict_stays_and_gradients_are_of_the_parameters(weights):
     losses = [h.loss_of(m) for m in (model, plain)]
     assert abs(losses[0] - losses[1]) <= h.TOLERANCE
     grads = [
-        torch.autograd.grad(loss, m.decoder.layers[0].fc1.weight)
+        torch.autograd.grad(loss, m.decoder.layers[0].self_attn.k_proj.weight)
         for loss, m in zip(losses, (model, plain))
     ]
     assert h.difference(grads[0][0], grads[1][0]) <= h.TOLERANCE
 
 
-@every_kind
-def test_copies_follow_what_is_loaded(weights):
-    model, other = (prepared(seed=seed, decoding_weights=weights) for seed in (0, 5))
-    model.load_state_dict(other.state_dict())
-    batch = h.source_batch(), h.target_batch()
-    assert torch.equal(h.log_probs(model, *batch), h.log_probs(other, *batch))
+def changed_in_place(model):
+    with torch.no_grad():
+        model.decoder.layers[0].self_attn.v_proj.weight.mul_(1.5)
+
+
+def an_optimiser_step(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)  # log-probabilities stay of size 10
+    h.loss_of(model).backward()
+    optimizer.step()
+    model.zero_grad()
+
+
+def another_tensor(model):
+    projection = model.decoder.layers[0].self_attn.k_proj
+    projection.weight.data = projection.weight.data * 1.5
+
+
+def loaded(model):
+    model.load_state_dict(h.visible(*ROPE, seed=5).state_dict())
+
+
+@pytest.mark.parametrize("change", [changed_in_place, an_optimiser_step, another_tensor, loaded])
+def test_copies_follow_the_parameters(change, weights):
+    model = prepared(decoding_weights=weights)
+    before = h.log_probs(model, *batch())
+    changed = copy.deepcopy(model)
+    change(changed)
+    fresh = prepared(seed=1, decoding_weights=weights)
+    fresh.load_state_dict(changed.state_dict())
+    after = h.log_probs(changed, *batch())
+    assert torch.equal(after, h.log_probs(fresh, *batch())) and h.difference(after, before) > 1e-3
+    assert torch.equal(h.log_probs(model, *batch()), before)
+
+
+@pytest.mark.parametrize("weights", ["_packed", "_inputs_first"], indirect=True)
+def test_a_prepared_model_may_be_cast(weights):
+    expected = h.log_probs(h.visible(*ROPE).double(), *batch())
+    assert h.difference(h.log_probs(prepared().double(), *batch()), expected) <= 1e-6
 
 
 @every_kind
@@ -75,7 +152,7 @@ def test_a_model_of_16_bits_is_refused(weights):
     ):
         model.half().make_generation_fast_()
     with pytest.raises(ValueError, match="must be float32 in a model of torch.float16"):
-        prepared(decoding_weights=weights).half()
+        h.log_probs(prepared(decoding_weights=weights).half(), *batch())
 
 
 @pytest.mark.parametrize(
@@ -93,6 +170,6 @@ def test_what_they_do_not_go_with(options, message):
 
 def test_quantisation_noise_of_products_goes_with_them():
     noisy = {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 8}
-    model, batch = prepared(**noisy, decoding_weights="int8"), (h.source_batch(), h.target_batch())
-    expected = h.log_probs(h.visible(*ROPE, **noisy), *batch)
-    assert 1e-4 < h.difference(h.log_probs(model, *batch), expected) < TOLERANCES["int8"]
+    model = prepared(**noisy, decoding_weights="int8")
+    expected = h.log_probs(h.visible(*ROPE, **noisy), *batch())
+    assert 1e-4 < h.difference(h.log_probs(model, *batch()), expected) < TOLERANCES["int8"]
