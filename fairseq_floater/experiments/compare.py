@@ -40,7 +40,8 @@ from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
 _MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
-_FEWEST_RESAMPLES = 1000
+# Scoring more takes longer than some minutes, where there are so many systems.
+_FEWEST_RESAMPLES, _MOST_RESAMPLES = 1000, 10_000
 # So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01.
 _RESAMPLES_A_SYSTEM = 100
 _WHERE = """
@@ -180,7 +181,8 @@ class ComparisonTable(Table):
         argv += self.experiment.metrics()
         if self.args.exact_match and "--exact-match" not in argv:
             argv.append("--exact-match")
-        resamples = max(_FEWEST_RESAMPLES, _RESAMPLES_A_SYSTEM * argv.count("--label"))
+        wanted = _RESAMPLES_A_SYSTEM * argv.count("--label")
+        resamples = min(max(wanted, _FEWEST_RESAMPLES), _MOST_RESAMPLES)
         argv += ["--bootstrap", str(resamples), "--json", self.work / f"{self.name}.json"]
         return [*argv, "--figure", *(self.work / f"{self.name}.{e}" for e in ("png", "svg"))]
 
