@@ -88,14 +88,14 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
 def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     compare, monkeypatch, capsys
 ):
-    monkeypatch.setattr("fairseq_floater.experiments.compare._RESAMPLES_A_SYSTEM", 1000)
+    monkeypatch.setattr("fairseq_floater.experiments.compare._RESAMPLES_A_SYSTEM", 500)
     compare()
     twice = ("--told-length", "--windows", "20:5") * 2
     launcher = compare("--eval", "cap:20,ntk:23", *twice)
     assert not any(step.startswith("train") for step in launcher.steps)
     words = launcher.scored
     labels = [words[i + 1] for i, word in enumerate(words) if word == "--label"]
-    assert words[words.index("--bootstrap") + 1] == str(1000 * len(labels))  # each is compared
+    assert words[words.index("--bootstrap") + 1] == str(500 * len(labels))  # each is compared
     looks_of = {SINUSOID: [], T5: ["cap_20"], ROPE: ["cap_20", "ntk_23"]}
     looks = [(s, look) for s in looks_of for look in (*looks_of[s], "told_length", "windows_20_5")]
     assert [label.split("=")[0] for label in labels if "." in label.split("=")[0]] == [
