@@ -180,6 +180,9 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     (early,) = (w for w in report.warnings if "stop early" in w)
     ratios = {of["short"].length_ratio: name for name, of in report.scores.items()}
     assert early.endswith(f"At its shortest: short {min(ratios):.2f} in {ratios[min(ratios)]}")
+    many = score_split(folder, [SystemFiles(f"{n}", [path]) for n in range(7)], bootstrap=0)
+    (early,) = (w for w in many.warnings if "stop early" in w)
+    assert early.endswith("; and 2 more") and early.count(" in [") == 5
     whole = generated(tmp_path / "whole", sources, references)
     fine = score_split(folder, [SystemFiles("whole", [whole])], bootstrap=0)
     assert not any("stop early" in w or "run on" in w for w in fine.warnings)

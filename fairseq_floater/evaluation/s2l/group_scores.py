@@ -45,6 +45,8 @@ from fairseq_floater.evaluation.s2l.systems import (
 FEW_SENTENCES = 100
 # Below this share of the references' length hypotheses count as stopping early, above that one as running on.
 EARLY_STOP, RUNS_ON = 0.9, 1.1
+# A warning names so many systems.
+_NAMED = 5
 
 
 class GroupScorer:
@@ -111,20 +113,27 @@ class GroupScorer:
             ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
             shortest, longest = (extreme(ratios, key=ratios.__getitem__) for extreme in (min, max))
             if ratios[shortest] < EARLY_STOP:
-                early.append(f"{label} {ratios[shortest]:.2f} in {shortest}")
+                early.append((ratios[shortest], f"{label} {ratios[shortest]:.2f} in {shortest}"))
             if ratios[longest] > RUNS_ON:
-                late.append(f"{label} {ratios[longest]:.2f} in {longest}")
+                late.append((-ratios[longest], f"{label} {ratios[longest]:.2f} in {longest}"))
         if early:
             report.warnings.append(
                 f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
-                f"flattered by BLEU and chrF; read the loss. At its shortest: {'; '.join(early)}"
+                f"flattered by BLEU and chrF; read the loss. At its shortest: {_first(early)}"
             )
         if late:
             report.warnings.append(
                 f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the "
-                f"loss of the references does not show it. At its longest: {'; '.join(late)}"
+                f"loss of the references does not show it. At its longest: {_first(late)}"
             )
         return report
+
+
+def _first(systems: list[tuple[float, str]]) -> str:
+    """Name the few with the lowest numbers, and say how many others there are."""
+    names = [name for _, name in sorted(systems)]
+    more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return "; ".join(names[:_NAMED]) + more
 
 
 class ScoredSet:
