@@ -118,7 +118,8 @@ def _faster_than_torch(threads: int) -> Callable[[Tensor, Tensor | None], Produc
         return min(timeit.repeat(lambda: product(x), number=1, repeat=50))
 
     usual = seconds(lambda x: F.linear(x, weight))
-    for copy in (_packed, _inputs_first):
+    has_onednn = torch.backends.mkldnn.is_available()
+    for copy in (_packed, _inputs_first) if has_onednn else (_inputs_first,):
         if seconds(copy(weight, None)) < WORTH_A_COPY * usual:
             return copy
     return None
