@@ -40,9 +40,10 @@ from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
 _MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
-# Scoring more takes longer than some minutes, where there are so many systems.
+# Two hundred systems with more than the most take many minutes to score.
 _FEWEST_RESAMPLES, _MOST_RESAMPLES = 1000, 10_000
-# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01.
+# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01, and
+# 0.05 for five hundred systems with the most.
 _RESAMPLES_A_SYSTEM = 100
 _WHERE = """
 Table   {work}/{table}.md, {work}/{table}.json

@@ -82,7 +82,7 @@ def prepare_projections(*projections: Any, weights: str = FLOAT32) -> None:
 
 
 def _product(weight: Tensor, bias: Tensor | None, weights: str) -> Product | None:
-    """Return what multiplies inputs [..., I] by ``weight`` [O, I] and adds ``bias``; None for torch's."""
+    """Build the product of inputs [..., I] with ``weight`` [O, I] and ``bias``; None: take torch's own."""
     if weights == FLOAT32:
         return _float32(weight, bias)
     if weight.dtype != torch.float32:

@@ -9,6 +9,7 @@ import make_stored
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.modules import MultiheadAttention
 from forcing import assert_same_hypotheses
 
 from fairseq_floater.position_encoders import signature
@@ -97,11 +98,15 @@ def test_the_state_dict_stays_and_gradients_are_of_the_parameters(weights):
     assert all(torch.equal(after[name], value) for name, value in before.items())
     losses = [h.loss_of(m) for m in (model, plain)]
     assert abs(losses[0] - losses[1]) <= h.TOLERANCE
-    grads = [
-        torch.autograd.grad(loss, m.decoder.layers[0].self_attn.k_proj.weight)
-        for loss, m in zip(losses, (model, plain))
-    ]
-    assert h.difference(grads[0][0], grads[1][0]) <= h.TOLERANCE
+
+    def gradients(m, loss):
+        block = m.decoder.layers[0]
+        attention = block.self_attn
+        maps = block.fc1, attention.q_proj, attention.k_proj, attention.v_proj
+        return torch.autograd.grad(loss, [linear.weight for linear in maps])
+
+    for actual, expected in zip(gradients(model, losses[0]), gradients(plain, losses[1])):
+        assert h.difference(actual, expected) <= h.TOLERANCE
 
 
 def changed_in_place(model):
@@ -139,9 +144,17 @@ def test_copies_follow_the_parameters(change, weights):
 
 
 @pytest.mark.parametrize("weights", ["_packed", "_inputs_first"], indirect=True)
-def test_a_prepared_model_may_be_cast(weights):
-    expected = h.log_probs(h.visible(*ROPE).double(), *batch())
-    assert h.difference(h.log_probs(prepared().double(), *batch()), expected) <= 1e-6
+@pytest.mark.parametrize("change", [copy.deepcopy, lambda m: m.double(), lambda m: m.bfloat16()])
+def test_a_model_that_was_copied_or_cast_projects_with_its_own_weights(change, weights):
+    attention = change(prepared()).decoder.layers[0].self_attn
+    with torch.no_grad():
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+            projection.weight.mul_(1.5)
+        x = torch.randn(1, 2, attention.embed_dim, dtype=attention.q_proj.weight.dtype)
+        found, _ = attention(x, x, x, need_weights=False)
+        expected, _ = MultiheadAttention.forward(attention, x, x, x, need_weights=False)
+    tolerance = 2e-2 if x.dtype == torch.bfloat16 else h.TOLERANCE
+    assert x.dtype == found.dtype and h.difference(found, expected) <= tolerance
 
 
 @every_kind
