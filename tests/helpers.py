@@ -237,6 +237,12 @@ def gradients(model, seed=0):
     return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
+def fast(model):
+    """As fairseq-generate prepares a model."""
+    model.make_generation_fast_()
+    return model
+
+
 def generated(models, source, longest=25):
     """The four best hypotheses of every sentence, one after the other."""
     generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=longest)

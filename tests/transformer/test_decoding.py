@@ -24,12 +24,6 @@ def new_keys(requires_grad=False):
     return Keys(k, v)
 
 
-def fast(model):
-    """As fairseq-generate prepares a model."""
-    model.make_generation_fast_()
-    return model
-
-
 def randomised(case, seed=0):
     model = h.build(*case, seed=seed).eval()
     h.randomise_positions(model)
@@ -120,7 +114,7 @@ def test_what_two_beams_share_is_not_written_again():
 @split
 @pytest.mark.parametrize("beam", [1, 4])
 def test_steps_past_the_doubling_equal_one_pass_among_reordered_beams(case, beam):
-    model = fast(randomised(case))
+    model = h.fast(randomised(case))
     source = h.source_batch()[:1] if beam > 1 else h.source_batch()[:1].expand(4, -1)
     steps = SMALLEST_ROOM + 8
     target_in = torch.cat([h.shifted(h.sentence(steps, seed=n)) for n in range(4)])

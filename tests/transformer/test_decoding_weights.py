@@ -36,14 +36,8 @@ def weights(request, monkeypatch):
     return "float32"
 
 
-def fast(model):
-    """As fairseq-generate prepares a model."""
-    model.make_generation_fast_()
-    return model
-
-
 def prepared(case=ROPE, seed=0, **options):
-    return fast(h.visible(*case, seed=seed, **options))
+    return h.fast(h.visible(*case, seed=seed, **options))
 
 
 def batch():
@@ -72,7 +66,7 @@ def test_a_stored_checkpoint_takes_them_by_fairseqs_override(case, weights, tmp_
 def test_copies_of_float32_translate_as_before(case, weights):
     model, source = h.visible(*case), h.source_batch(lengths=(7, 11, 4, 9))
     expected = h.generated([model], source)
-    actual = h.generated([fast(model)], source)
+    actual = h.generated([h.fast(model)], source)
     assert isinstance(model.decoder.output_projection, PreparedLinear)
     assert_same_hypotheses(actual, expected, 1e-5)
 
