@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairseq_floater.errors import UsageError, shown
@@ -55,13 +55,7 @@ def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) ->
 
 
 def _load(path: Path, kind: type) -> dict[str, Any]:
-    if not path.exists():
-        raise ConfigError(f"There is no configuration {path}.")
-    try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except Exception as error:  # PyYAML and what it calls raise what they like
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
+    loaded = OmegaConf.to_container(read_yaml(path))
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} must hold sections {', '.join(_keys(kind))}.")
     if foreign := sorted({*loaded} & {*_OWNERS} - {*_keys(kind)}):
@@ -70,6 +64,21 @@ def _load(path: Path, kind: type) -> dict[str, Any]:
         if not isinstance(loaded[name], dict):
             raise ConfigError(f"{path}: `{name}` must be a section of keys.")
     return {str(name): value for name, value in loaded.items()}
+
+
+def read_yaml(path: Path) -> DictConfig | ListConfig:
+    """Read a YAML file; its keys overrule those of the file that it ``extends``, a path from its folder."""
+    if not path.exists():
+        raise ConfigError(f"There is no configuration {path}.")
+    try:
+        loaded = OmegaConf.load(path)
+        OmegaConf.resolve(loaded)
+    except Exception as error:  # PyYAML and what it calls raise what they like
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
+    if isinstance(loaded, DictConfig) and (extended := loaded.pop("extends", None)):
+        return OmegaConf.merge(read_yaml(path.parent / str(extended)), loaded)
+    return loaded
 
 
 def _keys(section: type) -> list[str]:

@@ -16,6 +16,7 @@ from fairseq_floater.experiments.system import System, system_from_words
 
 ROBERTA = {*(ROOT / "configs").glob("roberta_*.yaml")}  # of experiments/roberta
 CONFIGS = sorted({*(ROOT / "configs").glob("*.yaml")} - ROBERTA)
+RESULTS = sorted((ROOT / "configs" / "results").glob("*.yaml"))
 RUNS = [
     System(),
     System("plain"),
@@ -53,7 +54,7 @@ def test_training_arguments_are_fairseqs(path, run, stage):
         assert args.no_token_positional_embeddings == (not run.base)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*CONFIGS, *RESULTS], ids=lambda p: p.stem)
 def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     experiment = Experiment(path)
     words = experiment.arguments("generate", System())
@@ -290,6 +291,23 @@ def test_a_bad_configuration_names_file_key_and_rule(tmp_path, capsys, change, w
         Experiment(path)
     assert main(["args", str(path), "donor"]) == 2
     assert "config.yaml" in capsys.readouterr().err
+
+
+def test_a_configuration_extends_another(tmp_path):
+    write(tmp_path, lambda config: config["budget"].update(donor={"max-epoch": 8, "lr": 1}))
+    path = tmp_path / "french.yaml"
+    path.write_text(
+        "extends: config.yaml\nlanguages: {target: fr}\ndata: {max-len: null, tests: [test, news]}\n"
+        "budget: {donor: {max-epoch: 2}}"
+    )
+    config, extended = Experiment(path).config, Experiment(tmp_path / "config.yaml").config
+    assert vars(config.languages) == {"source": "en", "target": "fr"}
+    assert (config.data.max_len, config.data.tests) == (None, ["test", "news"])
+    assert config.budget.donor == {"max-epoch": 2, "lr": 1}
+    assert (config.shape, config.generation) == (extended.shape, extended.generation)
+    path.write_text("extends: gone.yaml")
+    with pytest.raises(ConfigError, match="There is no configuration .*gone.yaml"):
+        Experiment(path)
 
 
 def test_whole_words_reach_every_stage(tmp_path):

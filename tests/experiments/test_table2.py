@@ -17,6 +17,7 @@ import torch
 import wmt14_stand_in as stand_in
 import yaml
 from fairseq import options
+from omegaconf import OmegaConf
 from toy import ROOT, environment, run
 
 from fairseq_floater.errors import UsageError
@@ -24,6 +25,7 @@ from fairseq_floater.experiments.cells import Progress, progress_of, select
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2
 from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.sections import read_yaml
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
 from fairseq_floater.experiments.table2 import add_options, cells_of, config_of, donors_of
@@ -197,7 +199,7 @@ def miniature(tmp_path_factory):
     stand_in.build(folder / "archives", folder / "numbers")
     (folder / "configs").mkdir()
     for path in (ROOT / "configs").glob("wmt14_*.yaml"):
-        config = yaml.safe_load(path.read_text())
+        config = OmegaConf.to_container(read_yaml(path))
         config["data"]["vocab"] = 60
         config["shape"].update(SMALL)
         config["optimisation"].update({"log-interval": 1, "warmup-updates": 4, "lr": 0.005})
