@@ -145,27 +145,26 @@ def corpus_score(
             os.environ[_SEED] = before
 
 
-def sentence_counts(
-    metric: Any, hypotheses: Sequence[str], references: Sequence[str]
-) -> tuple[Array, Score]:
+def sentence_counts(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
     """Count what a metric counts of each of N sentences; the counts of a corpus are their sum.
 
-    With :class:`_Chrf` the one place that calls private methods of sacreBLEU (2.3 and later versions 2).
+    With :class:`_Chrf` and :func:`score_of_sums` the one place that calls private methods of sacreBLEU (2.3
+    and later versions 2).
 
     Returns:
-        counts: [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for
-            chrF of order 6 (n-grams of the hypothesis, of the reference and of both, by order).
-        score: turns counts summed over sentences [K] into a score in 0..100.
+        [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for chrF of order 6
+        (n-grams of the hypothesis, of the reference and of both, by order).
     """
     rows: list[list[int]] = []
     for pairs in batched(zip(hypotheses, references, strict=True), _AT_ONCE):
         ours, theirs = zip(*pairs)
         rows += metric._extract_corpus_statistics(ours, [theirs])
+    return np.array(rows, dtype=np.int32)
 
-    def score(sums: Array) -> float:
-        return float(metric._compute_score_from_stats(sums.tolist()).score)
 
-    return np.array(rows, dtype=np.int32), score
+def score_of_sums(metric: Any, sums: Array) -> float:
+    """Turn the counts of a metric, summed over sentences [K], into a score in 0..100."""
+    return float(metric._compute_score_from_stats(sums.tolist()).score)
 
 
 def moses_tokens(lines: Sequence[str], language: str) -> list[str]:

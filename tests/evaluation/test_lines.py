@@ -11,7 +11,7 @@ from fairseq_floater.evaluation import metrics
 from fairseq_floater.evaluation.bleu import score
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.evaluation.lines import TextFile
-from fairseq_floater.evaluation.metrics import sentence_counts
+from fairseq_floater.evaluation.metrics import score_of_sums, sentence_counts
 
 WORDS = ["der", "die", "das", "Haus", "Hund", "sitzt", "läuft", "auf", "unter", "vor", "dem", "."]
 
@@ -44,9 +44,10 @@ def test_counts_made_in_parts_have_sacrebleus_own_score(metric, monkeypatch):
     monkeypatch.setattr(metrics, "_AT_ONCE", 64)
     ours, theirs = sentences(150), sentences(150, seed=2)
     ours[:75] = theirs[:75]
-    counts, score_of = sentence_counts(metric(), ours, theirs)
+    scored = metric()
+    counts = sentence_counts(scored, ours, theirs)
     assert len(counts) == 150
-    assert score_of(counts.sum(0)) == metric().corpus_score(ours, [theirs]).score
+    assert score_of_sums(scored, counts.sum(0)) == metric().corpus_score(ours, [theirs]).score
 
 
 def test_text_that_looks_tokenised_is_noticed_once(caplog):

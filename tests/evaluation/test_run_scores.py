@@ -76,6 +76,33 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
     assert report.warnings[1] == left_out and "9 of 1,500" in report.warnings[0]
 
 
+def test_documents_are_scored_by_their_sentences(data, runs):
+    """The separator is no word of the translation: tables say what each run's own scores say."""
+    sentences, separator = {lang: lines_of(data, "test", lang) for lang in ("en", "de")}, " <s2> "
+
+    def documents(lines):
+        return [separator.join(lines[i : i + 3]) for i in range(0, len(lines), 3)]
+
+    summary = json.loads((data / "summary.json").read_text())
+    summary["parameters"]["separator"] = "<s2>"
+    (data / "summary.json").write_text(json.dumps(summary))
+    for lang, lines in sentences.items():
+        text = "".join(f"{line}\n" for line in documents(lines))
+        (data / "raw" / f"test.{lang}").write_text(text)
+        (data / "spm" / f"test.{lang}").write_text(text)
+    hypotheses = damaged(sentences["de"], 1, 0.5)
+    generated(
+        runs["bad"][0] / "generate.test.txt", documents(sentences["en"]), documents(hypotheses)
+    )
+    (runs["bad"][0] / "losses.test.txt").unlink()
+    few = {"bad": runs["bad"][:1]}
+    score = score_runs(data, few, tests=["test"], bootstrap=0, exact_match=True).scores["test"][
+        "bad"
+    ]
+    assert score.bleu.value == BLEU().corpus_score(hypotheses, [sentences["de"]]).score
+    assert score.exact.value == np.mean([a == b for a, b in zip(hypotheses, sentences["de"])])
+
+
 def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp_path, capsys):
     words = [f"--run={name}={folder}" for name, folders in runs.items() for folder in folders]
     places = [str(tmp_path / name) for name in ("compare.json", "compare.png")]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from fairseq_floater.evaluation.metrics import (
     chrf_metric,
     corpus_score,
     exact_matches,
+    score_of_sums,
     sentence_counts,
 )
 from fairseq_floater.evaluation.s2l import statistics
@@ -144,15 +146,17 @@ class ScoredSet:
         self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
         check_same_tokens(self.runs)
+        metrics = scorer.bleu, chrf_metric()
         self.bleu, self.chrf = (
             {
-                name: [sentence_counts(m, run.hypotheses, self.test.references) for run in runs]
+                name: [test.count(partial(sentence_counts, m), run.hypotheses) for run in runs]
                 for name, runs in self.runs.items()
             }
-            for m in (scorer.bleu, chrf_metric())
+            for m in metrics
         )
+        self.of_bleu, self.of_chrf = (partial(score_of_sums, m) for m in metrics)
         self.exact: dict[str, list[Array]] = {
-            name: [_exact(run, self.test) for run in runs if scorer.exact_match]
+            name: [test.count(_exact, run.hypotheses) for run in runs if scorer.exact_match]
             for name, runs in self.runs.items()
         }
 
@@ -181,17 +185,17 @@ class ScoredSet:
 
     def _score(self, system: str, index: Array) -> BinScore:
         runs, resampling = self.runs[system], (self.report.resamples, self.report.seed)
-        counts = [of_all[index] for of_all, _ in self.bleu[system]]
+        counts = [of_all[index] for of_all in self.bleu[system]]
         losses = [run.losses[index] for run in runs if run.losses is not None]
         scores = [run.scores[index] for run in runs if run.scores is not None]
         exact = [of_run[index] for of_run in self.exact[system]]
         ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
         return BinScore(
-            bleu=_mean(counts, self.bleu[system][0][1], *resampling),
+            bleu=_mean(counts, self.of_bleu, *resampling),
             loss=_mean(losses, _ratio, *resampling) if losses else None,
             score=_mean(scores, _ratio, *resampling) if scores else None,
             exact=_mean(exact, _ratio, *resampling) if exact else None,
-            chrf=float(np.mean([of_sums(c[index].sum(0)) for c, of_sums in self.chrf[system]])),
+            chrf=float(np.mean([self.of_chrf(c[index].sum(0)) for c in self.chrf[system]])),
             length_ratio=float(np.mean(ratios)),
             cut_off=self._cut_off(runs, index),
         )
@@ -207,9 +211,9 @@ class ScoredSet:
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
 
-def _exact(run: SystemRun, test: EvaluationSet) -> Array:
+def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> Array:
     """Return 1 for each hypothesis that is its reference, else 0, and 1 for each sentence [N, 2]."""
-    return np.array([(match, 1) for match in exact_matches(run.hypotheses, test.references)])
+    return np.array([(match, 1) for match in exact_matches(hypotheses, references)])
 
 
 def _ratio(sums: Array) -> float:

@@ -15,6 +15,8 @@ from fairseq_floater.version import __version__
 UNTRAINED = "-before"
 #: Ends the name of a system whose hypotheses are as long as their references, which stands beside the system.
 TOLD_LENGTH = ".told_length"
+#: Below so much BLEU lost past the trained length, the share that stopping explains is noise.
+LEAST_LOSS = 1.0
 #: What systems are scored by: its title in tables, and digits.
 _KINDS = {
     "bleu": ("BLEU", 1),
@@ -67,7 +69,7 @@ class S2LScores:
             told, within = self.scores[ALL].get(name + TOLD_LENGTH), self.scores[trained].get(name)
             if told and within:
                 past = self.scores[ALL][name].bleu.value
-                if (lost := within.bleu.value - past) > 0:
+                if (lost := within.bleu.value - past) >= LEAST_LOSS:
                     shares_of[name] = (told.bleu.value - past) / lost
         return shares_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS, Segmentation
+from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
@@ -47,15 +47,14 @@ def score_split(
             raise UsageError(f"`--short` names {files.name}, which has no `--hypotheses`.")
     split = SplitReport.read(split_dir)
     made = split.made_from["options"]
-    langs = (made["source"], made["target"])
     length = f"source tokens without the end symbol; tokens of {split.tokens_of}"
     options["exact_match"] = options.get("exact_match") or made.get("subwords") == WORDS
-    scorer = GroupScorer(names, langs[1], references=split_dir, length=length, **options)
+    scorer = GroupScorer(names, made["target"], references=split_dir, length=length, **options)
     if short_systems:
-        short_test = EvaluationSet.read(split_dir, SHORT_TEST, langs, made["encoded"])
+        short_test = EvaluationSet.read(split_dir, SHORT_TEST, made)
         short = ScoredSet(scorer, short_test, short_systems)
         short.add_group(split.bins.short_name, np.arange(len(short_test)))
-    test = EvaluationSet.read(split_dir, TEST, langs, made["encoded"])
+    test = EvaluationSet.read(split_dir, TEST, made)
     scored = ScoredSet(scorer, test, systems)
     for name in split.bins.names:
         scored.add_group(name, test.members(name))
@@ -91,20 +90,21 @@ def score_runs(
     """
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
-    langs, subwords, longest, known, left_out = _described(data)
+    made, known, left_out = _described(data)
+    subwords, longest = SEGMENTATIONS[made["bpe"]], made["max_len"]
     for name in tests or ():
         if name not in known:
             raise UsageError(f"`--tests` must be some of {', '.join(known)}, but names {name!r}.")
     length = f"source tokens without the end symbol; tokens of {data / subwords.model}"
     options["exact_match"] = options.get("exact_match") or subwords is SEGMENTATIONS[WORDS]
-    scorer = GroupScorer(list(runs), langs[1], references=data, length=length, **options)
+    scorer = GroupScorer(list(runs), made["tgt"], references=data, length=length, **options)
     scorer.report.warnings += left_out
     for name in tests or known:
-        test = EvaluationSet.whole(data, name, langs, subwords.folder)
+        test = EvaluationSet.whole(data, name, made)
         files = [_files(system, name, runs[system], scores) for system in runs]
         scored = ScoredSet(scorer, test, files)
         scored.add_group(name, np.arange(len(test)))
-        target_tokens = token_counts(data / subwords.folder / f"{name}.{langs[1]}")
+        target_tokens = token_counts(data / subwords.folder / f"{name}.{made['tgt']}")
         longer = (np.maximum(test.source_tokens, target_tokens) > longest) & (longest > 0)
         if 0 < longer.sum() < len(test):
             scored.add_group(f"{name}, up to {longest}", np.flatnonzero(~longer))
@@ -125,17 +125,8 @@ _SUMMARY = {
 }
 
 
-class _Data(NamedTuple):
-    """How data were prepared: ``longest`` is the most subwords of a training pair's side, 0 for any."""
-
-    langs: tuple[str, str]
-    subwords: Segmentation
-    longest: int
-    tests: list[str]
-    left_out: list[str]
-
-
-def _described(data: Path) -> _Data:
+def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the options that data were prepared with, their test sets, and warnings."""
     try:
         summary = read_json(data / "summary.json", _SUMMARY)
         tests = read_json(data / "tests.json", dict)
@@ -152,8 +143,7 @@ def _described(data: Path) -> _Data:
         for why, count in train["dropped"].items()
         if count
     ]
-    subwords = SEGMENTATIONS[made["bpe"]]
-    return _Data((made["src"], made["tgt"]), subwords, made["max_len"], [*tests], left_out)
+    return made, [*tests], left_out
 
 
 def _files(system: str, test: str, folders: Sequence[Path], scores: str | None) -> SystemFiles:

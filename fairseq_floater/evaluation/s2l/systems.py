@@ -6,12 +6,15 @@ import csv
 import html
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fairseq_floater.data.subwords import SEGMENTATIONS
+from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import (
     BPE_MARKS,
     join_pieces,
@@ -27,6 +30,9 @@ from fairseq_floater.evaluation.lines import (
     scoring_error,
 )
 from fairseq_floater.evaluation.metrics import Array
+
+# Counts of each pair of hypothesis and reference, [N, K].
+Counter = Callable[[Sequence[str], Sequence[str]], Array]
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class EvaluationSet:
         source_tokens: [N] lengths.
         bins: the names of the groups that the N pairs are in.
         files: the files of a split that the N pairs come from; empty for a whole test set.
+        separator: what stands between the sentences of a line, if lines are documents.
     """
 
     path: Path
@@ -60,10 +67,12 @@ class EvaluationSet:
     source_tokens: Array
     bins: list[str]
     files: list[str] = field(default_factory=list)
+    separator: str | None = None
 
     @classmethod
-    def read(cls, folder: Path, name: str, langs: Sequence[str], encoded: bool) -> EvaluationSet:
-        """Read a test set of the split in ``folder``; ``encoded``: the split is in sentencepieces."""
+    def read(cls, folder: Path, name: str, made: Mapping[str, Any]) -> EvaluationSet:
+        """Read a test set of the split in ``folder``, made with the options ``made``."""
+        langs, encoded = (made["source"], made["target"]), made["encoded"]
         table = folder / f"{name}.tsv"
         reader = csv.DictReader(TextFile(table).lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         try:
@@ -82,14 +91,16 @@ class EvaluationSet:
                 )
             sides.append([join_pieces(s, "sentencepiece") for s in lines] if encoded else lines)
         sources, references = sides
-        return cls(folder / name, sources, references, source_tokens, bins, files)
+        separator = made.get("separator")
+        return cls(folder / name, sources, references, source_tokens, bins, files, separator)
 
     @classmethod
-    def whole(cls, data: Path, name: str, langs: Sequence[str], subwords: str) -> EvaluationSet:
-        """Read a test set of ``scripts/prepare_text.sh``: one group, or those of its ``.groups``.
+    def whole(cls, data: Path, name: str, made: Mapping[str, Any]) -> EvaluationSet:
+        """Read a test set that ``scripts/prepare_text.sh`` made with the options ``made``.
 
-        ``subwords`` is the folder of the text in subwords, ``spm``, ``bpe`` or ``words``.
+        All its pairs are one group, or those of its ``.groups``.
         """
+        langs, subwords = (made["src"], made["tgt"]), SEGMENTATIONS[made["bpe"]].folder
         raw = data / "raw" / name
         sources, references = (read_references(f"{raw}.{lang}") for lang in langs)
         source_tokens, target_tokens = (
@@ -104,10 +115,19 @@ class EvaluationSet:
         groups = Path(f"{raw}.groups")
         parts = TextFile(groups).lines if groups.is_file() else []
         bins = [f"{name}, {part}" for part in parts] or [name] * len(sources)
-        return cls(raw, sources, references, source_tokens, bins)
+        separator = made.get("separator")
+        return cls(raw, sources, references, source_tokens, bins, separator=separator)
 
     def __len__(self) -> int:
         return len(self.bins)
+
+    def count(self, of_sentences: Counter, hypotheses: Sequence[str]) -> Array:
+        """Return what ``of_sentences`` counts, [N, K]; of a document the sum over its sentences."""
+        if self.separator is None:
+            return of_sentences(hypotheses, self.references)
+        *pairs, places = sentences_of(hypotheses, self.references, self.separator)
+        beginnings = np.flatnonzero(np.array(places) == 0)
+        return np.add.reduceat(of_sentences(*pairs), beginnings, axis=0)
 
     def members(self, name: str) -> Array:
         return np.flatnonzero([bin == name for bin in self.bins])

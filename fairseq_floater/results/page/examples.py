@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.errors import ReportError
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, SplitReport
@@ -103,20 +102,19 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
         split = work.folder / "split"
         if not (split / "split.json").is_file():
             return {}
-        options = SplitReport.read(split).made_from["options"]
-        languages = (options["source"], options["target"])
+        made = SplitReport.read(split).made_from["options"]
         names = [name for name in (SHORT_TEST, TEST) if (split / f"{name}.tsv").is_file()]
-        return {n: EvaluationSet.read(split, n, languages, options["encoded"]) for n in names}
+        return {n: EvaluationSet.read(split, n, made) for n in names}
     data = work.folder / "data"
     if not work.settings:
         return {}
-    langs = [work.settings[side] for side in ("source", "target")]
-    subwords = SEGMENTATIONS[work.settings["bpe"]].folder
+    settings = work.settings
+    made = {"src": settings["source"], "tgt": settings["target"], "bpe": settings["bpe"]}
     # Parts of a test set, by length, have no text of their own.
     return {
-        group.name: EvaluationSet.whole(data, group.name, langs, subwords)
+        group.name: EvaluationSet.whole(data, group.name, made)
         for group in work.groups
-        if (data / "raw" / f"{group.name}.{langs[0]}").is_file()
+        if (data / "raw" / f"{group.name}.{made['src']}").is_file()
     }
 
 
