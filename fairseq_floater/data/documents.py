@@ -22,7 +22,7 @@ def join_lines(
     its sentences in documents of that many (the last of fewer).
 
     Raises:
-        TextDataError: the text cannot be used, or holds the separator.
+        TextDataError: the text cannot be used, holds the separator, or a split of the name of another's form.
     """
     langs = sorted({path.name.split(".")[1] for path in raw_dir.glob("train.*")})
     if len(langs) != 2:
@@ -37,6 +37,10 @@ def join_lines(
             if split.startswith("test"):
                 forms = {split: repeat(1), **{f"{split}_{n}": repeat(n) for n in segments}}
             for name, sizes in forms.items():
+                if name != split and name in splits:
+                    raise TextDataError(
+                        f"{raw_dir} holds the test split {name}, as documents of {split} are called."
+                    )
                 paths = [work / f"{name}.{lang}" for lang in langs]
                 counts[name] = _write(read_pairs(raw_dir, split, *langs), paths, sizes, separator)
         return {"splits": counts, "warnings": []}

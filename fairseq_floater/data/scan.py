@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import subprocess
+import zlib
 from pathlib import Path
 
 from fairseq_floater.data.parallel_text import TextDataError
@@ -38,7 +39,10 @@ def read_scan(path: Path) -> list[Example]:
         TextDataError: another file.
     """
     content = path.read_bytes()
-    content = gzip.decompress(content) if path.suffix == ".gz" else content
+    try:
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TextDataError(f"{path} is no whole gzip file: {error}.") from None
     if (digest := hashlib.sha256(content).hexdigest()) != TASKS.sha256:
         raise TextDataError(
             f"{path} must be SCAN's tasks.txt with the SHA-256 {TASKS.sha256}, but has {digest}."

@@ -36,8 +36,12 @@ def train_subword(
     A ``separator`` is never cut.
 
     Raises:
-        TextDataError: the text does not allow such a vocabulary.
+        TextDataError: the text does not allow such a vocabulary, or the separator is no word.
     """
+    if separator and (separator in FAIRSEQ_SYMBOLS or re.search(r"[\s\u2581]", separator)):
+        raise TextDataError(
+            f"The separator must be one word, such as <s2>, and no symbol of fairseq's, but is {separator!r}."
+        )
     stride = max(1.0, lines / SUBWORD_PAIRS)
     sample = (pair for k, pair in enumerate(pairs) if int(k // stride) != int((k - 1) // stride))
     model = io.BytesIO()

@@ -239,9 +239,10 @@ def score_files(
         of_places, options = [], {**options, "bootstrap": 0, "test_set": None}
         for place in range(max(places) + 1):
             at = [i for i, other in enumerate(places) if other == place]
-            of_places.append(
-                score(*([x[i] for i in at] for x in (hypotheses, references)), **options)
-            )
+            ours, theirs = ([x[i] for i in at] for x in (hypotheses, references))
+            if not any(theirs):  # behind a separator at the end of a line
+                break
+            of_places.append(score(ours, theirs, **options))
         report = dataclasses.replace(report, places=of_places)
     if lines_path is not None:
         write_text(lines_path, "".join(f"{line}\n" for line in hypotheses))

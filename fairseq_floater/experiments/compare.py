@@ -81,11 +81,8 @@ class ComparisonTable(Table):
         )
         systems = [entry.system for entry in self.systems]
         self.looks: list[Look] = [*dict.fromkeys(args.looks)]  # scoring refuses a file twice
-        check_looks(self.looks, systems)
-        if self.looks and self.experiment.config.s2l is None:
-            raise UsageError(
-                "`--eval`, `--told-length` and `--windows` need a configuration with `s2l`."
-            )
+        self.separator = self.experiment.config.data.separator
+        check_looks(self.looks, systems, self.separator)
         stages = {entry.system.name: entry.system.stage for entry in self.systems}
         if args.donor is not None and "donor" in stages.values():
             raise UsageError(
@@ -118,10 +115,13 @@ class ComparisonTable(Table):
                     seed=seed,
                     machines=machines,
                     losses=True,
-                    looks=tuple(look for look in self.looks if look.suits(entry.system)),
+                    looks=tuple(self._looks_of(entry)),
                 )
                 name = entry.system.name
                 yield Cell(name, request.work / name, partial(Protocol, request), seed)
+
+    def _looks_of(self, entry: ListedSystem) -> list[Look]:
+        return [look for look in self.looks if look.suits(entry.system, self.separator)]
 
     def _donors(self, args: argparse.Namespace) -> list[Cell]:
         if args.donor is not None:
@@ -191,8 +191,11 @@ class ComparisonTable(Table):
         argv = floater("compare", self.work / "data", "--tests", *self.experiment.config.data.tests)
         for entry, folders in runs.items():
             argv += ["--label", f"{entry.system.name}={entry.label}"]
-            for folder in folders:
-                argv += ["--run", f"{entry.system.name}={folder}"]
+            names = [entry.system.name]
+            for look in self._finished_looks(entry, folders):
+                names.append(entry.system.name + look.mark)
+                argv += ["--label", f"{names[-1]}={entry.label}, {look.name}"]
+            argv += [w for name in names for f in folders for w in ("--run", f"{name}={f}")]
         return argv
 
     def _by_length(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
@@ -204,10 +207,9 @@ class ComparisonTable(Table):
         models: list[tuple[str, str, str, str | None]] = [("", entry.label, "", "")]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
             models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
-        for look in self.looks:
-            if look.suits(entry.system) and self._is_looked_at(look, folders):
-                losses_of = look.mark if look.changes_losses else None
-                models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
+        for look in self._finished_looks(entry, folders):
+            losses_of = look.mark if look.changes_losses else None
+            models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
@@ -222,11 +224,13 @@ class ComparisonTable(Table):
                         if losses_of is not None:  # or the system's loss would have two rows
                             yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
 
-    def _is_looked_at(self, look: Look, folders: list[Path]) -> bool:
-        """Return whether all runs in ``folders`` were translated with; ``--only`` may leave some out."""
+    def _finished_looks(self, entry: ListedSystem, folders: list[Path]) -> Iterator[Look]:
+        """Yield the looks by which all runs in ``folders`` have translated; ``--only`` may leave some out."""
         tests = self.experiment.config.data.tests
-        files = (f / f"generate.{test}{look.mark}.txt" for f in folders for test in tests)
-        return self.launcher.dry_run or all(file.is_file() for file in files)
+        for look in self._looks_of(entry):
+            files = (f / f"generate.{test}{look.mark}.txt" for f in folders for test in tests)
+            if self.launcher.dry_run or all(file.is_file() for file in files):
+                yield look
 
     def lacking(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)

@@ -14,7 +14,12 @@ from dataclasses import replace
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.stages import Experiment
-from fairseq_floater.experiments.system import PLAIN, System, system_from_words
+from fairseq_floater.experiments.system import (
+    PLAIN,
+    System,
+    system_from_words,
+    with_separator,
+)
 from fairseq_floater.position_encoders import add_args, complete, foreign_options, trained_limit
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
@@ -55,10 +60,10 @@ def systems_of(
         from_scratch = systems[0].system.scratch if systems else start != "donor"
         forms = forms_of(encoders, scratch=from_scratch)
         systems += [form for form in forms if form.system.name != baseline]
+    separator = experiment.config.data.separator
     for options in also:
-        systems = with_twins(
-            systems, shell_words("--also", options), f"No system takes `--also {options!r}`."
-        )
+        refusal = f"No system takes `--also {options!r}`."
+        systems = with_twins(systems, shell_words("--also", options), refusal, separator)
     if stretch is not None:
         systems = with_stretched(systems, stretch)
     if encoders is not None and experiment.config.s2l is not None:
@@ -95,7 +100,10 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
 
 
 def with_twins(
-    systems: Sequence[ListedSystem], options: Sequence[str], refusal: str
+    systems: Sequence[ListedSystem],
+    options: Sequence[str],
+    refusal: str,
+    separator: str | None = None,
 ) -> list[ListedSystem]:
     """Return the systems, and after each that takes further options of the model the same with these.
 
@@ -111,7 +119,7 @@ def with_twins(
         if foreign_options(entry.system.encoder, names):
             continue  # they would be without effect
         twin = listed(replace(entry.system, options=(*entry.system.options, *options)))
-        if twin.system.name not in known and is_accepted(twin.system):
+        if twin.system.name not in known and is_accepted(twin.system, separator):
             twins.append(twin)
     if not any(names & entry.system.given.keys() for entry in twins):
         raise UsageError(refusal)
@@ -144,9 +152,10 @@ def listed(system: System) -> ListedSystem:
     return ListedSystem(system, shlex.join(system.words()), system.label)
 
 
-def is_accepted(system: System) -> bool:
+def is_accepted(system: System, separator: str | None = None) -> bool:
+    """Return whether a model takes the options of a system, and a configuration's ``separator``."""
     try:
-        _complete(system)
+        _complete(replace(system, options=with_separator(system.options, separator)))
     except (argparse.ArgumentError, ValueError):
         return False
     return True

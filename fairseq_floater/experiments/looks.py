@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -37,12 +37,16 @@ class Look:
     def changes_losses(self) -> bool:
         return bool(self.spec)
 
-    def suits(self, system: System) -> bool:
-        """Return whether a model of ``system`` takes it; fairseq's own has no option of positions."""
+    def suits(self, system: System, separator: str | None = None) -> bool:
+        """Return whether a model of ``system`` takes it; fairseq's own has no option of positions.
+
+        ``separator`` is the configuration's.
+        """
         if not self.spec:
             return True
         options = (*system.options, "--position-eval", self.spec)
-        return system.encoder != PLAIN and is_accepted(replace(system, options=options))
+        look = replace(system, options=options)
+        return system.encoder != PLAIN and is_accepted(look, separator)
 
 
 # The report of scores knows it by its mark.
@@ -73,9 +77,10 @@ def in_windows(text: str) -> Look:
     return Look(f"windows {text}", ("--task", "translation_windows", *chain(*options)))
 
 
-def check_looks(looks: Iterable[Look], systems: Iterable[System]) -> None:
+def check_looks(
+    looks: Iterable[Look], systems: Sequence[System], separator: str | None = None
+) -> None:
     """Raise UsageError where no system takes one of the looks."""
-    systems = list(systems)
     for look in looks:
-        if not any(map(look.suits, systems)):
+        if not any(look.suits(system, separator) for system in systems):
             raise UsageError(f"No system takes `--eval {look.name}`.")

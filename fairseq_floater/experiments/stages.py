@@ -25,7 +25,7 @@ from fairseq_floater.experiments.config import (
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.paper_numbers import SIZES
 from fairseq_floater.experiments.sections import ConfigError
-from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.experiments.system import PLAIN, System, with_separator
 from fairseq_floater.files import USER_DIR
 
 
@@ -101,10 +101,10 @@ class Experiment(ConfiguredExperiment):
         return [*options, *self._seed(setting.seed), *self._model_options(setting.system)]
 
     def _model_options(self, system: System) -> list[str]:
-        options, separator = system.model_options(), self.config.data.separator
-        if separator is None or system.encoder == PLAIN or "--position-separator" in options:
+        options = system.model_options()
+        if system.encoder == PLAIN:
             return options
-        return [*options, "--position-separator", separator]
+        return [*with_separator(options, self.config.data.separator)]
 
     def _seed(self, seed: int | None) -> list[str]:
         return ["--seed", str(self.config.seed if seed is None else seed)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
@@ -247,6 +248,13 @@ def system_from_args(args: argparse.Namespace) -> System:
     options = tuple(shell_words("--model-options", args.model_options))
     scratch = getattr(args, "scratch", False)  # not every script trains from random parameters
     return System(args.encoder, args.blocks, args.target, scratch, not args.no_base, options)
+
+
+def with_separator(options: Sequence[str], separator: str | None) -> tuple[str, ...]:
+    """Return options of the model with a configuration's separator of documents, unless they name one."""
+    if separator is None or "--position-separator" in options:
+        return (*options,)
+    return (*options, "--position-separator", separator)
 
 
 def system_from_words(words: str) -> System:

@@ -24,6 +24,7 @@ from fairseq_floater.position_encoders.shared_options import (
     has_base,
     joined,
 )
+from fairseq_floater.position_encoders.warp import INTERPOLATED_ROWS_PER_TOKEN
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, Shifting, WarpLaw
 
 if TYPE_CHECKING:
@@ -245,8 +246,10 @@ def _of_evaluation(
         reason = "fairseq's own positions underneath would stay as they are"
     elif law.reads_lengths and args.position_random is not None:
         reason = "with `--position-random` evaluation spaces positions already"
-    elif law.reads_lengths and args.position_separator is not None:
-        reason = "with `--position-separator` the data say where tokens stand"
+    elif law.reads_lengths and (args.position_segments or args.floater_gap):
+        reason = "with `--position-segments` and `--floater-gap` the data say where tokens stand"
+    elif law.kind == INTERPOLATE and args.position_cross_ratio * INTERPOLATED_ROWS_PER_TOKEN % 1:
+        reason = "positions would be rounded twice with this `--position-cross-ratio`"
     elif law.changes_frequencies and not encoder.has_frequencies:
         reason = f"only {_able('has_frequencies')} have the frequencies that it changes"
     elif law.changes_distances and not counts:

@@ -6,6 +6,7 @@ Letters: T query length, S key length, B sentences, H heads.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def window_mask(stack: Any, tokens: Tokens, dtype: torch.dtype) -> Tensor | None
     law = stack.eval_law
     if law is None or law.kind != WINDOW or stack.training:
         return None
-    at = tokens.at(slots_do=False)
+    at = replace(tokens, warp=None).at(slots_do=False)  # W counts tokens, wherever they stand
     far = at.distances.abs() > law.size
     hidden = far & (at.keys >= ALWAYS_SEEN)[:, None]
     return additive_mask(hidden[:, None], dtype) if bool(hidden.any()) else None

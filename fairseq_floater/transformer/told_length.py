@@ -67,9 +67,8 @@ class ToldLengthTask(TranslationTask):
         *further: Any,
         **options: Any,
     ) -> Any:
-        lengths = (
-            sample["target"].ne(self.target_dictionary.pad()).sum(1) - 1
-        )  # without the end symbol
+        # Without the end symbol. At the first step fairseq has one beam, and too few could end.
+        lengths = (sample["target"].ne(self.target_dictionary.pad()).sum(1) - 1).clamp(min=1)
         generator.search.ends = dict(zip(sample["id"].tolist(), lengths.tolist()))
         generator.min_len, generator.max_len_a, generator.max_len_b = 0, 0, int(lengths.max())
         return super().inference_step(generator, models, sample, *further, **options)

@@ -37,6 +37,21 @@ def test_text_that_cannot_be_joined_is_refused(raw: Path, tmp_path: Path) -> Non
         (raw / "train.fr").write_text("un\n")
 
 
+def test_a_form_of_a_split_replaces_no_other_split(numbers: Path, tmp_path: Path) -> None:
+    for lang in ("en", "de"):
+        (numbers / f"test_2.{lang}").write_text("one\n")
+    with pytest.raises(TextDataError, match="holds the test split test_2"):
+        join_lines(numbers, tmp_path / "out", segments=[2], separator=MARK)
+
+
+@pytest.mark.parametrize("separator", ["</s>", "<unk>", "a b", "\u2581"])
+def test_what_no_subword_can_be_is_no_separator(
+    separator: str, numbers: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(TextDataError, match="separator must be one word"):
+        encode_all(numbers, tmp_path / "data", vocab=80, separator=separator)
+
+
 def test_the_separator_is_one_subword_and_comes_back(numbers: Path, tmp_path: Path) -> None:
     folder = join_lines(numbers, tmp_path / "out", segments=[3], separator=MARK).folder
     encode_all(folder, tmp_path / "data", vocab=80, separator=MARK)

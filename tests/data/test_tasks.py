@@ -148,6 +148,10 @@ def test_scan_that_is_not_there_or_another_is_refused(
     published.write_text(scan_text() + "IN: run OUT: I_RUN\n")
     assert main([*words, "6", "--from", str(published)]) == 1
     assert "must be SCAN's tasks.txt with the SHA-256" in capfd.readouterr().err
+    broken = tmp_path / "tasks.txt.gz"
+    broken.write_bytes(gzip.compress(b"IN: run OUT: I_RUN")[:-9])
+    assert main([*words, "6", "--from", str(broken)]) == 1
+    assert "is no whole gzip file" in capfd.readouterr().err
     published.unlink()
     assert main([*words, "6"]) == 1
     assert "SCAN could not be fetched" in capfd.readouterr().err

@@ -76,6 +76,21 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
     assert report.warnings[1] == left_out and "9 of 1,500" in report.warnings[0]
 
 
+def test_a_further_translation_stands_beside_the_system(data, runs):
+    """As scripts/compare.sh --told-length leaves it in the folders of the system."""
+    for folder in runs["good"]:
+        references = lines_of(data, "test", "de")
+        generated(
+            folder / "generate.test.told_length.txt", lines_of(data, "test", "en"), references
+        )
+    found = score_runs(
+        data, {**runs, "good.told_length": runs["good"]}, tests=["test"], bootstrap=0
+    ).scores["test"]
+    assert found["good.told_length"].bleu.value == pytest.approx(100)
+    assert found["good"].bleu.value < 99
+    assert found["good"].loss and found["good.told_length"].loss is None
+
+
 def test_documents_are_scored_by_their_sentences(data, runs):
     """The separator is no word of the translation: tables say what each run's own scores say."""
     sentences, separator = {lang: lines_of(data, "test", lang) for lang in ("en", "de")}, " <s2> "

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from fairseq_floater.experiments.cells import Cell, seconds_left, select
 from fairseq_floater.experiments.compare import add_options
 from fairseq_floater.experiments.compare import run as run_comparison
 from fairseq_floater.experiments.locks import try_lock
+from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import System
 
 WHOLE = ROOT / "configs" / "numbers_en_de.yaml"
 
@@ -114,6 +117,10 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     words = compare("--eval", "cap:10", "--only", "rope-*").scored
     looked_at = {word.split("=")[0] for word in words if ".cap_10=" in word}
     assert looked_at == {f"{ROPE}.cap_10"}
+    look, gap = Look("logn:5", (), "logn:5"), ("--floater-gap", "1.0")
+    rope, with_gap = System("rope", scratch=True), System("floater", scratch=True, options=gap)
+    assert look.suits(with_gap, "<s2>") and not look.suits(with_gap)
+    assert replace(look, spec="ntk:5").suits(rope, "<s2>")
     with pytest.raises(UsageError, match="No system takes `--eval yarn:23`"):
         compare("--eval", "yarn:23", encoders="t5")
     with pytest.raises(SystemExit):
@@ -259,12 +266,16 @@ def test_without_a_split_whole_test_sets_are_compared(compare, tmp_path):
     scored = launcher.scored
     assert scored[scored.index("--tests") + 1 :][:2] == ["test", "test_long"]
     assert scored[scored.index("--baseline") + 1] == CONTROL
-    folders = [scored[i + 1] for i, word in enumerate(scored) if word == "--run"]
-    assert folders == [
-        f"{name}={tmp_path}/w/seed-{seed}/{name}"
-        for name in (CONTROL, "rope-all-attention")
-        for seed in (1, 2)
-    ]
+    told = compare(*words, "--told-length", config=WHOLE, encoders="rope")
+    assert not any(step.startswith("train") for step in told.steps)
+    for ran, marks in ((launcher, [""]), (told, ["", ".told_length"])):
+        words = ran.scored
+        assert [words[i + 1] for i, word in enumerate(words) if word == "--run"] == [
+            f"{name}{mark}={tmp_path}/w/seed-{seed}/{name}"
+            for name in (CONTROL, "rope-all-attention")
+            for mark in marks
+            for seed in (1, 2)
+        ]
 
 
 def test_chosen_systems_come_in_the_order_of_the_patterns():

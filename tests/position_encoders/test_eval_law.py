@@ -203,9 +203,19 @@ def test_logits_of_more_keys_than_trained_grow_with_their_logarithm():
         torch.testing.assert_close(found[:, :, t, : t + 1], usual[:, :, t, : t + 1] * factor)
 
 
+@pytest.mark.parametrize(
+    ("encoder", "options"),
+    [
+        ("none", {}),
+        ("rope", {"position_random": "float:200"}),
+        ("rope", {"position_separator": "w8", "position_segments": True}),
+        ("floater", {"position_separator": "w8", "floater_gap": 0.5}),
+    ],
+)
 @torch.no_grad()
-def test_a_window_shows_near_keys_and_the_first_four():
-    model = h.visible("none", position_eval="window:2", encoder_layers=1)
+def test_a_window_shows_near_tokens_and_the_first_four(encoder, options):
+    """However far apart their positions are."""
+    model = h.visible(encoder, target=None, position_eval="window:2", encoder_layers=1, **options)
     source, changed = h.sentence(13), h.sentence(13).clone()
     changed[0, 6] = 5 if source[0, 6] != 5 else 6
     states = [
@@ -237,6 +247,12 @@ def test_a_window_shows_near_keys_and_the_first_four():
 def test_wrong_pairs_are_refused_with_the_reason(case, spec, reason):
     with pytest.raises(ValueError, match=reason):
         h.build(*case, position_eval=spec)
+
+
+def test_interpolation_refuses_a_ratio_that_the_batch_would_round():
+    across = {"position_cross": "relative", "position_cross_ratio": 0.7}
+    with pytest.raises(ValueError, match="rounded twice"):
+        h.build("rope", target="attention", position_eval="interpolate:5", **across)
 
 
 @pytest.mark.parametrize("spec", ["cap:4", "grouped:3:2", "logn:5", "window:2"])

@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 import helpers as h
+import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
 
@@ -22,10 +23,13 @@ def hypotheses(model, source, target, **limits):
     return task.inference_step(generator, [model], sample)
 
 
-def test_each_hypothesis_is_as_long_as_its_reference_whatever_the_limits_say():
+@pytest.mark.parametrize("lengths", [(3, 14, 8), (1, 14, 8)], ids=["usual", "empty"])
+def test_each_hypothesis_is_as_long_as_its_reference_whatever_the_limits_say(lengths):
+    """That of an empty reference has one word."""
     model, source = h.visible("rope", target="attention"), h.source_batch()
-    target = h.padded([h.sentence(n) for n in (3, 14, 8)], left=False)
-    for beams, n in zip(hypotheses(model, source, target, max_len_b=6, min_len=5), (3, 14, 8)):
+    target = h.padded([h.sentence(n) for n in lengths], left=False)
+    found = hypotheses(model, source, target, max_len_b=6, min_len=5)
+    for beams, n in zip(found, (max(n, 2) for n in lengths)):
         assert len(beams) == 4
         for beam in beams:
             assert len(beam["tokens"]) == n

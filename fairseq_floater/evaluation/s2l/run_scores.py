@@ -79,7 +79,8 @@ def score_runs(
     Args:
         data: what ``scripts/prepare_text.sh`` made.
         runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
-            ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``.
+            ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``. A system called
+            ``rope.told_length`` with the folders of ``rope`` has ``generate.<test>.told_length.txt``.
         tests: test sets, the main one first; None for all of the data.
         scores: the name of another metric, whose numbers are in ``<scores>.<test>.txt`` of each folder.
         options: as of :func:`score_split`.
@@ -101,7 +102,9 @@ def score_runs(
     scorer.report.warnings += left_out
     for name in tests or known:
         test = EvaluationSet.whole(data, name, made)
-        files = [_files(system, name, runs[system], scores) for system in runs]
+        files = [
+            _files(system, name + _mark_of(system, runs), runs[system], scores) for system in runs
+        ]
         scored = ScoredSet(scorer, test, files)
         scored.add_group(name, np.arange(len(test)))
         target_tokens = token_counts(data / subwords.folder / f"{name}.{made['tgt']}")
@@ -146,8 +149,14 @@ def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
     return made, [*tests], left_out
 
 
+def _mark_of(system: str, runs: Mapping[str, object]) -> str:
+    """Return what marks a further translation: .told_length of rope.told_length, in the folders of rope."""
+    bases = (name for name in runs if system.startswith(f"{name}.") and runs[name] == runs[system])
+    return next((system.removeprefix(base) for base in bases), "")
+
+
 def _files(system: str, test: str, folders: Sequence[Path], scores: str | None) -> SystemFiles:
-    """Return a system's files of a test set; the losses only if every run has them."""
+    """Return a system's files of a test set, by its name and mark; the losses only if every run has them."""
     hypotheses = [folder / f"generate.{test}.txt" for folder in folders]
     losses = [folder / f"losses.{test}.txt" for folder in folders]
     has_losses = all(path.is_file() for path in losses)
