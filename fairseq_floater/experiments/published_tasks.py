@@ -28,7 +28,7 @@ _KAZEMNEJAD = (
     "decoders, and small."
 )
 _NEWMAN = (
-    "Newman et al. 2020: the best before 2021, told how long the output is; ours must find out."
+    "Newman et al. 2020: the best before 2021, told how long the output is, as ours are with --told-length."
 )
 _CSORDAS = (
     "Csordás et al. 2021: a universal Transformer (blocks share parameters) with Transformer-XL's positions, "
