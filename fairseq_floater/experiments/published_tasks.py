@@ -27,7 +27,7 @@ _KAZEMNEJAD = (
     "Kazemnejad et al. 2023: decoders alone of 107 M parameters, means of 3 seeds; ours are encoders with "
     "decoders, and small."
 )
-_NEWMAN = "Newman et al. 2020: the best before 2021, told how long the output is, as ours are with --told-length."
+_NEWMAN = "Newman et al. 2020: the best before 2021, told the length of the output, as ours by --told-length."
 _CSORDAS = (
     "Csordás et al. 2021: a universal Transformer (blocks share parameters) with Transformer-XL's positions, "
     "50,000 updates of 256 pairs; ours have blocks of their own and fewer updates."

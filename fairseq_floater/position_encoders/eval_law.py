@@ -39,6 +39,8 @@ EVAL = Option(
 )
 # YaRN's alpha and beta: pairs that turn less often within T are interpolated, more often left alone.
 SLOW_TURNS, FAST_TURNS = 1.0, 32.0
+# Of a rotation by one radian a token an interpolated place is at most 1/128 of a radian off.
+INTERPOLATED_ROWS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True)

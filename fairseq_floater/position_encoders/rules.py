@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairseq_floater.position_encoders.eval_law import INTERPOLATE, LOGN, WINDOW, EvalLaw
+from fairseq_floater.position_encoders.eval_law import (
+    INTERPOLATE,
+    INTERPOLATED_ROWS_PER_TOKEN,
+    LOGN,
+    WINDOW,
+    EvalLaw,
+)
 from fairseq_floater.position_encoders.fairseq_rules import of_fairseqs_options, of_one_stack
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
@@ -24,7 +30,6 @@ from fairseq_floater.position_encoders.shared_options import (
     has_base,
     joined,
 )
-from fairseq_floater.position_encoders.warp import INTERPOLATED_ROWS_PER_TOKEN
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, Shifting, WarpLaw
 
 if TYPE_CHECKING:

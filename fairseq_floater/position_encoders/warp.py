@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fairseq_floater.position_encoders.eval_law import INTERPOLATE, EvalLaw
+from fairseq_floater.position_encoders.eval_law import (
+    INTERPOLATE,
+    INTERPOLATED_ROWS_PER_TOKEN,
+    EvalLaw,
+)
 from fairseq_floater.position_encoders.transforms import Warp, token_positions
 from fairseq_floater.position_encoders.warp_law import Drawing, Shifting, Stretching, WarpLaw
 
 # Multiples of the golden ratio, taken modulo 1, stay well apart from each other.
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-# Of a rotation by one radian a token an interpolated place is at most 1/128 of a radian off.
-INTERPOLATED_ROWS_PER_TOKEN = 64
 
 
 def uniform(low: float, high: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
