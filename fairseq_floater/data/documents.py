@@ -22,7 +22,7 @@ def join_lines(
     its sentences in documents of that many (the last of fewer).
 
     Raises:
-        TextDataError: the text cannot be used, holds the separator, or a split of the name of another's form.
+        TextDataError: the text cannot be used, holds the separator, or has a split that would be replaced.
     """
     langs = sorted({path.name.split(".")[1] for path in raw_dir.glob("train.*")})
     if len(langs) != 2:
@@ -39,7 +39,7 @@ def join_lines(
             for name, sizes in forms.items():
                 if name != split and name in splits:
                     raise TextDataError(
-                        f"{raw_dir} holds the test split {name}, as documents of {split} are called."
+                        f"{raw_dir} holds the test split {name}, which documents of {split} would replace."
                     )
                 paths = [work / f"{name}.{lang}" for lang in langs]
                 counts[name] = _write(read_pairs(raw_dir, split, *langs), paths, sizes, separator)

@@ -32,7 +32,7 @@ from fairseq_floater.evaluation.lines import (
 from fairseq_floater.evaluation.metrics import Array
 
 # Counts of each pair of hypothesis and reference, [N, K].
-Counter = Callable[[Sequence[str], Sequence[str]], Array]
+SentenceCounts = Callable[[Sequence[str], Sequence[str]], Array]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class EvaluationSet:
     def __len__(self) -> int:
         return len(self.bins)
 
-    def count(self, of_sentences: Counter, hypotheses: Sequence[str]) -> Array:
+    def count(self, of_sentences: SentenceCounts, hypotheses: Sequence[str]) -> Array:
         """Return what ``of_sentences`` counts, [N, K]; of a document the sum over its sentences."""
         if self.separator is None:
             return of_sentences(hypotheses, self.references)
