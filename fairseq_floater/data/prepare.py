@@ -33,6 +33,7 @@ from fairseq_floater.data.parallel_text import (
     read_pairs,
     text_file,
 )
+from fairseq_floater.data.pieces import check_pieces
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
 from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS, Words, encode_split
@@ -76,7 +77,11 @@ class Preparation:
         origin = self._origin()
         stale = self._stale_products(origin)
         encoded = not stale and self.text.is_dir() and (self.out_dir / "raw").is_dir()
-        lines = {} if encoded else check_parallel(self.raw_dir, *self.langs, self.splits)
+        lines = {}
+        if not encoded:
+            texts = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
+            check_pieces(texts, encoded=False)
+            lines = check_parallel(self.raw_dir, *self.langs, self.splits)
         for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
             _remove(self.out_dir / name)
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from fairseq_floater.data.pieces import BPE_MARKS
 from fairseq_floater.evaluation import bleu
-from fairseq_floater.evaluation.hypotheses import BPE_MARKS, FORMATS
+from fairseq_floater.evaluation.hypotheses import FORMATS
 from fairseq_floater.evaluation.metrics import TOKENIZERS
 from fairseq_floater.verbs import add_verb
 

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
 
 FORMATS = ("auto", "generate", "plain")
-# The marks that a segmentation leaves in the text, by its name in fairseq's `--remove-bpe`.
-BPE_MARKS = {"sentencepiece": re.compile("\u2581"), "subword_nmt": re.compile("@@( |$)")}
 DROPPED_HINT = (
     "fairseq silently drops the sentences of batches whose size is no multiple of 8 unless "
     "`--required-batch-size-multiple 1` is given."
@@ -53,7 +52,7 @@ def read_hypotheses(
         path: what fairseq-generate printed (all, or its D or H lines), or one hypothesis a line; a
             :class:`TextFile` where the caller reads more of it.
         format: one of :data:`FORMATS`; ``auto`` looks for lines such as ``D-7<tab>``.
-        remove_bpe: the segmentation to undo, one of :data:`BPE_MARKS`; H lines need it. Text
+        remove_bpe: the segmentation to undo, a key of ``BPE_MARKS`` (data.pieces); H lines need it. Text
             without pieces of it stays as it is.
 
     Raises:
@@ -162,10 +161,3 @@ def _segmentations(lines: Sequence[str]) -> list[str]:
         for kind, mark in BPE_MARKS.items()
         if sum(mark.search(line) is not None for line in lines) > _SEGMENTED_SHARE * filled
     ]
-
-
-def join_pieces(line: str, kind: str) -> str:
-    """Return the words of a line that is in pieces of ``kind``, a key of :data:`BPE_MARKS`."""
-    if kind == "subword_nmt":
-        return BPE_MARKS[kind].sub("", line).rstrip()
-    return line.replace(" ", "").replace("\u2581", " ").strip()

@@ -43,6 +43,10 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
             _write("valid.de", b"eins\nzwei\n"),
             r"\S+/valid\.en has 20 lines, but \S+/valid\.de has 2\.",
         ),
+        (
+            _write("train.de", b"gut\nei@@ ns\nzw@@ ei\n"),
+            r"\S+/train\.de is in subwords \(line 2\), .+\.",
+        ),
         (_write("test.en", b""), r"\S+/test\.en is empty\."),
         (
             _write("train.de", b"gut\nf\xfcnf\n"),
@@ -55,7 +59,16 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
             r"\S+/train\.en and \S+/train\.en\.gz both exist; remove one of them\.",
         ),
     ],
-    ids=["missing", "unequal", "empty", "not UTF-8", "NUL", "cut gzip", "plain and zipped"],
+    ids=[
+        "missing",
+        "unequal",
+        "subwords",
+        "empty",
+        "not UTF-8",
+        "NUL",
+        "cut gzip",
+        "plain and zipped",
+    ],
 )
 def test_faulty_text_is_refused(
     raw: Path, tmp_path: Path, spoil: Any, message: str, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,8 @@
 import pytest
 from scored_text import HYPOTHESES, generated, refused
 
-from fairseq_floater.evaluation.hypotheses import BPE_MARKS, read_hypotheses, read_references
+from fairseq_floater.data.pieces import BPE_MARKS
+from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
 
 
 def test_generated_hypotheses_come_back_in_corpus_order(write):

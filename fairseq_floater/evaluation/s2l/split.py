@@ -31,17 +31,15 @@ from fairseq_floater.data.parallel_text import (
     read_pairs,
     text_file,
 )
+from fairseq_floater.data.pieces import check_pieces, join_pieces
 from fairseq_floater.data.products import Origin, is_made, work_folder
 from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
-from fairseq_floater.evaluation.hypotheses import BPE_MARKS, join_pieces
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, HeldOut, Pair, SplitReport
 from fairseq_floater.files import file_hash, naming, put_folder, write_text
 
-# How many lines of each file to look at to tell raw text from subwords.
-_HEAD_LINES = 1_000
 _Pairs = Iterator[tuple[str, str]]
 
 
@@ -76,7 +74,7 @@ def split(
     if old and is_same and not force:
         say(f"{out_dir} exists already: skipped.")
         return old
-    _check_form(files, options.encoded)
+    check_pieces(files, options.encoded)
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work, naming(out_dir):
         made_from = {"options": new.parameters, "inputs": new.inputs}
         report = _Splitter(raw_dir, work, splits, options, threads).run(made_from)
@@ -236,20 +234,3 @@ def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
             raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")
     if spm_model is not None and not spm_model.is_file():
         raise TextDataError(f"There is no sentencepiece model {spm_model}.")
-
-
-def _check_form(files: list[Path], encoded: bool) -> None:
-    marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
-    for path in files:
-        head = itertools.islice(read_lines(path), _HEAD_LINES)
-        marked = [any(mark.search(line) for mark in marks) for line in head]
-        if not encoded and sum(marked) > len(marked) / 2:
-            raise TextDataError(
-                f"{path} is in subwords (line {marked.index(True) + 1}); raw text is needed, or "
-                "`--encoded`."
-            )
-        if encoded and sum(marked) < len(marked) / 2:
-            raise TextDataError(
-                f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
-                "sentencepiece's), but `--encoded` says so."
-            )

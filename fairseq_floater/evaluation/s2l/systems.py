@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import (
-    BPE_MARKS,
-    join_pieces,
     read_hypotheses,
     read_references,
     read_tagged,

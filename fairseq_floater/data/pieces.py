@@ -1,0 +1,38 @@
+"""Tell text in subwords from whole words, and join its pieces."""
+
+import itertools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairseq_floater.data.parallel_text import TextDataError, read_lines
+
+# The marks that a segmentation leaves in the text, by its name in fairseq's `--remove-bpe`.
+BPE_MARKS = {"sentencepiece": re.compile("\u2581"), "subword_nmt": re.compile("@@( |$)")}
+# How many lines of a file to look at.
+_HEAD_LINES = 1_000
+
+
+def join_pieces(line: str, kind: str) -> str:
+    """Return the words of a line that is in pieces of ``kind``, a key of :data:`BPE_MARKS`."""
+    if kind == "subword_nmt":
+        return BPE_MARKS[kind].sub("", line).rstrip()
+    return line.replace(" ", "").replace("\u2581", " ").strip()
+
+
+def check_pieces(files: Iterable[Path], encoded: bool) -> None:
+    """Refuse files of whole words if the text is ``encoded``, and files in subwords if not."""
+    marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
+    for path in files:
+        head = itertools.islice(read_lines(path), _HEAD_LINES)
+        marked = [any(mark.search(line) for mark in marks) for line in head]
+        if not encoded and sum(marked) > len(marked) / 2:
+            raise TextDataError(
+                f"{path} is in subwords (line {marked.index(True) + 1}), but raw text is needed; only "
+                "`floater s2l split --encoded` takes subwords."
+            )
+        if encoded and sum(marked) < len(marked) / 2:
+            raise TextDataError(
+                f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
+                "sentencepiece's), but `--encoded` says so."
+            )
