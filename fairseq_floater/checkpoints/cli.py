@@ -139,7 +139,7 @@ def add_position_loss(verbs: Any) -> None:
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="a translation model or a RoBERTa")
     add("data", type=Path, metavar="DATA", help="binarised text with its dictionaries")
-    text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63"
+    text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63; the last row is of all"
     add("--bins", type=_ends, required=True, metavar="N,N", help=text)
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
     text = "sentences or blocks at a time (32)"

@@ -240,7 +240,7 @@ def _language_files(folder: Path, args: argparse.Namespace) -> list[Path]:
         files.append(folder / f"dict.{getattr(args, f'{side}_lang', None)}.txt")
         if not files[-1].is_file():
             raise CheckpointError(
-                f"There is no dictionary {files[-1]} for the donor's {side} language."
+                f"There is no dictionary {files[-1]} for the checkpoint's {side} language."
             )
     return files
 

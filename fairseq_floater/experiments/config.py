@@ -160,9 +160,10 @@ def _check(path: Path, config: Config) -> None:
         check_missing(path, ["data.vocab"] if data.vocab is None else [])
     else:
         check_one_of(path, "data: subwords", data.subwords, [WORDS])
+        rule = "left out where `subwords` is none (null takes away what `extends` brings)"
         for key in ("vocab", "bpe", "wmt14"):
             given = getattr(data, key)
-            check(given is None, f"data: {key}", "left out where `subwords` is none", given)
+            check(given is None, f"data: {key}", rule, given)
     if data.wmt14 is not None:
         check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"

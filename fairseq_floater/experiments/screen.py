@@ -67,11 +67,11 @@ class Screen:
             self._begun += 1
             number = self._begun
         if self.systems > 1:
-            self.say(f"{name}: system {number} of {self.systems}")
+            self.say(f"{name}: run {number} of {self.systems}")
         yield
         with self._lock:
             self._done += 1
-            rest = f"; {self._done} of {self.systems} systems" if self.systems > 1 else ""
+            rest = f"; {self._done} of {self.systems} runs" if self.systems > 1 else ""
         rest += f", {left}" if (left := self.left()) else ""
         took = duration(time.monotonic() - begun)
         self.say(f"{name}: done in {took}; everything is in {place}{rest}")

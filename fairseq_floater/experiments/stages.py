@@ -219,11 +219,18 @@ class Experiment(ConfiguredExperiment):
         }
 
     def check_average(self, system: System) -> None:
-        """Raise ConfigError where a run's training leaves fewer epochs than its average is made of."""
+        """Raise ConfigError where a run's training does not leave the checkpoints of its average."""
         budget, limits = self.config.budget, self.config.budget.of(system.stage) or {}
-        if limits.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
-            return
         options = {**self.config.optimisation, **limits}
+        if options.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
+            updates, interval = options.get("max-update"), options.get("save-interval-updates")
+            # The average would end before the last update, or the training without a checkpoint.
+            if updates and interval and updates % interval:
+                raise ConfigError(
+                    f"{self.path}: `max-update` of {system.stage} must be a multiple of "
+                    f"`save-interval-updates`, {interval}, but is {updates}."
+                )
+            return
         for key in ("max-epoch", "keep-last-epochs"):
             epochs = options.get(key)
             if isinstance(epochs, int) and 0 < epochs < budget.average:

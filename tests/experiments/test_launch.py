@@ -171,8 +171,8 @@ def test_of_several_systems_it_says_which_one_and_how_many_are_done(capsys):
     with pytest.raises(UserError), screen.system("b", Path("w/b")):
         raise UserError("failed")
     said = capsys.readouterr().err
-    assert "a: system 1 of 3" in said and "b: system 2 of 3" in said
-    assert "a: done in 0 s; everything is in w/a; 1 of 3 systems, about 2.0 h left in all\n" in said
+    assert "a: run 1 of 3" in said and "b: run 2 of 3" in said
+    assert "a: done in 0 s; everything is in w/a; 1 of 3 runs, about 2.0 h left in all\n" in said
     assert "b: done" not in said
 
 

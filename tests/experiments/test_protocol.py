@@ -128,6 +128,12 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
     limits = "finetune: {average-of: updates, keep-interval-updates: 3, save-interval-updates: 9, "
     config.write_text(text.replace("finetune: {max-epoch: 2,", f"{limits} max-epoch: 1,"))
     assert "average" in run(tmp_path, launcher, "floater", config=config)
+    # The last update must be one that is saved.
+    config.write_text(text.replace("finetune: {max-epoch: 2,", f"{limits} max-update: 20,"))
+    with pytest.raises(
+        UserError, match="`max-update` of finetune must be a multiple of .* 9, but is 20"
+    ):
+        run(tmp_path, FakeLauncher(), "floater", config=config)
 
 
 def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):

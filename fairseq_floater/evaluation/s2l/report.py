@@ -200,17 +200,17 @@ class S2LScores:
         if self.baseline and self.comparisons:
             notes.append(f"against: the difference from {self.labels[self.baseline]}.")
         if self.resamples and self.comparisons:
-            over = " and, where both have several, of training seeds" if seeds > 1 else ""
+            over = " and, for systems with several, over training seeds" if seeds > 1 else ""
             notes += [
-                f"p is of sentences{over}, corrected (Holm) for the number of comparisons of a "
+                f"p is of a test over sentences{over}, corrected (Holm) for the number of comparisons of a "
                 f"table, {self.comparisons}; the JSON has all p.",
                 "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
             ]
         if self.resamples and self._ranks():
-            under = ", under any one of the seeds that all have," if seeds > 1 else ""
+            under = ", with any one of the seeds that all have," if seeds > 1 else ""
             notes.append(
-                f"rank: 1 is the lowest loss; in brackets, the places that sentences leave{under} at "
-                f"{LEVEL:.0%} over all pairs of a column."
+                f"rank: 1 is the lowest loss; in brackets, the places that chance leaves open: a test over "
+                f"sentences{under} at {LEVEL:.0%} over all pairs of a column."
             )
         if self.resamples:
             notes.append(
