@@ -149,6 +149,11 @@ class ComparisonTable(Table):
             names = ("PYTHONPATH", *ONE_THREAD)
             values = {name: launcher.environment.get(name) for name in names}
             launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
+        else:
+            # An option that one system refuses stops all of them, before the first one trains.
+            for cell in self.cells:
+                if cell.job is not None and cell.seed == self.cells[0].seed:
+                    cell.job(launcher).check_options()
         request = RunRequest(
             experiment, System(PLAIN), self.work, raw=self.args.raw, task=self.args.task
         )

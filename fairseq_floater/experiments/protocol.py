@@ -71,7 +71,7 @@ class Protocol(DataSteps):
             self.experiment.check_average(self.request.system)
             # A tokenizer that is not installed costs no training.
             bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
-        options = None if whole else self._model_options()
+        options = None if whole else self.check_options()
         positions = None if self.request.system.encoder == PLAIN else options
         if positions is not None:
             self.signature = signature(positions)
@@ -99,7 +99,7 @@ class Protocol(DataSteps):
                 further = look.arguments, look.changes_losses
                 self._translate("average.pt", test, look.mark, *further)
 
-    def _model_options(self) -> argparse.Namespace:
+    def check_options(self) -> argparse.Namespace:
         """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start

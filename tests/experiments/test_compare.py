@@ -150,6 +150,13 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
     os.close(lock)
 
 
+def test_a_wrong_option_of_one_system_stops_all_at_once(compare):
+    launcher = FakeLauncher()
+    with pytest.raises(UserError, match="unrecognized arguments: --nonsense 3"):
+        compare("--also=--nonsense 3", launcher=launcher)
+    assert not launcher.steps
+
+
 def test_the_table_has_what_was_not_chosen_too(compare, tmp_path):
     compare("--only", "rope-*")
     launcher = compare("--only", "t5-*")
