@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UsageError
@@ -223,3 +223,20 @@ def share(text: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
     return float(text)
+
+
+def as_options(values: Mapping[str, Any]) -> list[str]:
+    """Return ``{"dropout": 0.1, "share-all-embeddings": True}`` as options; False and None leave one out."""
+    options = []
+    for name, value in values.items():
+        if value is False or value is None:
+            continue
+        options.append(f"--{name}")
+        if value is not True:
+            options += [str(v) for v in value] if isinstance(value, list) else [str(value)]
+    return options
+
+
+def dashed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` by the names of their options: ``max-len`` for ``max_len``."""
+    return {name.replace("_", "-"): value for name, value in values.items()}

@@ -41,6 +41,7 @@ from fairseq_floater.checkpoints.rebuild import (
 from fairseq_floater.errors import refused_options
 from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
+from fairseq_floater.verbs import as_options, dashed
 
 # Options of fairseq's RoBERTa that fix its tensors, what it computes, and how it is trained on.
 _OPTIONS = (
@@ -82,7 +83,7 @@ class ImportReport:
     notes: list[str] = field(default_factory=list)
 
     def format_text(self) -> str:
-        flags = shlex.join(option_flags(self.options))
+        flags = shlex.join(as_options(dashed(self.options)))
         lines = [
             f"source      {self.source}",
             f"output      {self.output}  (--arch {self.arch} {flags})",
@@ -185,15 +186,6 @@ def _read_fairseq(path: Path) -> Source:
     return Source(path, known_options, tensors, read_dictionary(path.parent / "dict.txt"))
 
 
-def option_flags(known_options: dict[str, Any]) -> list[str]:
-    """Return options as a command line; those that are off or None are left out."""
-    flags = []
-    for name, value in known_options.items():
-        if value is not None and value is not False:
-            flags += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
-    return flags
-
-
 def _training_options(source: Source, data: Path) -> argparse.Namespace:
     """Return every option of a masked-LM training; the model is named by its shape where it has a name."""
     shape = tuple(source.options[name] for name in _OPTIONS[:4])
@@ -209,7 +201,7 @@ def _training_options(source: Source, data: Path) -> argparse.Namespace:
     flags += ["--tokens-per-sample", str(source.options["max_positions"])]
     with refused_options(f"{source.path}: fairseq's RoBERTa refuses its options"):
         return options.parse_args_and_arch(
-            options.get_training_parser(), [*flags, *option_flags(source.options)]
+            options.get_training_parser(), [*flags, *as_options(dashed(source.options))]
         )
 
 

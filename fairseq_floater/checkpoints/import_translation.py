@@ -21,7 +21,6 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_floater.checkpoints.hugging_face import read_config, read_weights
-from fairseq_floater.checkpoints.import_roberta import option_flags
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     config_of,
@@ -37,6 +36,7 @@ from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
 from fairseq_floater.records import read_json
 from fairseq_floater.transformer.shapes import MARIAN
 from fairseq_floater.transformer.translation import FloaterTransformerModel, marian
+from fairseq_floater.verbs import as_options, dashed
 
 _SUBWORDS = ("source.spm", "target.spm")
 # What config.json calls fairseq's options.
@@ -69,7 +69,7 @@ class TranslationImport:
     def format_text(self) -> str:
         folder, checkpoint = shlex.quote(self.output), shlex.quote(f"{self.output}/checkpoint.pt")
         pair = " ".join(f"-{o} {shlex.quote(lang)}" for o, lang in zip("st", self.languages))
-        model = shlex.join(["--arch", self.arch, *option_flags(self.options)])
+        model = shlex.join(["--arch", self.arch, *as_options(dashed(self.options))])
         plugin = '--user-dir "$(floater user-dir)"'
         names = [f"dict.{lang}.txt ({n:,})" for lang, n in zip(self.languages, self.entries)]
         return "\n".join(
@@ -232,7 +232,7 @@ def _training_options(
     words += ["-t", languages[1], "--position-encoder", "sinusoidal", "--position-blocks", "input"]
     with refused_options(f"{path}: fairseq refuses the model's options"):
         return options.parse_args_and_arch(
-            options.get_training_parser(), [*words, *option_flags(known_options)]
+            options.get_training_parser(), [*words, *as_options(dashed(known_options))]
         )
 
 

@@ -11,7 +11,6 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -46,6 +45,7 @@ from fairseq_floater.files import (
     write_text,
     write_whole,
 )
+from fairseq_floater.verbs import as_options, dashed
 
 PRODUCTS = [name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)]
 PRODUCTS += ["raw", "bin", "dict.txt", "tests.json", "summary.json"]
@@ -246,7 +246,8 @@ def prepare(
             options = {**parameters, "spm_model": spm_model, "workers": workers, "force": force}
             if subwords:
                 options["subwords"] = options.pop("bpe")
-            step = shlex.join([*_STEP, str(raw_dir), str(out_dir), *_argv(options), "--only"])
+            argv = [str(raw_dir), str(out_dir), *as_options(dashed(options))]
+            step = shlex.join([*_STEP, *argv, "--only"])
             print(f"{step} encode\n{shlex.join(command)}\n{step} finish")
             return None
         preparation.encode()
@@ -254,11 +255,3 @@ def prepare(
             return None
         binarise(out_dir, command)
         return finish(out_dir)
-
-
-def _argv(options: dict[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        if value is not None and value is not False:
-            yield f"--{name.replace('_', '-')}"
-            if value is not True:
-                yield str(value)

@@ -74,18 +74,6 @@ class Request:
     preparation: tuple[str, ...] = ()  # further options of the script that prepares the text
 
 
-def as_options(section: dict[str, Any]) -> list[str]:
-    """Return ``{"dropout": 0.1, "share-all-embeddings": true}`` as options; false leaves one out."""
-    options = []
-    for name, value in section.items():
-        if value is False or value is None:
-            continue
-        options.append(f"--{name}")
-        if value is not True:
-            options += [str(v) for v in value] if isinstance(value, list) else [str(value)]
-    return options
-
-
 def place(path: str | Path) -> str:
     """Write a path so that no command takes it for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)

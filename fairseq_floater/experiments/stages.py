@@ -10,7 +10,6 @@ from typing import Any
 from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
-    as_options,
     in_precision,
     left_by,
     place,
@@ -27,6 +26,7 @@ from fairseq_floater.experiments.paper_numbers import SIZES
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System, with_separator
 from fairseq_floater.files import USER_DIR
+from fairseq_floater.verbs import as_options, dashed
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Experiment(ConfiguredExperiment):
 
 def _options_of(section: Any, *other: str) -> dict[str, Any]:
     """Return the keys of a section, but for ``other``, that are options of a verb of `floater`."""
-    return {k.replace("_", "-"): v for k, v in vars(section).items() if k not in other}
+    return dashed({name: value for name, value in vars(section).items() if name not in other})
 
 
 # The method of each stage; `floater args` looks it up.

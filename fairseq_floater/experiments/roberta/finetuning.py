@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments.arguments import as_options
 from fairseq_floater.experiments.job import Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
@@ -14,6 +13,7 @@ from fairseq_floater.experiments.roberta.protocol import FlowStage, Steps
 from fairseq_floater.experiments.roberta.stages import RobertaRequest, system_name
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.records import NUMBER, read_json
+from fairseq_floater.verbs import as_options
 
 
 class FineTuning(Steps):

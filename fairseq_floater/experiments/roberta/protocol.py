@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.arguments import as_options
 from fairseq_floater.experiments.job import SCRIPTS, Job, Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.locks import Locks
@@ -18,6 +17,7 @@ from fairseq_floater.experiments.roberta.stages import RobertaRequest, system_na
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import file_hash
+from fairseq_floater.verbs import as_options
 
 DONOR = "donor"
 

@@ -10,7 +10,6 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     Request,
-    as_options,
     in_precision,
     left_by,
     place,
@@ -20,6 +19,7 @@ from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, Config, 
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
+from fairseq_floater.verbs import as_options
 
 ROBERTA = "roberta"  # the system that is fairseq's model
 FLOATER = "floater"
