@@ -71,10 +71,10 @@ def test_a_system_against_itself_has_p_1_and_a_better_one_has_a_small_p(folder, 
     same = SystemFiles("same", good.hypotheses, good.losses)
     report = score_split(folder, [good, bad, same], baseline="good", bootstrap=300)
     for name in report.scores:
-        assert report.scores[name]["same"].bleu_gain.p_value == 1
-        assert report.scores[name]["same"].bleu_gain.difference == 0
-        assert report.scores[name]["same"].loss_gain.p_value == 1
-        gain = report.scores[name]["bad"].bleu_gain
+        assert report.scores[name]["same"].bleu.gain.p_value == 1
+        assert report.scores[name]["same"].bleu.gain.difference == 0
+        assert report.scores[name]["same"].loss.gain.p_value == 1
+        gain = report.scores[name]["bad"].bleu.gain
         assert gain.difference < -20 and gain.p_value < 0.02
         found = report.scores[name]["good"].bleu
         low, high = found.interval
@@ -257,9 +257,9 @@ def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, sys
     beside = score_split(folder, [bad, start, good], baseline="bad", bootstrap=300)
     for name, scores in beside.scores.items():
         assert scores["good-before"].loss.value == alone.scores[name]["bad"].loss.value
-        assert scores["good-before"].loss_gain is None and scores["good-before"].rank is None
+        assert scores["good-before"].loss.gain is None and scores["good-before"].rank is None
         assert scores["good"].rank == alone.scores[name]["good"].rank
-        assert scores["good"].loss_gain == alone.scores[name]["good"].loss_gain
+        assert scores["good"].loss.gain == alone.scores[name]["good"].loss.gain
     assert "for the number of comparisons of a table, 1;" in beside.format_text()
 
 
@@ -267,12 +267,11 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     section = Experiment(ROOT / "configs" / "numbers_s2l.yaml").s2l
     labels = {entry.system.name: entry.label for entry in section.listed()}
     report = S2LScores("split", labels, section.baseline, "nrefs:1", "tokens", 1000, 1, (2, 20))
-    bleu = SeedMean(34.56, (30.1, 39.9), [33, 36], None)
-    loss = SeedMean(2.34, (2.1, 2.5), [2.3, 2.4], None)
+    bleu = SeedMean(34.56, (30.1, 39.9), [33, 36], None, Gain(-12.34, 0.0012))
+    loss = SeedMean(2.34, (2.1, 2.5), [2.3, 2.4], None, Gain(-0.123, 0.0123))
     for name in ("[48, inf)", "all"):
         report.sentences[name], report.mean_length[name] = 1200, 51.2
-        gains = (Gain(-12.34, 0.0012), Gain(-0.123, 0.0123))
-        found = BinScore(bleu, loss, 56.7, 0.987, 0.021, *gains)
+        found = BinScore(bleu, loss, 56.7, 0.987, 0.021)
         report.scores[name] = dict.fromkeys(labels, found)
     text = report.format_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]

@@ -9,33 +9,6 @@ from typing import Any
 from fairseq_floater.evaluation.metrics import Array
 
 
-@dataclass
-class SeedMean:
-    """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
-
-    ``resampled`` [R, B]: those of each run on the same B resamples of sentences.
-    """
-
-    value: float
-    interval: tuple[float, float] | None
-    per_seed: list[float]
-    resampled: Array = field(repr=False)
-
-    @property
-    def spread(self) -> float | None:
-        """Return the standard deviation over seeds; None for one seed."""
-        return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
-
-    def to_json_dict(self) -> dict[str, Any]:
-        low, high = self.interval or (None, None)
-        interval = {"value": self.value, "low": low, "high": high}
-        return {**interval, "per_seed": self.per_seed, "spread": self.spread}
-
-    def format(self, digits: int) -> str:
-        spread = "" if self.spread is None else f" ±{self.spread:.{digits}f}"
-        return f"{self.value:.{digits}f}{spread}"
-
-
 @dataclass(frozen=True)
 class Gain:
     """A score minus the baseline's, and p-values of the paired bootstrap (None without one).
@@ -63,6 +36,35 @@ class Gain:
         return f"{self.difference:+.{digits}f}{shown}"
 
 
+@dataclass
+class SeedMean:
+    """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
+
+    ``resampled`` [R, B]: those of each run on the same B resamples of sentences. ``gain``: on the baseline,
+    where there is one.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    per_seed: list[float]
+    resampled: Array = field(repr=False)
+    gain: Gain | None = None
+
+    @property
+    def spread(self) -> float | None:
+        """Return the standard deviation over seeds; None for one seed."""
+        return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
+
+    def to_json_dict(self) -> dict[str, Any]:
+        low, high = self.interval or (None, None)
+        interval = {"value": self.value, "low": low, "high": high}
+        return {**interval, "per_seed": self.per_seed, "spread": self.spread}
+
+    def format(self, digits: int) -> str:
+        spread = "" if self.spread is None else f" ±{self.spread:.{digits}f}"
+        return f"{self.value:.{digits}f}{spread}"
+
+
 @dataclass(frozen=True)
 class Rank:
     """A place by loss, and the best and the worst that chance leaves under any training seed."""
@@ -88,15 +90,14 @@ class BinScore:
     chrf: float
     length_ratio: float
     cut_off: float | None
-    bleu_gain: Gain | None = None
-    loss_gain: Gain | None = None
     rank: Rank | None = None
     score: SeedMean | None = None
-    score_gain: Gain | None = None
     exact: SeedMean | None = None
-    exact_gain: Gain | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
+        names = ("bleu", "loss", "exact_match", "score")
+        means = zip(names, (self.bleu, self.loss, self.exact, self.score))
+        gains = {name: mean and mean.gain for name, mean in means}
         return {
             "bleu": self.bleu.to_json_dict(),
             "chrf": self.chrf,
@@ -105,9 +106,6 @@ class BinScore:
             "loss_bits_per_token": self.loss and self.loss.to_json_dict(),
             "exact_match": self.exact and self.exact.to_json_dict(),
             "score": self.score and self.score.to_json_dict(),
-            "bleu_against_baseline": self.bleu_gain and asdict(self.bleu_gain),
-            "loss_against_baseline": self.loss_gain and asdict(self.loss_gain),
-            "exact_match_against_baseline": self.exact_gain and asdict(self.exact_gain),
-            "score_against_baseline": self.score_gain and asdict(self.score_gain),
+            **{f"{name}_against_baseline": gain and asdict(gain) for name, gain in gains.items()},
             "rank_by_loss": self.rank and asdict(self.rank),
         }

@@ -231,26 +231,21 @@ def _mean(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> See
 
 
 def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
-    """Set the gains of a bin's systems on its baseline, p-values corrected for their number."""
+    """Set the gains of a bin's means on those of its baseline, p-values corrected for their number."""
     # The baseline is compared with itself for the record, which is no comparison.
     others = [name for name in scores if name != baseline]
     for attribute in ("bleu", "exact", "loss", "score"):
-        base = getattr(scores[baseline], attribute)
-        means = {name: getattr(score, attribute) for name, score in scores.items()}
-        gains = {
-            name: _gain(mean, base, seed)
-            for name, mean in means.items()
-            if mean is not None and base is not None
-        }
+        means = {name: mean for name in scores if (mean := getattr(scores[name], attribute))}
+        if baseline not in means:
+            continue
+        for mean in means.values():
+            mean.gain = _gain(mean, means[baseline], seed)
+        compared = [means[name] for name in others if name in means]
         for kind in ("p_value", "p_seeds"):
-            p_values = {
-                n: p for n in others if (p := getattr(gains.get(n), kind, None)) is not None
-            }
-            corrected = statistics.holm(list(p_values.values()), len(others))
-            for name, p_value in zip(p_values, corrected):
-                gains[name] = replace(gains[name], **{f"{kind}_holm": p_value})
-        for name, gain in gains.items():
-            setattr(scores[name], f"{attribute}_gain", gain)
+            tested = [mean for mean in compared if getattr(mean.gain, kind) is not None]
+            p_values = [getattr(mean.gain, kind) for mean in tested]
+            for mean, p_value in zip(tested, statistics.holm(p_values, len(others))):
+                mean.gain = replace(mean.gain, **{f"{kind}_holm": p_value})
 
 
 def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:

@@ -143,11 +143,10 @@ class S2LScores:
     def _cells(self, system: str, score: BinScore) -> list[str]:
         cells = [self.labels[system]]
         for kind in self.kinds:
-            mean, gain = getattr(score, kind), getattr(score, f"{kind}_gain")
-            digits = _KINDS[kind][1]
+            mean, digits = getattr(score, kind), _KINDS[kind][1]
             cells.append(mean.format(digits) if mean else "-")
             if self.comparisons:
-                against = gain.format(digits) if gain else "-"
+                against = mean.gain.format(digits) if mean and mean.gain else "-"
                 cells.append("" if system == self.baseline else against)
         cut_off = "-" if score.cut_off is None else f"{score.cut_off:.0%}"
         return [*cells, f"{score.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
