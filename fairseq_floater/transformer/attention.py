@@ -108,9 +108,11 @@ class PositionBiasedAttention(MultiheadAttention):
         if held and static_kv:
             key = value = None  # the cache has all of them
         elif incremental_state is not None and beam_size > 1:
-            key, value, key_padding_mask, hooks = self._once_per_sentence(
-                key, value, key_padding_mask, hooks, incremental_state, beam_size
-            )
+            # One key of each sentence's copies is kept; the note is for reordering.
+            self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
+            key, value = (first_copies(x, 1, beam_size) for x in (key, value))
+            key_padding_mask = first_copies(key_padding_mask, 0, beam_size)
+            hooks = hooks.one_per_sentence(beam_size)
         given = Inputs(
             query,
             key,
@@ -193,27 +195,17 @@ class PositionBiasedAttention(MultiheadAttention):
         """Split into heads: [T, B, C] -> [B, H, T, D]."""
         return x.view(x.size(0), -1, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
-    def _once_per_sentence(
-        self,
-        key: Tensor | None,
-        value: Tensor | None,
-        padding: Tensor | None,
-        hooks: AttentionHooks,
-        incremental_state: IncrementalState,
-        beam_size: int,
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, AttentionHooks]:
-        """Keep one key of each sentence's ``beam_size`` copies, and note it for reordering."""
-        self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
-        key, value = (first_copies(x, 1, beam_size) for x in (key, value))
-        padding = first_copies(padding, 0, beam_size)
-        return key, value, padding, hooks.one_per_sentence(beam_size)
+    def _projected(self, stream: str, x: Tensor, hooks: AttentionHooks) -> Tensor:
+        """Project ``x`` [T, B, C] for ``stream`` q, k or v: [B, H, T, D]."""
+        return self._heads(hooks.project(stream, getattr(self, f"{stream}_proj"), x))
 
     def _queries_and_keys(self, given: Inputs) -> tuple[Tensor, Keys]:
         """Project and turn; the keys are new and cached ones, the queries are not turned yet."""
         query, key, value, padding, _, hooks, tables, incremental_state, held, static_kv = given
+        q = self._projected("q", query, hooks)
         if key is None or value is None:
-            return self._heads(hooks.project("q", self.q_proj, query)), Keys.read(held)
-        q, k, v = self._projected(query, key, value, hooks)
+            return q, Keys.read(held)
+        k, v = self._projected("k", key, hooks), self._projected("v", value, hooks)
         k, v = hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
         keys = Keys(k, v, padding, hooks.note(key))
         if incremental_state is None:
@@ -223,17 +215,6 @@ class PositionBiasedAttention(MultiheadAttention):
         held = keys.held() if static_kv else appended(held, keys)
         self._set_input_buffer(incremental_state, held)
         return q, Keys.read(held)
-
-    def _projected(
-        self, query: Tensor, key: Tensor, value: Tensor, hooks: AttentionHooks
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Project queries [T, B, C] and new keys and values [S, B, C]: [B, H, T or S, D] each."""
-        projections = self.q_proj, self.k_proj, self.v_proj
-        q, k, v = (
-            self._heads(hooks.project(stream, projection, x))
-            for stream, projection, x in zip("qkv", projections, (query, key, value))
-        )
-        return q, k, v
 
     def _merge(self, x: Tensor) -> Tensor:
         """Join the heads and project: [B, H, T, D] -> [T, B, C]."""

@@ -98,16 +98,13 @@ class LinearAttention(PositionBiasedAttention):
                 "which forms no weights; use `--attention-kind softmax`."
             )
         query, key, value, padding, attn_mask, hooks, tables, incremental_state, held, _ = given
-        q = self._heads(hooks.project("q", self.q_proj, query))  # [B, H, T, D]
+        q = self._projected("q", query, hooks)
         queries = self._features(q, "q", hooks, tables)
         by_query = attn_mask if attn_mask is not None and attn_mask.size(-2) > 1 else None
         assert by_query is None or incremental_state is None, "a step of decoding sees all keys"
         keys = values = None
         if key is not None and value is not None:
-            k, v = (
-                self._heads(hooks.project(stream, projection, x))
-                for stream, projection, x in (("k", self.k_proj, key), ("v", self.v_proj, value))
-            )
+            k, v = self._projected("k", key, hooks), self._projected("v", value, hooks)
             hidden = hidden_keys(padding, attn_mask if by_query is None else None)
             keys = self._features(k, "k", hooks, tables).hide(hidden)
             values = hooks.turn(v.to(keys.below.dtype), "v", tables)
