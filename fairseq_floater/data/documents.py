@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import TextDataError, find_splits, read_pairs, text_file
+from fairseq_floater.data.parallel_text import (
+    TextDataError,
+    find_splits,
+    opened,
+    read_pairs,
+    text_file,
+)
 from fairseq_floater.data.products import PreparedFolder, make_folder
 
 
@@ -54,8 +59,7 @@ def _write(
     pairs: Iterator[tuple[str, str]], paths: Sequence[Path], sizes: Iterable[int], separator: str
 ) -> dict[str, int]:
     counts = {"documents": 0, "sentences": 0}
-    with ExitStack() as stack:
-        files = [stack.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in paths]
+    with opened(paths) as files:
         for size in sizes:
             if not (document := list(islice(pairs, size))):
                 break

@@ -11,8 +11,9 @@ import itertools
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -126,6 +127,13 @@ def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> 
         split: sum(1 for _ in progress(read_pairs(raw_dir, split, src, tgt), f"check {split}"))
         for split in splits
     }
+
+
+@contextmanager
+def opened(paths: Iterable[Path]) -> Iterator[list[TextIO]]:
+    """Open files of text together, to be written line by line."""
+    with ExitStack() as files:
+        yield [files.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in paths]
 
 
 def progress(

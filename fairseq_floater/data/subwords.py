@@ -7,12 +7,11 @@ in the published WMT14 results; ``none`` takes the words that spaces separate.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.data.moses_subwords import MosesSegmenter
-from fairseq_floater.data.parallel_text import TextDataError, batched
+from fairseq_floater.data.parallel_text import TextDataError, batched, opened
 from fairseq_floater.data.sentencepiece_subwords import BATCH, FAIRSEQ_SYMBOLS, Segmenter
 
 SUBWORDS = ("sentencepiece", "subword-nmt")
@@ -75,14 +74,8 @@ def encode_split(
     subwords = dict.fromkeys(langs, 0)
     counts: dict[str, Any] = {"lines": 0, "kept": 0, "dropped": dropped, "empty_kept": 0}
     counts["subwords"] = subwords
-    with ExitStack() as stack:
-        files = [
-            stack.enter_context(
-                (folder / f"{split}.{lang}").open("w", encoding="utf-8", newline="\n")
-            )
-            for folder in (folders[:1] if split == "train" else folders)
-            for lang in langs
-        ]
+    of_split = folders[:1] if split == "train" else folders
+    with opened(folder / f"{split}.{lang}" for folder in of_split for lang in langs) as files:
         for batch in batched(pairs, BATCH):
             for pair, pieces in zip(batch, segmenter.pieces(batch, test=is_test)):
                 counts["lines"] += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.number_words import each_once, stream
-from fairseq_floater.data.parallel_text import TextDataError, progress
+from fairseq_floater.data.parallel_text import TextDataError, opened, progress
 from fairseq_floater.data.products import PreparedFolder, make_folder
 from fairseq_floater.data.scan import fetch_scan, read_scan
 from fairseq_floater.data.task_generators import TASKS, Example
@@ -106,10 +106,7 @@ def _write_all(work: Path, drawn: dict[str, Iterable[Example]]) -> dict[str, Any
     counts = {}
     for split, examples in drawn.items():
         lengths = []
-        with (
-            (work / f"{split}.{LANGUAGES[0]}").open("w", encoding="utf-8") as sources,
-            (work / f"{split}.{LANGUAGES[1]}").open("w", encoding="utf-8") as targets,
-        ):
+        with opened(work / f"{split}.{lang}" for lang in LANGUAGES) as (sources, targets):
             for source, target, length in examples:
                 sources.write(" ".join(source) + "\n")
                 targets.write(" ".join(target) + "\n")

@@ -14,11 +14,10 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import LINE_BREAKS, TextDataError
+from fairseq_floater.data.parallel_text import LINE_BREAKS, TextDataError, opened
 from fairseq_floater.data.products import work_folder
 from fairseq_floater.data.wmt14.sources import Corpus, Recipe
 from fairseq_floater.errors import say
@@ -104,13 +103,8 @@ def _assemble_side(
     lines = {part.name: 0 for part in (*recipe.corpora, *sets)}
     written = dict.fromkeys(("train", "valid", "test"), 0)
     repaired = 0
-    with ExitStack() as stack:
-        files = {
-            split: stack.enter_context(
-                (folder / f"{split}.{lang}").open("w", encoding="utf-8", newline="\n")
-            )
-            for split in written
-        }
+    with opened(folder / f"{split}.{lang}" for split in written) as sinks:
+        files = dict(zip(written, sinks))
         for name, split, line in _all_lines(recipe, archives, lang, valid):
             if not lines[name]:
                 say(f"Reading {name}.{lang}.")

@@ -14,7 +14,6 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from fairseq_floater.data.parallel_text import (
     batched,
     check_parallel,
     find_splits,
+    opened,
     progress,
     read_lines,
     read_pairs,
@@ -168,11 +168,7 @@ class _Splitter:
         file = text_file(self.raw_dir, split, self.langs[0])
         paths = [self.work / f"{kind}.{lang}" for lang in self.langs if kind != "test"]
         line = itertools.count(1)
-        with ExitStack() as stack:
-            outputs = [
-                stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
-                for path in paths
-            ]
+        with opened(paths) as outputs:
             for batch in batched(progress(self._read(split), f"split {split}"), BATCH):
                 for text, lengths in zip(batch, _lengths(self.final, batch)):
                     pair = Pair(*text, *lengths, file=file.name, line=next(line))
