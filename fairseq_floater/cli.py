@@ -16,13 +16,13 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from fairseq_floater.errors import UserError, exit_code, one_line
+from fairseq_floater.errors import UsageError, UserError, one_line, sentence
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import UnsupportedError, check_fairseq, extras_named
 from fairseq_floater.verbs import VERBS
 from fairseq_floater.version import __version__
 
-# Errors that a user can cause.
+# Errors that a user can cause; others keep their traceback.
 USER_ERRORS = (UserError, ValueError, OSError)
 
 
@@ -65,12 +65,17 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
     name = " ".join(filter(None, (parser.prog, verb, part)))
-
-    def act() -> Any:
+    try:
         with extras_named():
-            return _show(run(**options), json_file)
-
-    return exit_code(act, name=f"{name}: ", errors=USER_ERRORS)
+            result = _show(run(**options), json_file)
+    except USER_ERRORS as error:
+        print(one_line(f"{name}: {sentence(error)}"), file=sys.stderr)
+        # A plain ValueError is an encoder's refusal of its options.
+        return 2 if isinstance(error, UsageError) or type(error) is ValueError else 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    return 1 if getattr(result, "failed", False) else 0
 
 
 def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -7,7 +7,7 @@ import contextlib
 import io
 import reprlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 
 class UserError(Exception):
@@ -35,12 +35,11 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
-def sentence(error: BaseException, place: object = None) -> str:
-    """Return an error's message; a fault of the system names its file, or ``place``, first."""
+def sentence(error: BaseException) -> str:
+    """Return an error's message; a fault of the system names its file first."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    name = error.filename or place
-    return f"{name}: {error.strerror}." if name else f"{error.strerror}."
+    return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
 
 
 def say(message: str) -> None:
@@ -69,29 +68,3 @@ def refused_options(rule: str) -> Iterator[None]:
     except SystemExit:
         reason = message.getvalue().strip().rpartition("error: ")[2]
         raise UsageError(f"{rule}: {reason}.") from None
-
-
-def exit_code(
-    action: Callable[[], object],
-    place: object = None,
-    name: str = "",
-    errors: tuple[type[Exception], ...] = (UserError, OSError),
-) -> int:
-    """Run a command line and return its exit code; print a user's error as one sentence.
-
-    Args:
-        action: the command; a result whose ``failed`` is true makes the exit code 1.
-        place: named where a fault of the system names no file.
-        name: of the command, before the sentence.
-        errors: those that a user can cause. Anything else is a fault of ours and keeps its traceback.
-            A plain ValueError is an encoder's refusal of its options: bad usage.
-    """
-    try:
-        result = action()
-    except errors as error:
-        print(one_line(name + sentence(error, place)), file=sys.stderr)
-        return 2 if isinstance(error, UsageError) or type(error) is ValueError else 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    return 1 if getattr(result, "failed", False) else 0
