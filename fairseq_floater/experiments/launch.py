@@ -17,6 +17,7 @@ from typing import Any
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
+from fairseq_floater.files import write_whole
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
@@ -156,6 +157,14 @@ class Launcher:
             fault = _disk_fault(log)
             reason = f": {fault}" if fault else f"; see the end of {log}"
             raise CommandError(f"{name}: the command failed{reason}.")
+
+    def show(self, argv: Sequence[Any], table: Path, log: Path | None = None) -> None:
+        """Run a command that prints a table, and keep the table; in a dry run print the command."""
+        if self.dry_run:
+            self.run(argv, output=table)
+            return
+        write_whole(table, lambda part: self.run(argv, output=part, log=log))
+        print(table.read_text(encoding="utf-8"), end="")
 
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]

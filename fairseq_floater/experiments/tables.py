@@ -13,7 +13,6 @@ from fairseq_floater.experiments.hardware import machines_from_args, use_gpus
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.screen import Screen
-from fairseq_floater.files import write_whole
 
 
 class Table(ABC):
@@ -97,14 +96,10 @@ class Table(ABC):
 
     def print(self) -> None:
         table, log = self.work / f"{self.name}.md", self.work / f"{self.name}.log"
-        if self.launcher.dry_run:
-            self.launcher.run(self.command(), output=table)
-        elif reason := self.lacking():
+        if not self.launcher.dry_run and (reason := self.lacking()):
             self.launcher.say(reason)
         else:
-            command = self.command()
-            write_whole(table, lambda part: self.launcher.run(command, output=part, log=log))
-            print(table.read_text(encoding="utf-8"), end="")
+            self.launcher.show(self.command(), table, log)
 
 
 class PaperTable(Table):

@@ -11,7 +11,6 @@ from fairseq_floater.experiments import compare
 from fairseq_floater.experiments.commands import work_of
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.files import write_whole
 
 _Words = tuple[str, ...]
 
@@ -57,12 +56,8 @@ def run(args: argparse.Namespace) -> None:
         except UserError as error:
             failures.append(f"{name}: {sentence(error)}")
     if not (args.list or args.status):
-        launcher, table = Launcher(dry_run=args.dry_run), work / "tasks.md"
         command = floater("table", work, "--json", work / "tasks.json")
-        if args.dry_run:
-            launcher.run(command, output=table)
-        elif any(work.glob("*/compare.json")):
-            write_whole(table, lambda part: launcher.run(command, output=part))
-            print(table.read_text(encoding="utf-8"), end="")
+        if args.dry_run or any(work.glob("*/compare.json")):
+            Launcher(dry_run=args.dry_run).show(command, work / "tasks.md")
     if failures:
         raise UserError(" ".join(failures))
