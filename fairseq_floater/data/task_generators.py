@@ -47,10 +47,6 @@ class Task(NamedTuple):
     tested: _Span
 
 
-def _length(draws: Draws, span: _Span) -> int:
-    return span[0] + draws.below(span[1] - span[0] + 1)
-
-
 def _symbols(draws: Draws, count: int, alphabet: str) -> list[str]:
     return [alphabet[draws.below(len(alphabet))] for _ in range(count)]
 
@@ -59,7 +55,7 @@ def _changed(
     change: Callable[[list[str]], list[str]], alphabet: str = "0123456789"
 ) -> Callable[[Draws, _Span], Example]:
     def draw(draws: Draws, span: _Span) -> Example:
-        words = _symbols(draws, _length(draws, span), alphabet)
+        words = _symbols(draws, draws.within(span), alphabet)
         return Example(words, change(words), len(words))
 
     return draw
@@ -68,7 +64,7 @@ def _changed(
 def _add(draws: Draws, span: _Span, *, signed: bool) -> Example:
     padding, numbers, lengths = "#" if signed else "0", [], []
     for _ in range(2):
-        digits = _symbols(draws, _length(draws, span), "0123456789")
+        digits = _symbols(draws, draws.within(span), "0123456789")
         sign = "-" if signed and draws.below(4) == 0 else ""
         numbers.append(sign + "".join(digits))
         lengths.append(len(digits))
@@ -80,7 +76,7 @@ def _add(draws: Draws, span: _Span, *, signed: bool) -> Example:
 
 
 def _multiply(draws: Draws, span: _Span) -> Example:
-    lengths = [_length(draws, span) for _ in range(2)]
+    lengths = [draws.within(span) for _ in range(2)]
     first = _symbols(draws, lengths[0], "0123456789")
     second = _symbols(draws, lengths[1], "abcdefghij")
     target = [word for a in first for b in second for word in (a, b, SEPARATOR)]
@@ -91,7 +87,7 @@ def _intersect(draws: Draws, span: _Span) -> Example:
     def element() -> str:
         return "abcdefghij"[draws.below(10)] + str(draws.below(10))
 
-    lengths = [_length(draws, span) for _ in range(2)]
+    lengths = [draws.within(span) for _ in range(2)]
     meets = draws.below(2) == 1
     first = list(dict.fromkeys(element() for _ in range(lengths[0])))
     second: list[str] = []

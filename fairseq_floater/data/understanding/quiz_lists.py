@@ -47,6 +47,10 @@ class Draws:
         """Return a whole number from 0 to ``count - 1``."""
         return int(self._random.random() * count)
 
+    def within(self, span: tuple[int, int]) -> int:
+        """Return a whole number of ``span``, both ends included."""
+        return span[0] + self.below(span[1] - span[0] + 1)
+
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """Return all items in an order at random, each order equally likely."""
         rest = list(items)
@@ -66,7 +70,7 @@ class Draws:
         """
 
         def draw() -> tuple[list[str], str]:
-            length = span[0] + self.below(span[1] - span[0] + 1)
+            length = self.within(span)
             chosen = self.shuffled(words())[:length]
             return chosen, f"{self.seed} {sorted(chosen)}"
 
