@@ -57,8 +57,8 @@ class Donor:
     """A checkpoint that a model starts from.
 
     Attributes:
-        path: of its file, and its name in messages.
-        state: the checkpoint as its file has it.
+        path: of its file; messages name it by this.
+        state: the checkpoint as it was read.
         args: its model options; complete if it was trained with the plugin.
         family: translation models or RoBERTas.
         dictionaries: of source and target.
@@ -182,7 +182,7 @@ def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Na
 
 
 def _takes_shape(arch: str, donor_arch: str | None, family: Family) -> bool:
-    """Return whether a donor may have changed the shape of its architecture, and ``arch`` follows."""
+    """Return whether ``arch`` takes the donor's shape, which may differ from its architecture's."""
     if arch in (donor_arch, family.generic):
         return True
     generic = family.architectures.get(family.generic or "")

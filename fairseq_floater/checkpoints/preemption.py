@@ -117,7 +117,7 @@ def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap DataLoader.__iter__, so that its workers outlive a SIGTERM to everyone.
 
     Schedulers signal all processes of a job, and torchrun a process of its own with its workers.
-    torch's workers die of that, and the training of their death.
+    torch's workers die of that, and then the training fails.
     """
 
     @functools.wraps(start_workers)

@@ -116,7 +116,7 @@ def is_position(name: str) -> bool:
 
 
 def shared_copies(state: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the second names of parameters that have two: of shared embeddings, and what goes by word."""
+    """Return the names under which parameters that words share are in ``state`` a second time."""
     source, target = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     pairs = (("decoder.output_projection.weight", target), (target, source))
     copies = [

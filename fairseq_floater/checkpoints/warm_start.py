@@ -248,7 +248,7 @@ def _donor_rows(
 
 
 def _changes(given: Donor, start: Donor, args: argparse.Namespace) -> list[str]:
-    """Say which positions of the donor are others in the model of ``args``; ``start`` is what was copied."""
+    """Say how the positions of the donor and of the model of ``args`` differ; ``start`` was copied."""
     changes = [f"the donor's {start.lost} is left out"] if start.lost else []
     if start.base != has_base(args) and args.floater_start != SINUSOID:
         changes.append(f"fairseq's own positions are {'left out' if start.base else 'new'}")

@@ -29,7 +29,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Origin | None:
-        """Read the origin that a JSON file records; None without a file, or with one of other use."""
+        """Read the origin that a JSON file records; None where there is no file, or it records none."""
         record = read_json(path) if path.is_file() else {}
         is_origin = isinstance(record, dict) and "parameters" in record
         return cls(record["parameters"], record.get("inputs", {})) if is_origin else None

@@ -12,7 +12,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.system import PLAIN, System
 
-# What the protocol itself says, or reckons updates, progress and averages from.
+# Options that the protocol sets, or from which it works out updates, progress and averages.
 _PROTOCOLS = (
     "arch",
     "seed",
@@ -62,7 +62,7 @@ class ConfiguredExperiment:
 
 @dataclass(frozen=True)
 class Request:
-    """A request: one system of an experiment."""
+    """One system of an experiment, and what it is to be run with."""
 
     experiment: Any
     system: System
@@ -86,7 +86,7 @@ def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
 
 
 def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what the system gives itself after ``--``: that counts, and not the configuration.
+    """Return ``options`` without those that the system is given after ``--``, which replace them.
 
     Raises:
         UsageError: it gives an option that is the protocol's.

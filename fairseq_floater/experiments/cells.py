@@ -80,7 +80,7 @@ def run_cells(
     begin: Callable[[Cell], None] = lambda cell: None,
     stop_early: bool = False,
 ) -> Outcome:
-    """Run cells side by side; say why one fails, and leave to other processes what they are at work on.
+    """Run cells side by side; say why one fails, and skip those that other processes are running.
 
     Args:
         jobs: how many side by side; in a dry run one.

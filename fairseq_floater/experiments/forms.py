@@ -1,7 +1,7 @@
 """List the systems of a comparison: the configuration's, or encoders in the forms they declare.
 
 An encoder's class says what is worth comparing of it (``forms``) and whether training may move its
-positions, so a new encoder is compared without a word here.
+positions, so a new encoder needs no change here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def systems_of(
         experiment: the configuration, which names the baseline; without a comparison it is the control.
         encoders: registered names; None for the configuration's systems.
         start: ``scratch`` or ``donor``, of ``encoders`` and the baseline; None: as the baseline.
-        stretch: LOW:HIGH; also each system that takes it under ``--position-stretch``; None: not.
-        also: further options of the model, several in one word; also each system that takes them with them.
+        stretch: LOW:HIGH of ``--position-stretch``, with which each system that takes it is run as well.
+        also: words of further options of the model, with which each system that takes them is run as well.
 
     Raises:
         UsageError: no encoders, and a configuration that lists no systems.
@@ -105,7 +105,7 @@ def with_twins(
     refusal: str,
     separator: str | None = None,
 ) -> list[ListedSystem]:
-    """Return the systems, and after each that takes further options of the model the same with these.
+    """Return the systems, each followed by the same with further options of the model, if it takes them.
 
     Raises:
         UsageError: none of the systems takes them; its message is ``refusal``.

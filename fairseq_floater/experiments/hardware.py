@@ -15,8 +15,8 @@ from omegaconf import MISSING
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.verbs import positive, shell_words
 
-# What fairseq takes for the description of the processes, before its options: a job of SLURM, whose tasks
-# are others than ours, or somebody's torchrun.
+# From these fairseq would take the number of processes, rather than from its options. They describe a job of
+# SLURM, whose tasks are not ours, or another torchrun.
 _OF_OTHERS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "RANK")
 
 

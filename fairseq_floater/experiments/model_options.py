@@ -1,4 +1,4 @@
-"""Parse a run's options as fairseq will, so that a wrong one costs no hours before it.
+"""Parse a run's options as fairseq will, so that a wrong one is refused before hours are spent.
 
 And warn of encoders that tell apart distances which the training sentences do not have.
 """

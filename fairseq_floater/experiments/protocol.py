@@ -100,7 +100,7 @@ class Protocol(DataSteps):
                 self._translate("average.pt", test, look.mark, *further)
 
     def check_options(self) -> argparse.Namespace:
-        """Return the options of the system's training; a wrong one, of the donor's too, costs no hours."""
+        """Parse the options of the system's and the donor's training before hours are spent on either."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
         from fairseq_floater.experiments.model_options import (

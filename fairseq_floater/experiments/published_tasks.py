@@ -1,7 +1,7 @@
 """Exact match that others have published on the tasks, beside which ours are shown.
 
-Read in the authors' own code, abstract or results of each example. The tables of Ontañón et al. 2022 and
-Csordás et al. 2021 are missing, because nobody here has had them in hand.
+Taken from the authors' code, abstracts, or results of each example. The tables of Ontañón et al. 2022 and
+Csordás et al. 2021 are missing, because they could not be consulted.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def _is_translation(folder: Path) -> bool:
 
 
 def _placed(settings: dict[str, str]) -> dict[str, Any]:
-    """Return what places a run in the tables, as its record has it, of a run whose record has it not."""
+    """Return what places a run in the tables, from its settings, where an older record does not say it."""
     shape, words = settings["arch"].removeprefix("floater_"), settings["options"].replace("=", " ")
     size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
     options = words.split()

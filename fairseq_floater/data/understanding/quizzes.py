@@ -5,8 +5,8 @@
     OUT/race/{train,dev,test}/{middle,high}/N.txt   as RACE: a JSON object a passage
     OUT/squad/{train,dev}-{v1.1,v2.0}.json          as SQuAD
 
-It needs no download, every answer is right by construction, and most cannot be numbers without the order
-of the words. The same arguments give the same bytes on every machine that has the same num2words.
+It needs no download, every answer is right by construction, and most depend on the order of the words. The
+same arguments give the same bytes on every machine that has the same num2words.
 """
 
 from __future__ import annotations

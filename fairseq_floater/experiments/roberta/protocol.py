@@ -55,7 +55,7 @@ class Steps(Job):
         return {DONOR: self._masked_lm("donor", System(PLAIN), self.request.folder / DONOR)}
 
     def check_options(self) -> None:
-        """Parse these as fairseq will, so that a wrong one costs no hours before it."""
+        """Parse these as fairseq will, so that a wrong one is refused before hours are spent."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import parse_training
 
