@@ -74,6 +74,10 @@ class Job(ABC):
     def steps(self) -> None:
         """Run every step, or in a dry run print it."""
 
+    @abstractmethod
+    def check_options(self) -> Any:
+        """Parse the options of every training as fairseq will, before hours are spent on one."""
+
     def run(self) -> None:
         """Run every step under the run's lock, and record how it ended.
 
