@@ -114,7 +114,8 @@ def grouped_bars(
             if len(bar.seeds) > 1:
                 axes.scatter([x] * len(bar.seeds), bar.seeds, **_SEEDS)
     axes.set_xticks(range(len(groups)), groups)
-    axes.set_ylim(bottom=0)
+    if min((bar.value for bar in bars.values()), default=0) >= 0:
+        axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.grid(True, linewidth=0.4, color="#cccccc")
     axes.set_axisbelow(True)

@@ -172,11 +172,6 @@ class ComparisonTable(Table):
     def command(self) -> list[Any]:
         folders = {entry: self._whole(entry.system) for entry in self.systems}
         runs = {entry: paths for entry, paths in folders.items() if paths}
-        if len({tuple(path.parent for path in paths) for paths in runs.values()}) > 1:
-            self.launcher.say(
-                "Finished runs are of different seeds: until the others are finished (--status), differences "
-                "between systems are differences between seeds as well, which no p-value accounts for."
-            )
         argv = self._by_length(runs) if self.by_length else self._of_whole_sets(runs)
         if self.baseline in [entry.system.name for entry in runs]:
             argv += ["--baseline", self.baseline]

@@ -71,13 +71,13 @@ def _score_cells(score: dict[str, Any] | None) -> list[str]:
     if score is None:
         return ["-", "-", "-", "-"]
     bleu = score["bleu"]
-    interval = confidence_interval(bleu)
+    interval, exact = confidence_interval(bleu), score.get("exact_match")
     spread = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
     return [
         f"{bleu['score']:.2f}{spread}",
         f"{score['chrf']['score']:.1f}",
         f"{score['length_ratio']:.2f}",
-        f"{(score.get('exact_match') or {'score': 0})['score']:.3f}",
+        f"{exact['score']:.3f}" if exact else "-",
     ]
 
 

@@ -1,6 +1,7 @@
 """Scores of whole test sets: sacreBLEU's own, paired over the same sentences, misfits refused by name."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ from scored_split import damaged, generated, sentence
 from fairseq_floater.cli import main
 from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.lines import ScoringError
+from fairseq_floater.evaluation.s2l.bin_scores import Rank
 from fairseq_floater.evaluation.s2l.run_scores import score_runs
 
 SIZES = {"test": 120, "other": 40}
@@ -132,6 +134,40 @@ def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp
         assert gain["difference"] == pytest.approx(-1.5) and gain["p_value"] < 0.01
         assert of_test["systems"]["good"]["rank_by_loss"]["place"] == 1
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_are_compared_seed_by_seed(data, runs):
+    """Whatever their order; good is half a nat better under each seed, and the seeds differ by two."""
+    sides, generator = (
+        [lines_of(data, "test", lang) for lang in ("en", "de")],
+        np.random.default_rng(1),
+    )
+    for name, folders in runs.items():
+        folders.append(folders[1].parents[1] / "seed-3" / name)
+        shutil.copytree(folders[1], folders[2])
+        for number, folder in enumerate(folders):
+            mean = -1 - 2 * number + 0.5 * (name == "good")
+            text = generated(folder / "losses.test.txt", *sides).read_text()
+            noisy = re.sub(r"-1\.0000", lambda _: f"{mean + generator.normal(0, 0.1):.4f}", text)  # noqa: B023
+            (folder / "losses.test.txt").write_text(noisy)
+
+    def scored(bad, good):
+        chosen = {"bad": [runs["bad"][i] for i in bad], "good": [runs["good"][i] for i in good]}
+        report = score_runs(data, chosen, tests=["test"], baseline="bad", bootstrap=300)
+        return report.scores["test"], any("different seeds" in w for w in report.warnings)
+
+    (in_order, warned), (shuffled, warned_too) = (
+        scored((0, 1, 2), (0, 1, 2)),
+        scored((0, 1, 2), (2, 0, 1)),
+    )
+    assert in_order["good"].loss.gain.p_seeds < 0.02 and not (warned or warned_too)
+    assert shuffled["good"].loss.gain.p_seeds == in_order["good"].loss.gain.p_seeds
+    # Under the one seed of both good is first. On average bad is, because of a seed that good lacks.
+    others, warned = scored((0, 1), (1,))
+    assert warned and [others[name].rank for name in ("bad", "good")] == [
+        Rank(1, 1, 2),
+        Rank(2, 1, 2),
+    ]
 
 
 def test_one_folder_is_one_seed_and_a_label_is_of_a_system(data, runs, capsys):

@@ -164,12 +164,10 @@ def test_the_table_has_what_was_not_chosen_too(compare, tmp_path):
     assert scored(launcher) == [(T5, 1), (ROPE, 1)]
 
 
-def test_seeds_that_differ_between_systems_are_said(compare, capsys):
+def test_systems_may_be_scored_under_different_seeds(compare):
     compare("--seeds", "1,2", "--only", "rope-*,t5-*")
-    assert "of different seeds" not in capsys.readouterr().err
     launcher = compare("--seeds", "2,3", "--only", "t5-*")
     assert scored(launcher) == [(T5, 2), (T5, 3), (ROPE, 2)]
-    assert "Finished runs are of different seeds" in capsys.readouterr().err
 
 
 def test_nothing_whole_is_no_table(compare, capsys):

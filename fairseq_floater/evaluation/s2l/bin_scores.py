@@ -40,8 +40,8 @@ class Gain:
 class SeedMean:
     """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
 
-    ``resampled`` [R, B]: those of each run on the same B resamples of sentences. ``gain``: on the baseline,
-    where there is one.
+    ``resampled`` [R, B]: those of each run on the same B resamples of sentences. ``seeds`` [R]: their names.
+    ``gain``: on the baseline, where there is one.
     """
 
     value: float
@@ -49,6 +49,7 @@ class SeedMean:
     per_seed: list[float]
     resampled: Array = field(repr=False)
     gain: Gain | None = None
+    seeds: list[str] = field(default_factory=list)
 
     @property
     def spread(self) -> float | None:
@@ -67,7 +68,7 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Rank:
-    """A place by loss, and the best and the worst that chance leaves under any training seed."""
+    """A place by loss, and the best and the worst that chance leaves under any common training seed."""
 
     place: int
     best: int

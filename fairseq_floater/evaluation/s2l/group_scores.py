@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.lines import ScoringError
+from fairseq_floater.evaluation.lines import FilePath, ScoringError
 from fairseq_floater.evaluation.metrics import (
     Array,
     Score,
@@ -47,6 +48,10 @@ from fairseq_floater.evaluation.s2l.systems import (
 FEW_SENTENCES = 100
 # Below this share of the references' length hypotheses count as stopping early, above that one as running on.
 EARLY_STOP, RUNS_ON = 0.9, 1.1
+_OTHER_SEEDS = (
+    "Systems have runs of different seeds, so they are not compared seed by seed: a difference may be one "
+    "of seeds."
+)
 # A warning names so many systems.
 _NAMED = 5
 
@@ -145,6 +150,7 @@ class ScoredSet:
         self.test, self.report = test, scorer.report
         self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
+        self.seeds = {files.name: [*map(_seed, files.hypotheses, count(1))] for files in systems}
         check_same_tokens(self.runs)
         metrics = scorer.bleu, chrf_metric()
         self.bleu, self.chrf = (
@@ -166,6 +172,8 @@ class ScoredSet:
             raise ScoringError(f"{self.test.path} has no pair in the bin {name}.")
         report = self.report
         report.runs |= self.folders
+        if len({*map(frozenset, self.seeds.values())}) > 1 and _OTHER_SEEDS not in report.warnings:
+            report.warnings.append(_OTHER_SEEDS)
         report.sentences[name] = len(index)
         report.mean_length[name] = float(np.mean(self.test.source_tokens[index]))
         if self.test.files:
@@ -184,7 +192,8 @@ class ScoredSet:
             )
 
     def _score(self, system: str, index: Array) -> BinScore:
-        runs, resampling = self.runs[system], (self.report.resamples, self.report.seed)
+        runs, report = self.runs[system], self.report
+        resampling = report.resamples, report.seed, self.seeds[system]
         counts = [of_all[index] for of_all in self.bleu[system]]
         losses = [run.losses[index] for run in runs if run.losses is not None]
         scores = [run.scores[index] for run in runs if run.scores is not None]
@@ -220,14 +229,22 @@ def _ratio(sums: Array) -> float:
     return float(sums[0] / sums[1])
 
 
-def _mean(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> SeedMean:
+def _seed(file: FilePath, number: int) -> str:
+    """Return the seed of a run: N of a folder seed-N, else its number among the system's runs."""
+    seeds = [part.removeprefix("seed-") for part in Path(file).parts if part.startswith("seed-")]
+    return seeds[-1] if seeds else str(number)
+
+
+def _mean(
+    runs: Sequence[Array], score: Score, resamples: int, seed: int, seeds: list[str]
+) -> SeedMean:
     """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
     per_seed = [score(counts.sum(0)) for counts in runs]
     resampled, interval = statistics.bootstrap_scores(runs, score, resamples, seed), None
     if resamples:
         low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
         interval = float(low), float(high)
-    return SeedMean(float(np.mean(per_seed)), interval, per_seed, resampled)
+    return SeedMean(float(np.mean(per_seed)), interval, per_seed, resampled, seeds=seeds)
 
 
 def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
@@ -253,7 +270,9 @@ def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
     if not base.resampled.size:
         return Gain(difference, None)
     of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
-    with_seeds = statistics.difference_noise(ours.resampled, base.resampled, seed)
+    by_seed = [mean.resampled[np.argsort(mean.seeds, kind="stable")] for mean in (ours, base)]
+    paired = sorted(ours.seeds) == sorted(base.seeds)
+    with_seeds = statistics.difference_noise(by_seed[0], by_seed[1], seed, paired=paired)
     return Gain(
         difference,
         statistics.p_value(difference, of_sentences - of_sentences.mean()),
@@ -267,10 +286,14 @@ def _rank(scores: Mapping[str, BinScore]) -> None:
     if not losses or not next(iter(losses.values())).resampled.size:
         return
     values = [measure.value for measure in losses.values()]
-    left = [
-        statistics.places(*zip(*((m.per_seed[run], m.resampled[run]) for m in losses.values())))
-        for run in range(min(len(measure.per_seed) for measure in losses.values()))
+    common = set.intersection(*(set(measure.seeds) for measure in losses.values()))
+    runs = [
+        [(m.per_seed[i], m.resampled[i]) for m in losses.values() for i in [m.seeds.index(name)]]
+        for name in sorted(common)
     ]
+    # Without a common seed, of the means over seeds.
+    runs = runs or [[(m.value, m.resampled.mean(axis=0)) for m in losses.values()]]
+    left = [statistics.places(*zip(*of_seed)) for of_seed in runs]
     for name, value, of_seeds in zip(losses, values, zip(*left)):
         place = 1 + sum(other < value for other in values)
         best, worst = zip(*of_seeds)

@@ -36,21 +36,21 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
     return np.concatenate(scores, axis=1)
 
 
-def difference_noise(ours: Array, base: Array, seed: int) -> Array | None:
+def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True) -> Array | None:
     """Draw what chance adds to the difference of two systems' means over runs [R, B]: [B].
 
     Resamples tell how far sentences move it. How far training seeds do is estimated from few runs: the
     draws follow Student's distribution, with the degrees of freedom of Welch and Satterthwaite, so that
     with constant rows the p-value of :func:`p_value` is that of a t test. Resampling the runs themselves
-    would call a fifth of all differences of three seeds significant at 5 % that are none. Equally many
-    runs are paired from three on; two pairs would leave one degree of freedom.
+    would call a fifth of all differences of three seeds significant at 5 % that are none. Three
+    runs and more are paired if they are ``paired``, row for row; two would leave one degree of freedom.
 
     Returns:
         None where a system has one run, which says nothing about seeds.
     """
     if min(len(ours), len(base)) < 2:
         return None
-    parts = [ours - base] if len(ours) == len(base) > 2 else [ours, base]
+    parts = [ours - base] if paired and len(ours) == len(base) > 2 else [ours, base]
     variances = np.array([part.mean(axis=1).var(ddof=1) / len(part) for part in parts])
     sentences = ours.mean(axis=0) - base.mean(axis=0)
     sentences -= sentences.mean()
