@@ -87,8 +87,7 @@ def average(
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
-    # The optimiser's moments and the moving average belong to one checkpoint, not to the mean.
-    state.pop("last_optimizer_state", None)
+    # The moving average is one checkpoint's, too.
     if isinstance(extra.get("ema"), dict):
         del extra["ema"]
     state |= {"model": mean, "extra_state": {**extra, "averaged": records}}
@@ -168,14 +167,15 @@ def _best(folder: Path, count: int) -> list[Path]:
 def _accumulate(
     paths: Sequence[Path],
 ) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Return mean parameters, the last state and a record of each input, with one in memory at a time.
+    """Return mean parameters, the latest state and a record of each input, with one in memory at a time.
 
     In float64 the mean of equal checkpoints is the checkpoint; integers are the last checkpoint's.
     """
     total: dict[str, Tensor] = {}
     reference: dict[str, Tensor] = {}
-    state: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
     positions: dict[str, Any] = {}
+    most_updates = 0
     records = []
     for path in paths:
         state = load_checkpoint(path)
@@ -194,13 +194,19 @@ def _accumulate(
         history = state.get("optimizer_history") or [{}]
         facts = {"sha256": file_hash(path), "num_updates": history[-1].get("num_updates")}
         records.append({"path": str(path), **facts})
+        # Not the last one: `--best` takes the best first.
+        if (updates := facts["num_updates"] or 0) >= most_updates:
+            # The optimiser's moments belong to one checkpoint, not to the mean.
+            without = ("model", "last_optimizer_state")
+            latest = {name: value for name, value in state.items() if name not in without}
+            most_updates = updates
     mean = {
         name: (tensor / len(paths) if tensor.is_floating_point() else tensor).to(
             reference[name].dtype
         )
         for name, tensor in total.items()
     }
-    return mean, state, records
+    return mean, latest, records
 
 
 def _check_same_model(

@@ -26,6 +26,7 @@ def save_series(folder, numbers, pattern="checkpoint{}.pt"):
         path = save_donor(folder / pattern.format(number), arch=TINY, seed=number)
         state = load_checkpoint(path)
         state["extra_state"]["val_loss"] = abs(number - 9.5)
+        state["optimizer_history"] = [{"num_updates": number}]
         state["extra_state"]["previous_training_time"] = 10.0 * number
         torch.save(state, path)
 
@@ -74,6 +75,7 @@ def test_the_best_are_the_best(tmp_path):
         "checkpoint9.pt",
         "checkpoint10.pt",
     }
+    assert report.training_seconds == 100.0  # up to the later one, whichever is better
 
 
 def test_checkpoints_saved_by_updates(tmp_path):
@@ -187,6 +189,15 @@ def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
     assert "checkpoint2.pt" in repair_last(folder)
     assert last.read_bytes() == (folder / "checkpoint2.pt").read_bytes()
     assert "resuming from" in repair_last(folder)
+    best = folder / "checkpoint_best.pt"
+    for file in (last, folder / "checkpoint1.pt"):
+        state = load_checkpoint(file)
+        state["extra_state"] |= {"val_loss": 2.0 + (file == last), "best": 2.0}
+        torch.save(state, file)
+    best.write_bytes(b"half")
+    assert "checkpoint_best.pt was broken off; replaced by" in repair_last(folder)
+    assert best.read_bytes() == (folder / "checkpoint1.pt").read_bytes()
+    best.unlink()
     for path in folder.glob("checkpoint?.pt"):
         path.unlink()
     last.write_bytes(b"half")
