@@ -79,6 +79,7 @@ def process_of_two(rank, folder):
         found[name] = two_steps(model, slice(2 * rank, 2 * rank + 2), share=2)
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")
+    del model  # before the group, whose last owner can wait for its thread for ever
     torch.distributed.destroy_process_group()
 
 

@@ -168,14 +168,18 @@ def test_a_data_parallel_wrapper_sees_the_head(task, model, tmp_path):
     alone = copy.deepcopy(model)
     batch = whole(task)[1]
     criterion = QuestionAnsweringCriterion(task)
-    meeting = f"file://{tmp_path}/meeting"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-    try:
+
+    def train():
         wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
         for _ in range(2):
             for trained in (wrapped, alone):
                 trained.zero_grad()
                 criterion(trained, batch)[0].backward()
+
+    meeting = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        train()  # its wrapper goes before the group, whose last owner can wait for its thread for ever
     finally:
         torch.distributed.destroy_process_group()
     for (name, ours), theirs in zip(model.named_parameters(), alone.parameters()):
