@@ -87,7 +87,7 @@ def average(
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
-    # The moving average is one checkpoint's, too.
+    # A moving average belongs to one checkpoint, too, and not to the mean.
     if isinstance(extra.get("ema"), dict):
         del extra["ema"]
     state |= {"model": mean, "extra_state": {**extra, "averaged": records}}
