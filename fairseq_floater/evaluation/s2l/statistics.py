@@ -42,8 +42,9 @@ def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True
     Resamples tell how far sentences move it. How far training seeds do is estimated from few runs: the
     draws follow Student's distribution, with the degrees of freedom of Welch and Satterthwaite, so that
     with constant rows the p-value of :func:`p_value` is that of a t test. Resampling the runs themselves
-    would call a fifth of all differences of three seeds significant at 5 % that are none. Three
-    runs and more are paired if they are ``paired``, row for row; two would leave one degree of freedom.
+    would call a fifth of all differences of three seeds significant at 5 % that are none. With
+    ``paired``, row k of both is of one seed: three such rows or more are compared pair by pair. Two pairs
+    would leave one degree of freedom.
 
     Returns:
         None where a system has one run, which says nothing about seeds.
