@@ -6,6 +6,7 @@ went in. Fewer checkpoints than `--last` or `--best` says are an error, never a 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -131,9 +132,9 @@ def _chosen(
 
 def _last(folder: Path, count: int, updates: bool) -> list[Path]:
     """Return the ``count`` latest checkpoints, oldest first, by number and not by name or date."""
-    files = _numbered(folder, _UPDATE if updates else _EPOCH)
-    if len(files) >= count:
-        return files[-count:]
+    files = _last_intervals(folder, count) if updates else _numbered(folder, _EPOCH)[-count:]
+    if len(files) == count:
+        return files
     kind = "checkpoint_<epoch>_<updates>.pt" if updates else "checkpoint<epoch>.pt"
     others = 0 if updates else len(_numbered(folder, _UPDATE))
     hint = f"; there are {others} saved by updates: pass --updates for those" if others else ""
@@ -144,6 +145,30 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     """List files that match, ordered by the last number in the name."""
     matches = ((pattern.match(p.name), p) for p in folder.iterdir())
     return [p for _, p in sorted((int(m.groups()[-1]), p) for m, p in matches if m)]
+
+
+def _last_intervals(folder: Path, count: int) -> list[Path]:
+    """Return the checkpoints of the ``count`` latest multiples of ``--save-interval-updates``.
+
+    fairseq names the checkpoint of an update that ends an epoch by the epoch alone.
+    """
+    places = {}
+    for path in folder.iterdir():
+        if match := _UPDATE.match(path.name):
+            places[path] = (int(match[1]), float(match[2]))
+        elif match := _EPOCH.match(path.name):
+            places[path] = (int(match[1]), math.inf)
+    files: list[Path] = []
+    for path in sorted(places, key=places.__getitem__, reverse=True):
+        if len(files) < count and (_UPDATE.match(path.name) or _ends_interval(path)):
+            files.insert(0, path)
+    return files
+
+
+def _ends_interval(path: Path) -> bool:
+    state = load_checkpoint(path)
+    interval = state["cfg"]["checkpoint"]["save_interval_updates"] if state.get("cfg") else 0
+    return interval > 0 and _updates(state) % interval == 0
 
 
 def _best(folder: Path, count: int) -> list[Path]:
@@ -191,11 +216,10 @@ def _accumulate(
             if tensor.is_floating_point():
                 tensor = total[name] + tensor if name in total else tensor.double()
             total[name] = tensor
-        history = state.get("optimizer_history") or [{}]
-        facts = {"sha256": file_hash(path), "num_updates": history[-1].get("num_updates")}
-        records.append({"path": str(path), **facts})
+        updates = _updates(state)
+        records.append({"path": str(path), "sha256": file_hash(path), "num_updates": updates})
         # Not the last one: `--best` takes the best first.
-        if (updates := facts["num_updates"] or 0) >= most_updates:
+        if updates >= most_updates:
             # The optimiser's moments belong to one checkpoint, not to the mean.
             without = ("model", "last_optimizer_state")
             latest = {name: value for name, value in state.items() if name not in without}
@@ -207,6 +231,11 @@ def _accumulate(
         for name, tensor in total.items()
     }
     return mean, latest, records
+
+
+def _updates(state: dict[str, Any]) -> int:
+    history = state.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates") or 0
 
 
 def _check_same_model(

@@ -88,6 +88,18 @@ def test_checkpoints_saved_by_updates(tmp_path):
         average([tmp_path / "c"], tmp_path / "b.pt", best=1, updates=True)
 
 
+def test_an_update_that_ends_an_epoch_counts_where_it_is_of_the_interval(tmp_path):
+    """fairseq writes no checkpoint_<epoch>_<updates>.pt for it."""
+    for path, updates in [("_1_500", 500), ("1", 800), ("_2_1000", 1000), ("2", 1500)]:
+        path = save_donor(tmp_path / f"checkpoint{path}.pt", arch=TINY)
+        state = load_checkpoint(path)
+        state["optimizer_history"] = [{"num_updates": updates}]
+        state["cfg"]["checkpoint"]["save_interval_updates"] = 500
+        torch.save(state, path)
+    report = average([tmp_path], tmp_path / "a.pt", last=3, updates=True)
+    assert [i["num_updates"] for i in report.inputs] == [500, 1000, 1500]
+
+
 def test_frequencies_of_shared_words_are_counted_once(tmp_path):
     path = save_model(
         tmp_path / "checkpoint1.pt", "complex", target="stage", share_all_embeddings=True
