@@ -190,14 +190,17 @@ def _takes_shape(arch: str, donor_arch: str | None, family: Family) -> bool:
 
 
 def _explicit_options(family: Family, options: Sequence[str]) -> dict[str, Any]:
-    """Parse a command line into the model's options that it names, without defaults."""
-    parser = argparse.ArgumentParser(
-        prog="floater warm-start", argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
+    """Parse a command line into the model's options that it names, without defaults.
+
+    Raises:
+        UsageError: one is no option of the model.
+    """
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
     family.model.add_args(parser)
     # fairseq's defaults of some options would pass for the user's choice.
     unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
-    given = vars(parser.parse_args(list(options), unset))
+    with refused_options("Options of a warm start are the model's alone"):
+        given = vars(parser.parse_args(list(options), unset))
     return {name: value for name, value in given.items() if value is not _UNSET}
 
 
@@ -209,8 +212,7 @@ def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
     """
     family = family_of(arch)
     assert family is not None
-    with refused_options("Options of a warm start are the model's alone"):
-        explicit = _explicit_options(family, options)
+    explicit = _explicit_options(family, options)
     for name in family.shape_options:
         if name in explicit:
             flag = "--" + name.replace("_", "-")

@@ -75,6 +75,12 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"There is no checkpoint {path}.")
+    with path.open("rb") as file:
+        start = file.read(1)
+    if start not in (b"P", b"\x80", b""):  # an archive, a pickle, or nothing
+        raise CheckpointError(
+            f"{path} is nothing that torch saved; perhaps a web page, or a pointer of Git LFS."
+        )
     allow_fairseq_checkpoints()
     try:
         # torch does not compare the checksums that it writes.

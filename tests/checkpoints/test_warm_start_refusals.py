@@ -36,6 +36,18 @@ def test_another_shape_is_refused(tmp_path, capsys, donor_options, arguments, wo
     assert not (tmp_path / "out.pt").exists()
 
 
+def test_a_mistyped_option_and_a_text_file_are_named_in_one_line(tmp_path, capsys):
+    donor, page = save_donor(tmp_path / "donor.pt"), tmp_path / "page.pt"
+    page.write_text("<html>not found</html>")
+    arguments = [str(tmp_path / "out.pt"), "--arch", TINY]
+    assert main(["warm-start", str(donor), *arguments, "--position-encodr", "rope"]) == 2
+    message = capsys.readouterr().err
+    assert "unrecognized arguments: --position-encodr rope" in message
+    assert message.count("\n") == 1
+    assert main(["warm-start", str(page), *arguments]) == 1
+    assert "page.pt is nothing that torch saved" in capsys.readouterr().err
+
+
 def write_dictionaries(folder, words):
     folder.mkdir()
     for language in ("en", "de"):
