@@ -1,7 +1,7 @@
-"""Register the model and its architectures with fairseq: this is what `--user-dir` loads.
+"""Register the models and their architectures with fairseq, whose `--user-dir` loads this package.
 
-Importing the package also allow-lists what a safe load of fairseq's checkpoints needs, and with
-``FLOATER_SAVE_ON_SIGTERM=1`` in the environment lets a training save when it is told to stop.
+Importing the package also allow-lists what a safe load of fairseq's checkpoints needs. With
+``FLOATER_SAVE_ON_SIGTERM=1`` in the environment, a training saves a checkpoint when it gets SIGTERM.
 ``floater user-dir`` prints this folder.
 """
 
@@ -50,7 +50,7 @@ def _register() -> None:
 
 def _is_own_command() -> bool:
     """Return whether this is `floater ...` or `python -m fairseq_floater...`."""
-    if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module
+    if sys.argv[:1] == ["-m"]:  # while Python looks for the module
         module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
         return module.partition(".")[0] == __name__
     return Path(*sys.argv[:1]).name == "floater"
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# To register is to import fairseq, which takes seconds. Whoever imports this package may use fairseq
-# next, so it cannot wait; but our own command imports fairseq itself where a verb needs it.
+# Registering imports fairseq, which takes seconds. Other programs may use fairseq right after this import, so
+# it cannot wait. The command `floater` imports fairseq itself if a verb needs it.
 if "fairseq" in sys.modules or not _is_own_command():
     _register()

@@ -40,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     """Run the tool that a command line chooses, and return the exit code.
 
-    A tool returns None or a result with ``format_text()``, which is printed; for ``--json`` it is a
-    dataclass, or has ``to_json_dict()``. One whose ``failed`` is true makes the exit code 1.
+    A tool returns None or a result with ``format_text()``, which is printed. For ``--json`` the result
+    is a dataclass or has ``to_json_dict()``. If its ``failed`` is true, the exit code is 1.
 
-    Options of the model may stand behind ``--``, where the tool takes ``--model-options``.
+    If the tool takes ``--model-options``, options of the model may follow ``--``.
     """
     before, behind = _split_at_dashes(argv)
     args, unknown_options = parser.parse_known_args(before)
@@ -61,7 +61,7 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     elif behind:
         _check_behind(behind, usage)
         options["model_options"] = shlex.join(behind)
-    # The models that tools build need not announce themselves; warnings still come.
+    # Hide the log messages of models that tools build, but not warnings.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
     name = " ".join(filter(None, (parser.prog, verb, part)))
@@ -85,7 +85,7 @@ def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_behind(behind: Sequence[str], usage: argparse.ArgumentParser) -> None:
-    """Refuse an option of the command behind ``--``, where it would be taken for one of the model."""
+    """Refuse an option of the command after ``--``, where it would be taken for an option of the model."""
     for word in behind:
         option = word.partition("=")[0]
         if option in usage._option_string_actions:
@@ -93,7 +93,7 @@ def _check_behind(behind: Sequence[str], usage: argparse.ArgumentParser) -> None
 
 
 def _show(result: Any, json_file: str | None) -> Any:
-    """Print a tool's result, write it as JSON where asked to, and return it."""
+    """Print a tool's result, write it as JSON if asked to, and return it."""
     if result is not None:
         print(_encodable(result.format_text()))
         if json_file is not None:
@@ -110,7 +110,7 @@ def _encodable(text: str) -> str:
 
 
 def _add(verb: str, verbs: Any) -> None:
-    """Add a verb by its module; raises UnsupportedError where fairseq is why that fails."""
+    """Add a verb; raises UnsupportedError if this fails because of fairseq or a missing extra."""
     try:
         with extras_named():
             module = import_module(f"fairseq_floater.{VERBS[verb].module}")
@@ -123,7 +123,7 @@ def _add(verb: str, verbs: Any) -> None:
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """Build the parser of one verb; for any other word, one that lists all verbs with their summaries."""
+    """Build the parser of one verb. For any other word, build one that lists all verbs with summaries."""
     parser = argparse.ArgumentParser(
         prog="floater", description="Tools around the position encoders of fairseq_floater."
     )

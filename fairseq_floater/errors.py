@@ -22,7 +22,7 @@ class ReportError(UserError, ValueError):
     """Results that are missing or cannot be read."""
 
 
-# Longer than a sentence that names two paths.
+# Characters of a message. A sentence that names two paths is shorter.
 _LONGEST = 1_400
 
 
@@ -31,12 +31,12 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: object) -> str:
-    """Quote a wrong value in a message: its repr, cut where it is long or nested."""
+    """Return the repr of a wrong value for a message, cut if it is long or nested."""
     return _SHORT.repr(value)
 
 
 def sentence(error: BaseException) -> str:
-    """Return an error's message; a fault of the system names its file first."""
+    """Return an error's message. For an OSError, this is the file and then the reason."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."

@@ -1,4 +1,4 @@
-"""Draw figures, in Okabe and Ito's colours, which colour-blind eyes and grey print tell apart."""
+"""Draw figures in Okabe and Ito's colours, which stay distinct for colour-blind readers and in grey."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 FORMATS = ("png", "svg", "pdf")
 _SEEDS = {"s": 9, "facecolors": "white", "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
-# Characters of a name beside which a figure of few bars has no room for another.
+# Characters of a name. Beside a longer one, a figure of few bars has no room for a second name.
 LONG_LABEL = 32
 
 
@@ -32,16 +32,16 @@ class Bar:
 
 
 def quieten_matplotlib() -> None:
-    """Silence matplotlib's search for fonts, which shows because fairseq lowers the root logger's level.
+    """Hide the log messages of matplotlib's font search and of Pillow, its reader of PNG files.
 
-    Likewise the reader of PNG files that comes with it.
+    They would be shown because fairseq lowers the level of the root logger.
     """
     for package in ("matplotlib", "PIL"):
         logging.getLogger(package).setLevel(logging.WARNING)
 
 
 def checked_format(path: str | os.PathLike[str]) -> str:
-    """Return the format of a figure by its ending; raises UsageError for one that is not written."""
+    """Return the format of a figure from its ending; raises UsageError if it is not in FORMATS."""
     suffix = Path(path).suffix.lower().lstrip(".")
     if suffix not in FORMATS:
         raise UsageError(f"`{path}` must end in one of {', '.join(FORMATS)}.")
@@ -56,10 +56,10 @@ def new_figure(
 
     Args:
         path: png, svg or pdf by its ending.
-        panels: their number; in each row, with ``rows``.
-        bars: the most bars of a panel, which decide the width; panels are above each other.
-        rows: lines of text that panels beside each other share at their left, which decide the height.
-        stacked: rows of panels with such lines, below each other.
+        panels: number of panels; with ``rows``, number of panels in each row of panels.
+        bars: largest number of bars in a panel. It sets the width; the panels are above each other.
+        rows: number of text lines at the left, shared by panels side by side. It sets the height.
+        stacked: with ``rows``, number of rows of panels.
 
     Yields:
         The figure and the axes of its panels.
@@ -122,9 +122,9 @@ def grouped_bars(
 
 
 def rows_of_bars(axes: Any, rows: Sequence[str], series: dict[str, dict[str, Bar]]) -> None:
-    """Draw a line for each row, the first at the top: a dot of each series, its interval, its seeds.
+    """Draw each row as a line with the dot, interval and seeds of each series; the first row is on top.
 
-    ``rows`` are the names, shown at the left; ``series`` are bars by row, some of which may be missing.
+    ``rows`` are the names shown at the left. ``series`` holds bars by row; a series may lack some rows.
     """
     for i, (label, bars) in enumerate(series.items()):
         placed = [(y, bars[name]) for y, name in enumerate(rows) if name in bars]
@@ -144,7 +144,7 @@ def rows_of_bars(axes: Any, rows: Sequence[str], series: dict[str, dict[str, Bar
 
 
 def legend(figure: Any, axes: Any, place: str = "lower", most: int = 2) -> None:
-    """Add a legend of ``most`` columns outside the axes: inside it would cover a bar in some experiment."""
+    """Add a legend of at most ``most`` columns outside the axes; inside, it could cover a bar."""
     handles, labels = axes.get_legend_handles_labels()
     columns = 1 if max(map(len, labels)) > LONG_LABEL else most
     figure.legend(handles, labels, loc=f"outside {place} center", ncols=columns, frameon=False)

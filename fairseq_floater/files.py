@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-# Asking sets it, which must not meet the threads that run systems side by side.
+# Reading the umask sets it for a moment, so it is read before threads run systems side by side.
 _UMASK = os.umask(0)
 os.umask(_UMASK)
 # The folder for fairseq's `--user-dir`.
@@ -72,7 +72,7 @@ def _temporary_beside(path: Path) -> Iterator[tuple[int, Path]]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name ``path`` in an OSError that names no file, such as that of a full disk."""
+    """Add ``path`` to an OSError that names no file, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder, if it exists, so that a kill meanwhile leaves all of it or none."""
+    """Delete a folder if it exists. A process killed meanwhile leaves the whole folder or nothing."""
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     with suppress(FileNotFoundError):

@@ -14,10 +14,10 @@ NUMBER = float | int
 
 
 def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
-    """Read a JSON file; raises ReportError where it is no JSON in UTF-8, or of another ``shape``.
+    """Read a JSON file; raises ReportError if it is not JSON in UTF-8 or has another ``shape``.
 
-    A shape is a type, a list of one shape, or shapes by key: ``...`` is every key, one that ends in ``?``
-    may lack.
+    A shape is a type, a list that holds one shape, or a dictionary of shapes. The key ``...`` stands for
+    every key, and a key that ends in ``?`` may be missing.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -43,10 +43,10 @@ def _check(value: Any, shape: Any, place: str) -> None:
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a JSON object; a key that an object in it holds twice would hide one of its values.
+    """Read a JSON object and refuse a repeated key, which would hide one of its values.
 
     Raises:
-        ReportError: no JSON in UTF-8 (a BOM may lead), no object, or a key comes twice.
+        ReportError: not JSON in UTF-8 (a BOM may come first), not an object, or a key comes twice.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -70,6 +70,5 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return [lines[0], "|---" * len(heads) + "|", *lines[1:]]

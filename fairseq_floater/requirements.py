@@ -1,6 +1,6 @@
-"""Requirements of the package, and one sentence where Python, torch or fairseq does not meet them.
+"""Check Python, torch and fairseq against the requirements of the package, and report versions.
 
-Written so that an older Python can import it.
+An older Python must be able to import this module.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from fairseq_floater.errors import UserError, first_line
 
-# Distributions that decide on results: `floater info` shows their versions. fairseq comes as one of two.
+# Distributions whose versions affect results; `floater info` shows them. fairseq may be either of FAIRSEQS.
 _SAME = ("torch", "fairseq", "torchdiffeq", "numpy", "sacrebleu", "sentencepiece", "omegaconf")
 DECISIVE = (*_SAME, "hydra-core")
-# Distribution -> the module that it brings, fairseq's own requirements among them.
+# Distribution -> its module. fairseq's own requirements are included.
 PACKAGES = {
     **{name: name for name in _SAME},
     **{name: name for name in ("sacremoses", "num2words", "matplotlib", "tqdm", "psutil")},
@@ -27,7 +27,7 @@ PACKAGES = {
     **{"hydra-core": "hydra", "subword-nmt": "subword_nmt", "scikit-learn": "sklearn"},
     "pillow": "PIL",
 }
-# Module -> the extra of setup.py that brings it.
+# Module -> the extra of setup.py that installs it.
 EXTRAS = {
     **dict.fromkeys(("sacremoses", "subword_nmt"), "wmt14"),
     **dict.fromkeys(("tokenizers", "safetensors", "sklearn", "scipy"), "roberta"),
@@ -35,7 +35,7 @@ EXTRAS = {
 }
 FAIRSEQS = ("fairseq-fixed", "fairseq")
 
-# setup.py says it to pip; a checkout that `--user-dir` names is never installed.
+# setup.py states the same for pip, but pip never installs a checkout that `--user-dir` names.
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
 NEEDED = (
@@ -44,7 +44,7 @@ NEEDED = (
 
 
 class UnsupportedError(UserError, ImportError):
-    """This Python or this fairseq is not one that the package runs on."""
+    """Python, torch, fairseq or an extra is missing or not supported."""
 
 
 def version_of(distribution: str) -> str | None:
@@ -56,7 +56,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def fairseq_found() -> str:
-    """Return the name and version of the fairseq that is installed, as one of two distributions."""
+    """Return the name and version of the installed fairseq, for messages."""
     if importlib.util.find_spec("fairseq") is None:
         return "no fairseq"
     installed = (f"{name} {version}" for name in FAIRSEQS if (version := version_of(name)))
@@ -65,7 +65,7 @@ def fairseq_found() -> str:
 
 @contextlib.contextmanager
 def extras_named() -> Iterator[None]:
-    """Where a module of an extra is missing, raise `UnsupportedError` with the command that installs it."""
+    """If a module of an extra is missing, raise `UnsupportedError` with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -80,7 +80,7 @@ def extras_named() -> Iterator[None]:
 def check_python() -> None:
     """Raise `UnsupportedError` on a Python that is too old.
 
-    Official fairseq 0.12.2 runs on Python 3.10 and older alone, so this refuses it as well.
+    Official fairseq 0.12.2 runs only on Python 3.10 and older, so this check refuses it too.
     """
     if sys.version_info[:2] < OLDEST_PYTHON:
         raise UnsupportedError(
@@ -92,12 +92,12 @@ def check_python() -> None:
 def check_torch() -> None:
     """Raise `UnsupportedError` on a torch that is too old.
 
-    On 2.4 the tests fail: attention gives NaN for sentences with padding before them, and no checkpoint
-    can be read, as the allow-list has another form.
+    The tests fail on torch 2.4: attention gives NaN for left-padded sentences, and no checkpoint can be
+    read because the allow-list has another form.
     """
     version = version_of("torch")
     if version is None:
-        return  # fairseq names it when it is imported
+        return  # importing fairseq names what is missing
     release = version.split("+")[0].split(".")[:2]
     if all(part.isdigit() for part in release) and tuple(map(int, release)) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
@@ -107,13 +107,13 @@ def check_torch() -> None:
 
 
 def check_fairseq() -> None:
-    """Raise `UnsupportedError` without fairseq, or with one that cannot be imported here."""
+    """Raise `UnsupportedError` if torch is too old, or fairseq is missing or cannot be imported."""
     check_torch()
     try:
         importlib.import_module("fairseq")
     except ModuleNotFoundError as error:
         if error.name != "fairseq":
-            raise  # names what is missing of fairseq's own requirements
+            raise  # the error names the missing requirement of fairseq
         raise UnsupportedError(
             f"fairseq_floater needs {NEEDED}, but there is no fairseq."
         ) from None
@@ -125,7 +125,7 @@ def check_fairseq() -> None:
 
 
 def cpu_name() -> str:
-    """Return the processor's name for people, or its kind where the system tells no more."""
+    """Return the model name of the processor, or its architecture if the system gives no name."""
     described = Path("/proc/cpuinfo")
     lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -133,7 +133,7 @@ def cpu_name() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, the plugin and what decides on results, by distribution."""
+    """Return the versions of Python, the plugin and the packages that affect results."""
     names = ("fairseq_floater", *FAIRSEQS, *DECISIVE)
     installed = {name: version for name in names if (version := version_of(name))}
     return {"python": platform.python_version(), **installed}

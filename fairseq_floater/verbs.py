@@ -18,7 +18,7 @@ class Verb(NamedTuple):
     module: str
 
 
-# Only the module of the verb at hand is imported: torch and fairseq take seconds, and most need neither.
+# Only the chosen verb's module is imported: torch and fairseq take seconds, and most verbs need neither.
 VERBS = {
     "user-dir": Verb("print the folder for fairseq's --user-dir", "data.cli"),
     "info": Verb(
@@ -164,10 +164,9 @@ def add_verb(
         name: the verb, or the part of a verb.
         example: shown below the help.
         run: called with every option as a keyword, so that an option's ``dest`` is a parameter's name.
-        summary: of a part of a verb; a verb's own is in :data:`VERBS`.
-        unknown: the parameter that takes the words that the parser does not know (options of models);
-            None: they are refused.
-        details: what the help says below the summary.
+        summary: the summary of a part of a verb. The summaries of verbs are in :data:`VERBS`.
+        unknown: the parameter of ``run`` that takes unknown words (options of models); None refuses them.
+        details: further help, shown below the summary.
         json: whether the verb has a result, which ``--json FILE`` writes.
     """
     summary = VERBS[name].summary if summary is None else summary
@@ -188,19 +187,19 @@ def add_verb(
 
 
 def from_options(run: Callable[[argparse.Namespace], Any]) -> Callable[..., Any]:
-    """Return the ``run`` of :func:`add_verb` for a function that takes the command line in one piece."""
+    """Return the ``run`` of :func:`add_verb` for a function that takes one Namespace of all options."""
     return lambda **options: run(argparse.Namespace(**options))
 
 
 def add_parts(verbs: Any, name: str) -> Any:
-    """Add a verb that has parts, and return the subparsers that these are added to."""
+    """Add a verb that has parts, and return the subparsers for its parts."""
     summary = VERBS[name].summary
     parser = verbs.add_parser(name, help=summary, description=summary)
     return parser.add_subparsers(dest="part", required=True, metavar="PART")
 
 
 def positive(text: str) -> int:
-    """Parse an option that counts something."""
+    """Parse a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
     return int(text)
@@ -210,7 +209,7 @@ def shell_words(option: str, text: str) -> list[str]:
     """Return the words of an option's value, as a shell reads them.
 
     Raises:
-        UsageError: a quote without its other half.
+        UsageError: an unclosed quote.
     """
     try:
         return shlex.split(text)
@@ -219,14 +218,14 @@ def shell_words(option: str, text: str) -> list[str]:
 
 
 def share(text: str) -> float:
-    """Parse an option that is a share, above 0 and at most 1."""
+    """Parse a share above 0 and at most 1."""
     if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
     return float(text)
 
 
 def as_options(values: Mapping[str, Any]) -> list[str]:
-    """Return ``{"dropout": 0.1, "share-all-embeddings": True}`` as options; False and None leave one out."""
+    """Return ``{"dropout": 0.1, "share-all-embeddings": True}`` as options; False and None are left out."""
     options = []
     for name, value in values.items():
         if value is False or value is None:

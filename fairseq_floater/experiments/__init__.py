@@ -1,1 +1,1 @@
-"""What is run, on what, in which order. Computes no score."""
+"""Run experiments: which systems, on which data, in which order. Computes no score."""

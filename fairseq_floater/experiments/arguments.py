@@ -1,4 +1,4 @@
-"""Make options of commands from a configuration: what experiments of all kinds share."""
+"""Make the options of commands from a configuration. All kinds of experiment share this code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.system import PLAIN, System
 
-# Options that the protocol sets, or from which it works out updates, progress and averages.
+# Options that the protocol sets, or reads to compute updates, progress and averages.
 _PROTOCOLS = (
     "arch",
     "seed",
@@ -32,13 +32,13 @@ _PROTOCOLS = (
 
 
 class ConfiguredExperiment:
-    """An experiment of a checked configuration; subclasses make the arguments of its stages.
+    """An experiment with a checked configuration; subclasses make the arguments of its stages.
 
     Args:
         path: the YAML file.
 
     Raises:
-        ConfigError: unreadable, unknown or missing keys, values of the wrong kind.
+        ConfigError: the file is unreadable, has unknown or missing keys, or values of the wrong kind.
     """
 
     config: Any
@@ -62,34 +62,34 @@ class ConfiguredExperiment:
 
 @dataclass(frozen=True)
 class Request:
-    """One system of an experiment, and what it is to be run with."""
+    """One system of an experiment, and the inputs and hardware of its run."""
 
     experiment: Any
     system: System
     work: Path
-    raw: Path | None = None  # text to make data of; None where they are made, or built in
+    raw: Path | None = None  # text to make data from; None if the data exist or are built in
     donor: Path | None = None  # None to train one
-    seed: int | None = None  # of training; None for the configuration's
+    seed: int | None = None  # of training; None for the configuration's seed
     machines: Machines = ONE_CPU
     preparation: tuple[str, ...] = ()  # further options of the script that prepares the text
 
 
 def place(path: str | Path) -> str:
-    """Write a path so that no command takes it for an option."""
+    """Return a path in a form that no command takes for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
-    """Return options without ``fp16`` where it cannot be, on a CPU, or is not wanted."""
+    """Return options, without ``fp16`` on a CPU or if ``machines`` excludes half precision."""
     full = machines.on_cpu or not machines.fp16
     return {name: value for name, value in options.items() if not (full and name == "fp16")}
 
 
 def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` without those that the system is given after ``--``, which replace them.
+    """Return ``options`` without those that the system's own options replace.
 
     Raises:
-        UsageError: it gives an option that is the protocol's.
+        UsageError: the system has an option that only the protocol may set.
     """
     for name in _PROTOCOLS:
         if f"--{name}" in system.given:

@@ -1,4 +1,4 @@
-"""Name the runs of a table, choose some, run them side by side, and say how far each is."""
+"""Name and select the runs of a table, run them side by side, and report the progress of each."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fairseq_floater.experiments.locks import is_locked
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import UPDATE, total_updates
 
-_LOG_END = 20_000  # bytes of a log in which its last update is looked for
+_LOG_END = 20_000  # bytes at the end of a log that are searched for its last update
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of a table."""
 
-    name: str  # by which it is chosen
+    name: str  # for the patterns of `select`
     folder: Path
-    job: Callable[[Launcher], Job] | None  # None for what is made by the runs that start from it
-    seed: int | None = None  # None for what several runs start from, such as a donor
-    lock: Path | None = None  # held beside the folder while it is made, where several runs share it
+    job: Callable[[Launcher], Job] | None  # None if the runs that start from it make it
+    seed: int | None = None  # None for what all seeds share, such as a donor
+    lock: Path | None = None  # held while the folder is made, if several runs share it
 
     @property
     def title(self) -> str:
@@ -39,9 +39,9 @@ class Cell:
 
 
 def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
-    """Return the cells whose names match one of the comma-separated patterns (``base-*``); all for none.
+    """Return the cells that match one of the comma-separated patterns (``base-*``); all without a pattern.
 
-    Within a seed they come in the order of the patterns.
+    Within a seed the cells are in the order of the patterns.
 
     Raises:
         UsageError: a pattern that matches nothing.
@@ -66,7 +66,7 @@ def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
 
 
 class Outcome(NamedTuple):
-    """The titles of cells that failed, and of those that other processes are at work on."""
+    """The titles of the cells that failed, and of those that other processes are running."""
 
     failed: list[str]
     busy: list[str]
@@ -80,12 +80,12 @@ def run_cells(
     begin: Callable[[Cell], None] = lambda cell: None,
     stop_early: bool = False,
 ) -> Outcome:
-    """Run cells side by side; say why one fails, and skip those that other processes are running.
+    """Run cells side by side, print why a cell fails, and skip cells that other processes are running.
 
     Args:
-        jobs: how many side by side; in a dry run one.
+        jobs: number of cells at a time; 1 in a dry run.
         begin: called before each run.
-        stop_early: begin no further run where one failed or was left.
+        stop_early: start no further run after one failed or was skipped.
 
     Raises:
         StoppedError: this process was told to stop.
@@ -120,7 +120,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(folder: Path, lock: Path | None = None) -> Progress:
-    """Look at a run's folder, from any machine that shares it; ``lock`` as :class:`Cell` has it."""
+    """Return the progress of a run from its folder, which machines may share; for ``lock`` see `Cell`."""
     if not folder.is_dir():
         return Progress("not begun")
     if any(is_locked(path) for path in (folder / ".lock", lock) if path is not None):
@@ -152,7 +152,7 @@ def _end_of(log: Path) -> str:
 
 
 def status_text(cells: Iterable[Cell]) -> str:
-    """List cells, one a line: title, state, and where it is; then how many are in each state."""
+    """Return a line for each cell (title, state, detail), then the number of cells in each state."""
     lines = [(cell.title, *progress_of(cell.folder, cell.lock)) for cell in cells]
     width = max((len(title) for title, _, _ in lines), default=0)
     texts = [f"{title:<{width}} {state:<11} {detail}".rstrip() for title, state, detail in lines]
@@ -162,10 +162,10 @@ def status_text(cells: Iterable[Cell]) -> str:
 
 
 def seconds_left(cells: Iterable[Cell]) -> float | None:
-    """Return the seconds of work that are left in all cells; None where none is done yet.
+    """Return the seconds of work that are left in all cells; None if no cell is done yet.
 
-    A run takes what runs of its name took under other seeds, else the mean of all, less the part of its
-    training that is over.
+    The estimate for a run is the mean time of its name under other seeds, else of all runs that are done.
+    The finished share of its training is subtracted.
     """
     took, unfinished = defaultdict[str, list[float]](list), []
     for cell in cells:

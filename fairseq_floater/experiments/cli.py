@@ -193,7 +193,7 @@ def add_run_demo(verbs: Any) -> None:
 
 
 def add_info(verbs: Any) -> None:
-    # Brings torch, which takes seconds; the other verbs of this door do without.
+    # Imports torch, which takes seconds; the other verbs of this module do not need it.
     from fairseq_floater.experiments.info import collect
 
     def run(*, arch: str, blocks: str, check: bool, **places: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Share the options of the command lines of experiments.
+"""Options that the commands of experiments share.
 
-Exit codes: 0 done, 1 a failure, 2 bad usage, 75 another process is at work on it, 143 told to stop.
+Exit codes: 0 done, 1 a failure, 2 bad usage, 75 another process is running it, 143 told to stop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.hardware import add_machine_options
 from fairseq_floater.experiments.stages import Experiment
 
-# Small models share one thread among cores badly; side by side they use them all.
+# A small model gains little from several threads. Trainings side by side use all cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 CONFIG_HELP = "configuration of an experiment: a YAML file as in configs/"
 

@@ -1,7 +1,7 @@
-"""Compare systems: data, a run of each under each seed, scores (`scripts/compare.sh`, `s2l.sh`).
+"""Compare systems: make data, run each system under each seed, score (`scripts/compare.sh`, `s2l.sh`).
 
-Where the configuration splits its text by length (section `s2l`), scores are by length, else of whole test
-sets. A run lies in ``WORK/seed-<n>/<system>``; the table is of finished ones.
+If the configuration splits its text by length (section `s2l`), scores are by source length, else for whole
+test sets. A run is in ``WORK/seed-<n>/<system>``. The table shows the finished runs.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
 
-_MOST_JOBS = 4  # side by side on a CPU, unless --jobs says more
-# Two hundred systems with more than the most take many minutes to score.
+_MOST_JOBS = 4  # trainings at a time on a CPU, unless --jobs says more
+# Above the maximum, scoring two hundred systems takes many minutes.
 _FEWEST_RESAMPLES, _MOST_RESAMPLES = 1000, 10_000
-# So many for each comparison with the baseline: corrected for their number, a p-value can still be 0.01, and
-# 0.05 for five hundred systems with the most.
+# Resamples for each comparison with the baseline. Corrected for the number of comparisons, a p-value can then
+# still be 0.01; with the maximum and five hundred systems, 0.05.
 _RESAMPLES_A_SYSTEM = 100
 _WHERE = """
 Table   {work}/{table}.md, {work}/{table}.json
@@ -55,16 +55,16 @@ Split   {work}/split: counts and overlap in split.json, the origin of each test 
 
 
 class ComparisonTable(Table):
-    """The systems of a comparison and their scores: by source length, or of whole test sets.
+    """The systems of a comparison and their scores, by source length or for whole test sets.
 
     Args:
-        args: the command line, which may choose some of the systems; the table has all.
+        args: the command line. It may select some of the systems to run; the table has all of them.
     """
 
     def __init__(self, args: argparse.Namespace):
         self.experiment, args.work = experiment_of(args), work_of(args)
         if args.by_length:
-            _ = self.experiment.s2l  # raises where the configuration has none
+            _ = self.experiment.s2l  # raises ConfigError if there is no such section
         looks = args.table or args.status
         seed = self.experiment.config.seed
         self.seeds = args.seeds or (looks and _seeds_of(args.work)) or [seed]
@@ -138,7 +138,7 @@ class ComparisonTable(Table):
             return ""
         at_once = self.jobs
         if self.args.status and not self.args.jobs:
-            # A look counts with the runs that it sees at work, whatever number they were told.
+            # --status counts the runs that are running now, whatever --jobs they were started with.
             running = sum(progress_of(cell.folder).state == "running" for cell in self.cells)
             at_once = running or self.jobs
         return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
@@ -203,7 +203,7 @@ class ComparisonTable(Table):
         return floater("s2l", "score", self.work / "split", *files)
 
     def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
-        """Yield the options that name a system's results under every seed, and its warm start's."""
+        """Yield the options that name the results of a system and of its warm start under every seed."""
         models: list[tuple[str, str, str, str | None]] = [("", entry.label, "", "")]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
             models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
@@ -221,11 +221,11 @@ class ComparisonTable(Table):
                 for test, (hypotheses, losses) in options.items():
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
-                        if losses_of is not None:  # or the system's loss would have two rows
+                        if losses_of is not None:  # else the system's loss would have two rows
                             yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
 
     def _finished_looks(self, entry: ListedSystem, folders: list[Path]) -> Iterator[Look]:
-        """Yield the looks by which all runs in ``folders`` have translated; ``--only`` may leave some out."""
+        """Yield the looks with which all runs in ``folders`` have translated; ``--only`` may skip some."""
         tests = self.experiment.config.data.tests
         for look in self._looks_of(entry):
             files = (f / f"generate.{test}{look.mark}.txt" for f in folders for test in tests)
@@ -248,9 +248,9 @@ class ComparisonTable(Table):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` reads, but for ``by_length``: whether scores must be by length."""
+    """Add the options that :func:`run` reads, except ``by_length`` (whether to require section `s2l`)."""
     add = parser.add_argument
-    parser.set_defaults(task=(), looks=[])  # the task is that of `tasks.sh`
+    parser.set_defaults(task=(), looks=[])  # only `tasks.sh` sets a task
     add_config(parser)
     add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
     text = (

@@ -1,4 +1,4 @@
-"""Read an experiment's YAML, a dataclass a section. Every fault is one sentence."""
+"""Read the YAML of an experiment into one dataclass for each section. Every error is one sentence."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from fairseq_floater.experiments.sections import (
 from fairseq_floater.experiments.system import System, system_from_words
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
-# Which checkpoints a stage's average is made of; `average-of` of its budget.
+# Values of `average-of` in the budget of a stage: which checkpoints are averaged.
 AVERAGE_OF = ("epochs", "updates")
 
 
 class ListedSystem(NamedTuple):
-    """One system of a comparison, the options it was given in, and its name in tables."""
+    """One system of a comparison, its options as one line, and its name in tables."""
 
     system: System
     options: str
     label: str
 
 
-# Options of `floater`'s verbs are passed in the order of the fields, without those that are None.
+# Fields become options of `floater`'s verbs, in this order. A field that is None is left out.
 
 
 @dataclass
@@ -49,9 +49,9 @@ class Languages:
 
 @dataclass
 class Data:
-    """Where the text comes from, how it is cut and cleaned, the test sets and BLEU's tokenizer.
+    """The source of the text, its segmentation and cleaning, the test sets and BLEU's tokenizer.
 
-    With ``subwords: none`` its words are the tokens, without ``vocab`` and ``bpe``.
+    With ``subwords: none`` the words are the tokens, and ``vocab`` and ``bpe`` must be left out.
     """
 
     bpe: str | None = None
@@ -67,7 +67,7 @@ class Data:
 
     @property
     def segmentation(self) -> str:
-        """Return how the text is cut, a key of :data:`~fairseq_floater.data.subwords.SEGMENTATIONS`."""
+        """Return the segmentation, a key of :data:`~fairseq_floater.data.subwords.SEGMENTATIONS`."""
         return self.subwords or self.bpe or SUBWORDS[0]
 
 
@@ -81,7 +81,7 @@ class Budget(UpdateBudget):
     average: int = MISSING
 
     def of(self, stage: str) -> dict[str, Any] | None:
-        """Return the options of a training alone; None where the file has none."""
+        """Return the options of one training; None if the file has none."""
         return cast(dict[str, Any] | None, getattr(self, stage))
 
 
@@ -93,7 +93,7 @@ class Comparison:
     baseline: str | None = None
 
     def listed(self) -> list[ListedSystem]:
-        """Return the systems; raises UsageError for options that make no run."""
+        """Return the systems; raises UsageError for invalid options."""
         entries = [e if isinstance(e, dict) else {"options": e} for e in self.systems]
         runs = [system_from_words(entry["options"]) for entry in entries]
         return [
@@ -128,7 +128,7 @@ class Config:
 
     @property
     def comparison(self) -> Comparison | None:
-        """Return the section that lists systems, `s2l` before `compare`, or None."""
+        """Return the section that lists systems: `s2l` if there is one, else `compare`, else None."""
         return self.s2l or self.compare
 
 
@@ -136,7 +136,7 @@ def read_config(path: Path) -> Config:
     """Read and check a configuration.
 
     Raises:
-        ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
+        ConfigError: unreadable file; unknown, missing or repeated keys; values of the wrong kind.
     """
     config = read_sections(path, Config, nested=("data", "budget", "compare", "s2l"))
     _check(path, config)

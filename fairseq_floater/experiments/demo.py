@@ -1,4 +1,4 @@
-"""Run the demo (`scripts/demo.sh`): five systems of the built-in corpus, a table, a figure and a page."""
+"""Run the demo (`scripts/demo.sh`): five systems on the built-in corpus, a table, a figure and a page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ English -> German number words, from nothing to a table in under ten minutes on 
   rope                      RoPE, from random parameters
   rotation_flow, stretched  a flow that keeps its norm, from random parameters, on stretched positions
 Scored on lines of trained length and on longer ones. A second run skips what is finished."""
-_JOBS = 2  # one thread each: the models are too small to share one among cores
+_JOBS = 2  # at a time, with one thread each: the models are too small for more threads
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems trained on from it.
 The two others trained from random parameters for as many updates as plain and a warm system together:

@@ -1,7 +1,7 @@
-"""List the systems of a comparison: the configuration's, or encoders in the forms they declare.
+"""List the systems of a comparison: those of the configuration, or encoders in the forms they declare.
 
-An encoder's class says what is worth comparing of it (``forms``) and whether training may move its
-positions, so a new encoder needs no change here.
+An encoder's class declares the forms that are worth comparing (``forms``) and whether training may move
+its positions, so a new encoder needs no change here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
 from fairseq_floater.verbs import shell_words
 
-# The donor trained on, or fairseq's Transformer from random parameters.
+# The donor trained further, or fairseq's Transformer from random parameters.
 _CONTROL = "--encoder sinusoidal --blocks input"
 
 
@@ -40,14 +40,14 @@ def systems_of(
     """Return the systems of a comparison, and the name of its baseline, which is among them.
 
     Args:
-        experiment: the configuration, which names the baseline; without a comparison it is the control.
+        experiment: its comparison names the baseline. Without a comparison, the baseline is the control.
         encoders: registered names; None for the configuration's systems.
-        start: ``scratch`` or ``donor``, of ``encoders`` and the baseline; None: as the baseline.
-        stretch: LOW:HIGH of ``--position-stretch``, with which each system that takes it is run as well.
-        also: words of further options of the model, with which each system that takes them is run as well.
+        start: ``scratch`` or ``donor`` for ``encoders`` and the baseline; None keeps the baseline's start.
+        stretch: LOW:HIGH; each system that takes ``--position-stretch`` is also run with it.
+        also: strings of further model options; each system that takes one is also run with it.
 
     Raises:
-        UsageError: no encoders, and a configuration that lists no systems.
+        UsageError: neither ``encoders`` nor systems in the configuration; or no system takes an option.
     """
     section = experiment.comparison if encoders is None else experiment.config.comparison
     systems = section.listed() if section else [listed(system_from_words(_CONTROL))]
@@ -74,8 +74,8 @@ def systems_of(
 def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
     """List the systems of registered ``encoders``, in the forms that their classes declare.
 
-    From random parameters nothing stands underneath a signal, so that it alone says where a token is;
-    from a donor fairseq's sinusoid stays, as in the paper.
+    Trained from random parameters, a signal has no fairseq positions underneath and is the only source
+    of positions. Started from a donor, it is added to fairseq's sinusoid, as in the paper.
     """
     forms = []
     for name in encoders:
@@ -86,7 +86,7 @@ def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
 
 
 def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[ListedSystem]:
-    """Return :func:`with_twins` of ``--position-stretch``; raises UsageError for a range that is none."""
+    """Return :func:`with_twins` for ``--position-stretch``; raises UsageError for an invalid range."""
     try:
         Stretching.read(stretch)
     except ValueError as error:
@@ -105,10 +105,10 @@ def with_twins(
     refusal: str,
     separator: str | None = None,
 ) -> list[ListedSystem]:
-    """Return the systems, each followed by the same with further options of the model, if it takes them.
+    """Return the systems. Each that takes further ``options`` of the model is followed by a copy with them.
 
     Raises:
-        UsageError: none of the systems takes them; its message is ``refusal``.
+        UsageError: no system takes the options; the message is ``refusal``.
     """
     known, twins = {entry.system.name for entry in systems}, []
     names = {word.partition("=")[0] for word in options if word.startswith("--")}
@@ -117,7 +117,7 @@ def with_twins(
         if entry.system.encoder == PLAIN or names & entry.system.given.keys():
             continue
         if foreign_options(entry.system.encoder, names):
-            continue  # they would be without effect
+            continue  # the options would have no effect
         twin = listed(replace(entry.system, options=(*entry.system.options, *options)))
         if twin.system.name not in known and is_accepted(twin.system, separator):
             twins.append(twin)
@@ -129,10 +129,10 @@ def with_twins(
 def within_training(
     systems: Sequence[ListedSystem], threshold: int, baseline: str | None
 ) -> list[ListedSystem]:
-    """Let distances that training does not have share what the longest one learns (`--t5-max-distance`, ...).
+    """Limit the distances that a system tells apart (`--t5-max-distance`, ...) to those in training.
 
-    So no parameter keeps its initial value. Stretched training has longer distances; the baseline stays
-    as the configuration has it.
+    Longer distances then share the parameter of the longest trained one, so no parameter stays untrained.
+    Stretched training has longer distances. The baseline stays as configured.
     """
     return [
         entry if entry.system.name == baseline else _within(entry, threshold) for entry in systems
@@ -165,6 +165,6 @@ def _complete(system: System) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_args(parser)
     parser.add_argument("--no-token-positional-embeddings", action="store_true")
-    args, _ = parser.parse_known_args(system.model_options())  # others may be of the model's shape
+    args, _ = parser.parse_known_args(system.model_options())  # the others may set the shape
     complete(args)
     return args

@@ -15,35 +15,35 @@ from omegaconf import MISSING
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.verbs import positive, shell_words
 
-# From these fairseq would take the number of processes, rather than from its options. They describe a job of
-# SLURM, whose tasks are not ours, or another torchrun.
+# Variables from which fairseq would take the number of processes, instead of from its options. They describe
+# a SLURM job, whose tasks are not our processes, or another torchrun.
 _OF_OTHERS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "RANK")
 
 
 @dataclass
 class UpdateBudget:
-    """The tokens of a batch of one process, and of an update, as configurations have them."""
+    """The tokens of one process's batch and of an update, as a configuration states them."""
 
     max_tokens: int = MISSING
     tokens_per_update: int = MISSING
 
     def update(self, processes: int) -> tuple[int, int]:
-        """Return the ``--update-freq`` for the configured tokens, at least, and the tokens it makes."""
+        """Return the smallest ``--update-freq`` that reaches the configured tokens, and the actual tokens."""
         a_step = self.max_tokens * max(processes, 1)
         frequency = max(1, -(-self.tokens_per_update // a_step))
         return frequency, frequency * a_step
 
     def update_in_words(self, machines: Machines) -> str:
-        """Return the tokens of an update on ``machines``, and what makes them."""
+        """Return a phrase: the tokens of an update on ``machines``, and how they come about."""
         frequency, tokens = self.update(machines.world)
         text = f"{tokens} tokens an update (--update-freq {frequency}, {machines})"
         wanted = self.tokens_per_update
         return text if tokens == wanted else f"{text} instead of the configured {wanted}"
 
     def even_gpus(self, gpus: int, nodes: int = 1) -> int:
-        """Return the most of ``gpus`` a node among which an update is shared without becoming larger.
+        """Return the largest number of GPUs a node, up to ``gpus``, that does not make an update larger.
 
-        Where even one a node makes it larger, all of them.
+        If even one GPU a node makes it larger, return ``gpus``.
         """
         sizes = {n: self.update(n * nodes)[1] for n in range(1, gpus + 1)}
         least = self.update(1)[1]
@@ -52,10 +52,10 @@ class UpdateBudget:
 
 @dataclass(frozen=True)
 class Machines:
-    """``processes`` on each of ``nodes``; 0 processes are one on the CPU.
+    """``processes`` on each of ``nodes``; 0 processes mean one on the CPU.
 
-    fairseq itself starts the processes of one node's GPUs. Several nodes, or several processes on the
-    CPU, are started by torchrun (``scripts/protocol.sh``), which adds each one's ``--distributed-rank``.
+    fairseq itself starts one process for each GPU of a single node. On several nodes, or with several
+    processes on the CPU, torchrun starts them, each with its ``--distributed-rank`` (:func:`starter`).
 
     Raises:
         UsageError: a negative number of processes.
@@ -84,7 +84,7 @@ class Machines:
 
     @property
     def world(self) -> int:
-        """Count the processes of a training in all."""
+        """Return the number of processes on all nodes together."""
         return max(self.processes, 1) * self.nodes
 
     @property
@@ -92,7 +92,7 @@ class Machines:
         return self.nodes > 1 or (self.on_cpu and self.world > 1)
 
     def words(self) -> list[str]:
-        """Return the options of the scripts that :func:`machines_from_args` reads, those of nodes too."""
+        """Return the options from which :func:`machines_from_args` reads these machines."""
         options = ["--processes", str(self.processes)]
         if self.nodes > 1:
             options += ["--nodes", str(self.nodes), "--launch", self.launch]
@@ -110,7 +110,7 @@ class Machines:
             # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
             options.append("--load-checkpoint-on-all-dp-ranks")
         if self.torchrun:
-            # Said outright: left to itself, fairseq trains separate models on a CPU.
+            # Stated explicitly, because fairseq would otherwise train separate models on a CPU.
             options += ["--distributed-world-size", str(self.world), "--distributed-no-spawn"]
             options += ["--distributed-init-method", "env://"]
         if self.on_cpu and self.world > 1:
@@ -125,7 +125,7 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that a program started here would see."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        # CUDA takes them up to the first that it cannot read: -1, or SLURM's NoDevFiles, means none.
+        # CUDA reads names up to the first invalid one. So -1, or SLURM's NoDevFiles, means no GPU.
         names = (name.strip() for name in listed.split(","))
         return list(takewhile(re.compile(r"\d+|GPU-.+|MIG-.+").fullmatch, names))
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
@@ -137,13 +137,13 @@ def visible_gpus() -> list[str]:
 
 
 def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
-    """Return the environment in which programs see no more GPUs than are asked for; in a dry run, none.
+    """Return the environment variables that hide all GPUs but the requested number; {} in a dry run.
 
-    fairseq takes all that it sees, and with --cpu starts a process for each: the tokens of an update
-    would not be those that are recorded.
+    fairseq uses every GPU that it sees, and starts a process for each even with --cpu. An update would
+    then have other tokens than recorded.
 
     Raises:
-        UserError: the machine has fewer.
+        UserError: the machine has fewer GPUs than requested.
     """
     if dry_run:
         return {}
@@ -157,10 +157,10 @@ def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
 
 
 def starter(name: str, machines: Machines) -> list[str]:
-    """Return the argv that start each process of the training ``name`` before fairseq-train's.
+    """Return the words that precede fairseq-train's command and start each process of a training.
 
     Raises:
-        UsageError: ``--launch`` has a quote without its other half.
+        UsageError: ``--launch`` has an unclosed quote.
     """
     if not machines.torchrun:
         # fairseq itself starts a process for each GPU of a node.
@@ -182,7 +182,7 @@ def starter(name: str, machines: Machines) -> list[str]:
 
 
 def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = None) -> None:
-    """Add the options that :func:`machines_from_args` reads; ``processes`` of None are the GPUs."""
+    """Add the options that :func:`machines_from_args` reads; ``processes`` of None means all GPUs."""
     parser.add_argument(
         "--processes",
         type=int,
@@ -201,10 +201,10 @@ def add_machine_options(parser: argparse.ArgumentParser, processes: int | None =
 
 
 def machines_from_args(args: argparse.Namespace, budget: UpdateBudget | None = None) -> Machines:
-    """Return what to train on: unless told otherwise, GPUs here that share an update of ``budget`` evenly.
+    """Return the hardware to train on; by default, GPUs here that share an update of ``budget`` evenly.
 
     Raises:
-        UsageError: numbers that make no sense, or nodes that cannot be started or find each other.
+        UsageError: a negative number of processes, or several nodes without --launch or --rendezvous.
     """
     processes = args.processes
     if processes is None:

@@ -1,6 +1,6 @@
-"""Show what is installed, and what each encoder is and costs: `floater info`.
+"""Show the installed versions, and the properties and costs of each encoder: `floater info`.
 
-Without fairseq, whose import takes longer than all the rest.
+This does not import fairseq, which would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fairseq_floater.transformer.shapes import (
     SIZES,
 )
 
-#: What `PositionEncoder.costs` names, beside the same model without positions.
+#: The costs that `PositionEncoder.costs` names, compared with the same model without positions.
 COSTS = {
     "elementwise": "a pass over the input or over q, k, v, and attention as fused as before",
     "recurrence": "one token after the other in training too",
@@ -52,7 +52,7 @@ COSTS = {
     "weights": "attention that forms its weights and is not fused",
 }
 MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
-VOCABULARY = 32_000  # words of either dictionary, for encoders that have parameters for each
+VOCABULARY = 32_000  # words in each dictionary, for encoders with parameters for each word
 ROBERTA_MAX_POSITIONS, ROBERTA_VOCABULARY = 512, 50_265  # of the published RoBERTas
 # Prefixes of parameters that a stack owns and its blocks share, in translation and in a RoBERTa.
 _SHARED_BY_BLOCKS = ("encoder.positions.", "encoder.sentence_encoder.positions.")
@@ -73,7 +73,7 @@ class Info:
         return "\n".join([versions, f"device {self.device}", "", self.encoder_table()])
 
     def encoder_table(self) -> str:
-        """Format Table 1's properties and what each encoder adds, to both sets of blocks, as Markdown."""
+        """Return Table 1's properties and the parameters of each encoder as a Markdown table."""
         heads = ["encoder", "reference", "acts on", "inductive", "data-driven"]
         few = "input only" if self.blocks == INPUT_BLOCK else f"blocks {self.blocks}"
         heads += ["parameter-efficient", "one dynamics", f"parameters, {few}"]
@@ -105,7 +105,7 @@ class Info:
 
 
 def collect(arch: str = "floater_transformer", blocks: str = INPUT_BLOCK) -> Info:
-    """Look at the installation and count what each encoder adds, to some ``blocks`` and to all."""
+    """Collect versions, and count the parameters that each encoder adds to ``blocks`` and to all blocks."""
     known_archs = (*ARCHITECTURES, *ROBERTA_ARCHITECTURES)
     if arch not in known_archs:
         known = ", ".join(known_archs)
@@ -128,7 +128,7 @@ def collect(arch: str = "floater_transformer", blocks: str = INPUT_BLOCK) -> Inf
                 "target": DEFAULT_TARGETS[name],
                 f"parameters_{blocks}": sum(counts[blocks].values()),
                 "parameters_all": sum(counts["all"].values()),
-                # What a stack owns of a signal, as against its blocks: one dynamics or recurrence.
+                # Parameters of a signal that its blocks share: one dynamics or recurrence.
                 "per_dynamics": sum(
                     n for k, n in counts["all"].items() if k.startswith(_SHARED_BY_BLOCKS)
                 ),
@@ -142,7 +142,7 @@ def collect(arch: str = "floater_transformer", blocks: str = INPUT_BLOCK) -> Inf
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
     """Count the parameters that a position encoder adds to ``arch``, by state-dict name.
 
-    Only its modules are built; ``options`` are the encoder's and the shared ones, by ``dest``.
+    Only the encoder's modules are built. ``options`` are its own and the shared ones, by ``dest``.
     """
     counts: dict[str, int] = {}
     for stack, attribute, built in _attached(arch, encoder, blocks, options):
@@ -155,7 +155,7 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
 
 
 def costs(arch: str, encoder: str, **options: Any) -> list[str]:
-    """List the kinds of cost, of :data:`COSTS`, that a position encoder has in ``arch``."""
+    """Return the keys of :data:`COSTS` that apply to a position encoder in ``arch``."""
     attached = _attached(arch, encoder, "all", options)
     return list(dict.fromkeys(cost for _, _, built in attached for cost in built.costs()))
 
@@ -163,7 +163,7 @@ def costs(arch: str, encoder: str, **options: Any) -> list[str]:
 def _attached(
     arch: str, encoder: str, blocks: str, options: dict[str, Any]
 ) -> list[tuple[str, str, PositionEncoder]]:
-    """Build what the stacks of `transformer/` attach: stack, attribute, encoder."""
+    """Build the encoders that the stacks of `transformer/` attach: (stack, attribute, encoder)."""
     args = argparse.Namespace(position_encoder=encoder, position_blocks=blocks, **options)
     complete(args)
     channels, depth, heads = _size(arch)

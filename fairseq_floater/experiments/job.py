@@ -1,4 +1,4 @@
-"""Make the steps of a run in its folder, under its locks: what every protocol is built on."""
+"""Run the steps of a run in its folder, under its locks. Every protocol is a subclass of `Job`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairseq_floater.experiments.screen import TrainingLine
 from fairseq_floater.files import USER_DIR, file_hash, write_whole
 
 SCRIPTS = USER_DIR.parent / "scripts"
-_LOOKING = 2  # seconds in which `table2.sh --status` has looked at a lock
+_LOOKING = 2  # seconds to wait for a lock, which `table2.sh --status` holds while it looks
 
 
 def python(module: str, *argv: Any) -> list[Any]:
@@ -38,29 +38,27 @@ class Step(NamedTuple):
 
     result: Path
     argv: list[Any]
-    made_of: list[Any] | None = None  # options that the record keeps: of others it is made anew
-    log: Path | None = None  # takes what the command writes; None for the run's
+    made_of: list[Any] | None = None  # recorded options; with others the result is made again
+    log: Path | None = None  # takes the command's output; None for the run's log
     is_output: bool = False  # the command prints the result, which is kept whole or not at all
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training of a job."""
-
     stage: str
     path: Path  # the job's folder, or a donor's
     arguments: list[str]
     size: str  # of an update, in tokens or examples
     size_in_words: str
     notes: dict[str, Any]  # further entries of the record, such as the run's settings
-    counts: str = "tokens-per-update"  # the key of the configuration that `size` is of
-    expected: float | None = None  # the recipe's updates an epoch, said beside the data's
+    counts: str = "tokens-per-update"  # the key of the configuration that sets `size`
+    expected: float | None = None  # updates an epoch in the recipe, shown beside the real ones
 
 
 class Job(ABC):
-    """A run in its folder; subclasses have the steps. A part of another run takes that one's ``locks``."""
+    """A run in its folder; subclasses define its steps. A part of another run takes that run's ``locks``."""
 
-    # How messages call another process at work on the run.
+    # The name, in messages, of another process that is running it.
     script = "protocol.sh"
 
     def __init__(self, path: Path, title: str, launcher: Launcher, locks: Locks | None = None):
@@ -109,7 +107,7 @@ class Job(ABC):
                     record.setdefault("sessions", []).append(session)
 
     def own_command(self) -> str:
-        """Return the command that makes this run alone; empty where no command does."""
+        """Return the command that makes this run alone; empty if there is none."""
         return ""
 
     def say(self, text: str) -> None:
@@ -117,7 +115,7 @@ class Job(ABC):
             self.launcher.say(f"{self.title}: {text}")
 
     def command(self, argv: list[Any], **places: Any) -> None:
-        """Run a command of this run; the first one puts :meth:`own_command` into the record."""
+        """Run a command of this run; the first command also records :meth:`own_command`."""
         if not self._has_worked and not self.launcher.dry_run and (alone := self.own_command()):
             with self.folder.changing() as record:
                 record["command"] = alone
@@ -125,12 +123,12 @@ class Job(ABC):
         self.run_unrecorded(argv, **places)
 
     def run_unrecorded(self, argv: list[Any], **places: Any) -> None:
-        """Run a command that may have nothing to do, as those that make data."""
+        """Run a command that does not count as work of this run, such as making data that may exist."""
         places = {"name": self.title, "log": self.log, **places}
         self.launcher.run(argv, locks=self.locks.descriptors, **places)
 
     def make(self, step: Step) -> bool:
-        """Make a step's result where it is missing, or was made of something else.
+        """Make a step's result if it is missing or was made with other options.
 
         Returns:
             Whether it was made now; False in a dry run, which prints every command.
@@ -151,19 +149,19 @@ class Job(ABC):
         return True
 
     def is_made(self, step: Step) -> bool:
-        """Return whether a step's result exists, made of the same as far as that is recorded."""
+        """Return whether a step's result exists and, if its options are recorded, was made with the same."""
         if not step.result.is_file() or step.made_of is None:
             return step.result.is_file()
         made_of = list(map(str, step.made_of))
         return bool(self.folder.read().get("made", {}).get(step.result.name, made_of) == made_of)
 
     def train(self, training: Training, machines: Machines) -> None:
-        """Train until fairseq is done; go on from the last whole checkpoint.
+        """Train until fairseq is done; resume from the last whole checkpoint.
 
         Raises:
-            ReportError: it was begun with other arguments.
-            StoppedError: it was told to stop, and has saved.
-            UserError: it failed.
+            ReportError: the training was begun with other arguments.
+            StoppedError: the training was told to stop, and has saved.
+            UserError: the training failed.
         """
         folder, path = RunFolder(training.path), training.path
         name = self.title if path == self.path else path.name
@@ -195,7 +193,7 @@ class Job(ABC):
 
     def _watch(self, command: list[Any], path: Path, line: TrainingLine) -> None:
         stopped, failure = path / "checkpoints" / "stopped", None
-        # Left by an earlier stop: a failure before the first update must not be taken for one.
+        # Remove the file of an earlier stop, else a failure before the first update would look like a stop.
         stopped.unlink(missing_ok=True)
         try:
             self.command(command, name=line.name, log=path / "train.log", line=line)
@@ -203,7 +201,7 @@ class Job(ABC):
             failure = error
         finally:
             line.close()
-        # First: torchrun fails where its processes were told to stop, and did so well.
+        # This comes first, because torchrun reports failure even if its processes stopped cleanly.
         if stopped.is_file():
             self.launcher.say(
                 f"{line.name}: told to stop, and saved; run the same command to go on."
@@ -214,7 +212,7 @@ class Job(ABC):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Hold the run's lock; leave a failure's reason in the record."""
+        """Hold the run's lock; record the reason of a failure."""
         with self.locks.hold(self.path / ".lock", _LOOKING) as is_held:
             if not is_held:
                 self.launcher.say(f"Another {self.script} is at work on {self.path}.")
@@ -237,7 +235,7 @@ class Job(ABC):
 
     @contextmanager
     def alone(self, path: Path) -> Iterator[None]:
-        """Hold the lock of what several systems share; the first one makes it, the others wait."""
+        """Hold the lock of something that several runs share: the first run makes it, the others wait."""
         if self.launcher.dry_run:
             yield
             return
@@ -246,10 +244,10 @@ class Job(ABC):
             yield
 
     def check_start(self, start: Path, *, begun: bool) -> None:
-        """Note which checkpoint the run starts from; where it has ``begun``, make sure that it is that one.
+        """Record the checkpoint that the run starts from; if the run has ``begun``, check it.
 
         Raises:
-            UserError: it was another one; also of the same name.
+            UserError: the run began from another checkpoint, perhaps of the same name.
         """
         if self.launcher.dry_run or not start.is_file():
             return
@@ -267,5 +265,5 @@ class Job(ABC):
 
 @cache
 def _hash(path: Path, size: int, changed: int) -> str:
-    """Return the checksum of a file; many runs start from one of a gigabyte."""
+    """Return the checksum of a file, cached: many runs start from the same file of a gigabyte."""
     return file_hash(path)

@@ -21,8 +21,8 @@ from fairseq_floater.files import write_whole
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
-_PROBE = 65_536  # bytes for which a disk must have room, else it was full
-_QUIET = 30  # seconds after which a command that shows no progress is said to be at work
+_PROBE = 65_536  # bytes; a disk without room for them was full
+_QUIET = 30  # seconds between messages that a command without progress lines is still running
 
 
 class CommandError(UserError):
@@ -30,7 +30,7 @@ class CommandError(UserError):
 
 
 class StoppedError(SystemExit):
-    """Told to stop by a signal: the same command goes on."""
+    """A signal told this process to stop. The same command resumes the work."""
 
     def __init__(self) -> None:
         super().__init__(143)
@@ -48,12 +48,12 @@ def _word(word: Any) -> str:
 
 
 class Launcher:
-    """Start commands one after the other, from several threads.
+    """Start commands; several threads may do so at once.
 
     Args:
         dry_run: print the commands instead, on stdout.
         screen: where messages go.
-        environment: what commands find in their environment besides this process's.
+        environment: variables of the commands, added to those of this process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Launcher:
         self.screen = screen or Screen()
         self.environment = {
             **os.environ,
-            # The scripts that are called use this Python, and do not look again whether it is set up.
+            # The scripts that are called use this Python, and do not check its setup again.
             **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
             **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {})},
         }
@@ -79,18 +79,18 @@ class Launcher:
         self.screen.say(text)
 
     def check_stopped(self, seconds: float = 0) -> None:
-        """Wait so long, then raise StoppedError if this process was told to stop."""
+        """Wait ``seconds``, then raise StoppedError if this process was told to stop."""
         time.sleep(seconds)
         if self._stopped:
             raise StoppedError
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Hand SIGTERM, SIGINT and SIGHUP on as SIGTERM to what runs, which may want to save first."""
+        """Pass SIGTERM, SIGINT and SIGHUP on to running commands as SIGTERM, so that they can save first."""
         before = {
             number: signal.signal(number, self._stop)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN  # behind nohup, or `&` of a script
+            if signal.getsignal(number) is not signal.SIG_IGN  # under nohup, or `&` in a script
         }
         try:
             yield
@@ -121,10 +121,10 @@ class Launcher:
         Args:
             argv: the command.
             name: the run that it belongs to, for messages.
-            log: takes what it writes, at its end; None for the screen.
-            output: takes its stdout, and is overwritten.
-            line: takes the lines that come into ``log``.
-            locks: descriptors of locks that the command holds too.
+            log: file to which its output is appended; None for the screen.
+            output: file that its stdout overwrites.
+            line: reads the new lines of ``log``.
+            locks: descriptors of locks that the command inherits.
 
         Raises:
             CommandError: it failed.
@@ -169,7 +169,7 @@ class Launcher:
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        # Ctrl-C, or the end of a terminal, reaches all its processes; commands are told by SIGTERM alone.
+        # Ctrl-C or a closed terminal signals every process. Commands shall get SIGTERM alone.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
         try:
             child = subprocess.Popen(
@@ -197,7 +197,7 @@ class Launcher:
         line: TrainingLine | None,
         name: str,
     ) -> int:
-        """Wait for a command, show what comes into its log or that it is at work, return its exit code."""
+        """Wait for a command, show its new log lines or that it is running, and return its exit code."""
         code, begun, said = None, time.monotonic(), 0.0
         while code is None:
             with suppress(subprocess.TimeoutExpired):
@@ -215,7 +215,7 @@ class Launcher:
 
 
 def _disk_fault(log: Path) -> str | None:
-    """Say why nothing more can be written to ``log``, so that its end lacks the reason; else None."""
+    """Return why ``log`` cannot be written to, such as a full disk; None if it can."""
     try:
         with TemporaryFile(dir=log.parent) as file:
             file.write(bytes(_PROBE))

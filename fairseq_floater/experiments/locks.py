@@ -14,10 +14,10 @@ _POLL = 0.5  # seconds between two tries of a lock that another run holds
 
 
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
-    """Lock a file and return its descriptor; None where another process or thread holds the lock.
+    """Lock a file and return its descriptor; None if another process or thread holds the lock.
 
-    Whoever inherits the descriptor holds the lock too: a training that outlives a killed script
-    is not begun twice. On a file system without locks everyone gets it.
+    A process that inherits the descriptor holds the lock too, so a training that outlives a killed
+    script is not started twice. On a file system without locks, every caller gets the lock.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -31,7 +31,7 @@ def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a run holds a lock; asked for as shared, so that looking keeps nobody waiting."""
+    """Return whether a run holds a lock. The check asks for a shared lock, so checks can overlap."""
     if not os.access(path, os.W_OK):
         return False
     handle = try_lock(path, fcntl.LOCK_SH)
@@ -41,10 +41,10 @@ def is_locked(path: Path) -> bool:
 
 
 class Locks:
-    """The locks that a run holds, as do the commands that it starts and the runs that it is made of.
+    """The locks of a run. The commands that it starts and the runs that are part of it hold them too.
 
     Args:
-        wait: waits so many seconds; raises StoppedError where the process is told to stop.
+        wait: waits for a number of seconds; raises StoppedError if the process is told to stop.
     """
 
     def __init__(self, wait: Callable[[float], None]):
@@ -55,7 +55,7 @@ class Locks:
     def hold(
         self, path: Path, seconds: float, waiting: Callable[[], None] | None = None
     ) -> Iterator[bool]:
-        """Hold a lock; False where another process still has it after so many seconds.
+        """Hold a lock; yields False if another process still has it after ``seconds``.
 
         ``waiting`` is called once, when the wait begins.
         """
@@ -79,7 +79,7 @@ class Locks:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder; raises UserError where that cannot be."""
+    """Make a folder; raises UserError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:

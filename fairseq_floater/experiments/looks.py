@@ -19,9 +19,9 @@ class Look:
     """A further way to translate.
 
     Attributes:
-        name: in labels and, with other characters, in the names of results.
-        arguments: what fairseq-generate takes besides.
-        spec: of ``--position-eval``; empty where positions, and so losses, stay the same.
+        name: used in labels and, with special characters replaced, in the file names of results.
+        arguments: further arguments of fairseq-generate.
+        spec: value of ``--position-eval``; empty if positions, and so losses, stay the same.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Look:
 
     @property
     def mark(self) -> str:
-        """Return what the names of its results contain."""
+        """Return the part of a result's file name that names this look."""
         return "." + re.sub(r"\W+", "_", self.name)
 
     @property
@@ -38,9 +38,9 @@ class Look:
         return bool(self.spec)
 
     def suits(self, system: System, separator: str | None = None) -> bool:
-        """Return whether a model of ``system`` takes it; fairseq's own has no option of positions.
+        """Return whether a model of ``system`` takes this look; fairseq's own has no position options.
 
-        ``separator`` is the configuration's.
+        ``separator`` is that of the configuration.
         """
         if not self.spec:
             return True
@@ -49,7 +49,7 @@ class Look:
         return system.encoder != PLAIN and is_accepted(look, separator)
 
 
-# The report of scores knows it by its mark.
+# The report of scores recognises this look by its mark.
 TOLD = Look("told length", ("--task", "translation_told_length"))
 
 
@@ -80,7 +80,7 @@ def in_windows(text: str) -> Look:
 def check_looks(
     looks: Iterable[Look], systems: Sequence[System], separator: str | None = None
 ) -> None:
-    """Raise UsageError where no system takes one of the looks."""
+    """Raise UsageError if there is a look that no system takes."""
     for look in looks:
         if not any(look.suits(system, separator) for system in systems):
             raise UsageError(f"No system takes `--eval {look.name}`.")

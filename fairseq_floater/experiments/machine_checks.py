@@ -31,7 +31,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, its state, what is needed, and what to do about it."""
+    """One line of the report: the thing checked, its state, what is needed, and advice."""
 
     mark: str
     name: str
@@ -48,7 +48,7 @@ class Check:
 def judged(
     holds: bool, name: str, seen: str, needed: str, advice: str, otherwise: str = MISSING
 ) -> Check:
-    """Return a check that holds, or else one with the mark ``otherwise`` and its advice."""
+    """Return a passed check if ``holds``, else a check with the mark ``otherwise`` and the advice."""
     return Check(OK, name, seen, needed) if holds else Check(otherwise, name, seen, needed, advice)
 
 
@@ -63,7 +63,7 @@ def package_check(distribution: str, module: str) -> Check:
     quieten_matplotlib()
     try:
         importlib.import_module(module)
-    except Exception as error:  # a broken package raises what it likes
+    except Exception as error:  # a broken package may raise anything
         command = f"{sys.executable} -m pip install {distribution}"
         if module in ("torch", "fairseq"):  # fairseq is built against torch
             command = "bash scripts/setup.sh"
@@ -85,7 +85,7 @@ def find_gpus() -> list[Gpu]:
 
 
 def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
-    """Say which GPUs torch sees; ``processes`` of 0 train on the CPU."""
+    """Check which GPUs torch sees; 0 ``processes`` train on the CPU."""
     kinds = Counter(f"{gpu.name} ({in_bytes(gpu.memory)})" for gpu in gpus)
     seen = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     seen = seen or f"none seen by torch {torch.__version__}"
@@ -102,16 +102,16 @@ def memory_check(needed: int) -> Check:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that the system leaves, and that the control groups (version 2) admit at most.
+    """Return the available memory in bytes, at most the limit of the control groups (version 2).
 
-    psutil knows nothing of control groups, by which containers and SLURM limit memory.
+    psutil does not read control groups, with which containers and SLURM limit memory.
     """
     limits = [psutil.virtual_memory().available]
     with suppress(OSError):
         name = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
         group = root / "sys/fs/cgroup" / name
         for place in (group, *group.parents):
-            # No limit is the word `max`; a machine's top group has no such file.
+            # The word `max` means no limit; a machine's top group has no such file.
             with suppress(OSError, ValueError):
                 limits.append(int((place / "memory.max").read_text()))
     return min(limits)

@@ -1,6 +1,6 @@
 """Parse a run's options as fairseq will, so that a wrong one is refused before hours are spent.
 
-And warn of encoders that tell apart distances which the training sentences do not have.
+Also warn of encoders that distinguish distances that the training sentences do not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairseq_floater.transformer import (  # noqa: F401  registers them
     translation,
 )
 
-# What argparse says of a mistake goes to stderr, which all threads share.
+# argparse writes its error messages to stderr, which all threads share.
 _ALONE = threading.Lock()
 
 
@@ -38,7 +38,7 @@ def check_owners(system: System) -> None:
 
 
 def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.Namespace:
-    """Parse arguments of fairseq-train, of the experiment ``config``'s ``stage``.
+    """Parse the arguments of fairseq-train for a ``stage`` of the experiment ``config``.
 
     Raises:
         UsageError: fairseq-train, or the encoder, refuses them.
@@ -48,7 +48,7 @@ def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.N
 
 
 def check_generation(arguments: list[str], config: Path) -> None:
-    """Parse arguments of fairseq-generate; raises UsageError where it refuses them."""
+    """Parse arguments of fairseq-generate; raises UsageError if it refuses them."""
     rule = f"{config}: fairseq-generate refuses the options of generation"
     _parsed(fairseq_options.get_generation_parser, arguments, rule)
 
@@ -57,7 +57,7 @@ def _parsed(
     parser: Callable[[], argparse.ArgumentParser], arguments: list[str], rule: str
 ) -> argparse.Namespace:
     place = arguments.index("--user-dir")
-    arguments = arguments[:place] + arguments[place + 2 :]  # the plugin is loaded
+    arguments = arguments[:place] + arguments[place + 2 :]  # the plugin is loaded already
     try:
         with _ALONE, refused_options(rule):
             return fairseq_options.parse_args_and_arch(parser(), arguments)
@@ -70,19 +70,19 @@ def _parsed(
 def untrained_distances(
     options: argparse.Namespace, data: Path, threshold: int | None
 ) -> str | None:
-    """Return a sentence that names option, limit, trained length and remedy; None where all is trained.
+    """Return a warning with option, limit, trained length and remedy; None if all distances are trained.
 
     Args:
-        options: of the training, complete.
-        data: binarised data, of which the shorter side counts.
-        threshold: of a split by length, which stands for the trained length until data are made: sources
-            of fewer tokens train, and each ends with one more symbol.
+        options: the complete options of the training.
+        data: binarised data. Of the longest sentences of the two sides, the shorter one counts.
+        threshold: threshold of a split by length. Until data are made, it is the longest training
+            sentence: sources of fewer tokens train, and each ends with one more symbol.
     """
     if DEFAULT_TARGETS[options.position_encoder] != "attention":
         return None  # signals have no such limit: the data need not be read
     longest = threshold
     if data.is_dir():
-        logging.getLogger("fairseq").setLevel(logging.WARNING)  # else it tells what it has loaded
+        logging.getLogger("fairseq").setLevel(logging.WARNING)  # else it logs what it has loaded
         lengths = [longest_sentence(str(data), stack, options) for stack in STACKS]
         longest = min((n for n in lengths if n is not None), default=None)
     return None if longest is None else distance_warning(options, longest)

@@ -12,7 +12,7 @@ TABLE_2 = {
     ("input", "sinusoidal"): (27.9, 40.4, 28.4, 41.8),
     ("input", "learned"): (27.8, 40.9, 28.5, 42.4),
 }
-# Architectures of the columns' sizes.
+# Architecture -> size in the columns.
 SIZES = {
     "transformer": "base",
     "transformer_wmt_en_de": "base",
@@ -28,7 +28,7 @@ TABLE_6 = {
     ("rnn", "1", "vector"): (27.99, 1050.0),
 }
 
-# Table 3 (GLUE, dev sets): size, then RoBERTa's and FLOATER's row.
+# Table 3 (GLUE, dev sets): (size, system) -> scores in the order of `GLUE`.
 GLUE = ("cola", "sst-2", "mrpc", "qqp", "sts-b", "mnli", "qnli", "rte")
 _TABLE_3 = {
     ("base", "roberta"): (63.6, 94.8, 88.2, 91.9, 91.2, 87.6, 92.8, 78.7),

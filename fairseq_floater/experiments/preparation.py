@@ -1,4 +1,4 @@
-"""Make the data of runs in translation, or make sure that those given are what a configuration describes."""
+"""Make the data of translation runs, or check that given data match the configuration."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fairseq_floater.records import read_json
 
 @dataclass(frozen=True)
 class RunRequest(Request):
-    """A request in translation.
+    """The request of a run in translation.
 
-    With ``losses`` the loss of every test sentence is computed as well; where the configuration's
-    ``s2l`` says ``before``, that of the warm start too, which is translated with. ``looks`` are further ways
-    to translate with the trained model.
+    With ``losses`` the loss of every test sentence is computed as well. If the configuration also sets
+    ``s2l: before``, the warm start translates too, and its losses are computed. ``looks`` are further
+    ways to translate with the trained model.
     """
 
     experiment: Experiment
-    data: Path | None = None  # prepared data; WMT14's are made in that folder
+    data: Path | None = None  # folder of prepared data; WMT14's data are made there
     losses: bool = False
-    task: tuple[str, ...] = ()  # what `floater tasks` makes the text by, but for its place
+    task: tuple[str, ...] = ()  # arguments of `floater tasks`, without the folder
     looks: tuple[Look, ...] = ()
 
 
@@ -55,16 +55,16 @@ class DataSteps(Job):
         )
 
     def prepare_data(self) -> None:
-        """Make the data, or make sure that those given are what the configuration describes."""
+        """Make the data, or check that given data match the configuration."""
         with self.alone(self.request.work / ".data.lock"):
             self._prepare_data()
         if not self.launcher.dry_run:
-            for test in self.experiment.config.data.tests:  # a name that is wrong costs no training
+            for test in self.experiment.config.data.tests:  # find a wrong name before training
                 self.subset(test)
 
     def subset(self, test: str) -> str:
-        """Return fairseq's name of a test set (test, test1, ...), as `floater prepare` wrote it down."""
-        if self.launcher.dry_run:  # the numbers that it gives to all test sets of the text
+        """Return fairseq's name of a test set (test, test1, ...), as `floater prepare` recorded it."""
+        if self.launcher.dry_run:  # `floater prepare` numbers the test sets in this order
             number = sorted(self.experiment.config.data.tests).index(test)
             return f"test{number or ''}"
         path = self.data / "tests.json"
@@ -84,7 +84,7 @@ class DataSteps(Job):
                 raise UsageError(
                     "--data is for data that are made, --raw for text to make them of."
                 )
-            # WMT14's data are made in that folder where it lacks them.
+            # WMT14's data are made in that folder if it lacks them.
             if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
                 if not self.launcher.dry_run:
                     if not binarised:
@@ -120,7 +120,7 @@ class DataSteps(Job):
         return bool(self.request.task) or self.experiment.config.data.numbers is not None
 
     def _make_text(self, **places: Any) -> Path:
-        """Return the folder of the raw text; make the built-in corpus or task, where it is that."""
+        """Return the folder of the raw text; make the text first if it is the built-in corpus or a task."""
         self._check_raw()
         if self.request.task:
             (name, *options), text = self.request.task, self.request.work / "text"
@@ -133,7 +133,7 @@ class DataSteps(Job):
         return text
 
     def _check_raw(self) -> None:
-        """Refuse text that is missing before anything is made of it."""
+        """Check ``--raw`` and its files before anything is made from them."""
         raw, path = self.request.raw, self.experiment.path
         if self._is_built_in and raw is not None:
             raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
@@ -144,7 +144,7 @@ class DataSteps(Job):
         if not raw.is_dir():
             raise UserError(f"There is no folder {raw} (--raw).")
         config = self.experiment.config
-        # The test sets of a split by length are made of whatever test files there are.
+        # The test sets of a split by length are made from all test files that exist.
         tests = config.data.tests if config.s2l is None else ()
         for split in ("train", "valid", *tests):
             for language in (config.languages.source, config.languages.target):

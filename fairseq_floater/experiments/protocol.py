@@ -1,7 +1,7 @@
 """Run the paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
 
-A finished step is skipped, a killed one starts over; a training goes on from its last
-whole checkpoint. Everything of a run lies in its folder, with the record of it (`run_folder.py`).
+A finished step is skipped. A killed step starts over, but a training resumes from its last whole
+checkpoint. The folder of a run holds all its results and its record (`run_folder.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.version import __version__
 
-# In the names of a warm start's translations.
+# Part of the file names of a warm start's translations.
 BEFORE = ".before"
 
 
@@ -35,7 +35,7 @@ class Protocol(DataSteps):
     def __init__(self, request: RunRequest, launcher: Launcher):
         self.stage = request.system.stage
         self.donor = request.donor or request.work / PLAIN
-        # A run keeps its checkpoints in a folder of their own; fairseq-train's --save-dir holds them itself.
+        # A run keeps its checkpoints in a subfolder. The --save-dir of fairseq-train holds them directly.
         if self.donor.is_file() or any(self.donor.glob("checkpoint*.pt")):
             raise UserError(
                 f"`--donor` must be the folder of a run of `--encoder {PLAIN}`, but {self.donor} is a "
@@ -52,7 +52,7 @@ class Protocol(DataSteps):
         self.signature = f"encoder:{PLAIN}|version:{__version__}"
 
     def own_command(self) -> str:
-        """Return the command that makes this run alone; with another ``--work``, once more."""
+        """Return the command that makes this run alone. With another ``--work``, it makes the run again."""
         request, environment = self.request, self.launcher.environment
         kept = {name: environment.get(name) for name in ("OMP_NUM_THREADS", "FLOATER_PYTHON")}
         argv: list[Any] = ["env", *(f"{name}={value}" for name, value in kept.items() if value)]
@@ -69,7 +69,7 @@ class Protocol(DataSteps):
         whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
         if not whole:
             self.experiment.check_average(self.request.system)
-            # A tokenizer that is not installed costs no training.
+            # Find a tokenizer that is not installed before training.
             bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
         options = None if whole else self.check_options()
         positions = None if self.request.system.encoder == PLAIN else options
@@ -127,7 +127,7 @@ class Protocol(DataSteps):
             self.launcher.say(f"{self.title}: warning: {warning}")
 
     def _warn_of_limit(self) -> None:
-        """Warn of references that no hypothesis can reach, because the output limit is below them."""
+        """Warn of references that are longer than hypotheses can be."""
         a, b = (float(self.settings[name]) for name in ("max_len_a", "max_len_b"))
         folder = self.data / SEGMENTATIONS[self.settings["bpe"]].folder
         for test in self.experiment.config.data.tests:
@@ -143,7 +143,7 @@ class Protocol(DataSteps):
 
     def _train(self, stage: str, path: Path) -> None:
         machines, notes = self.request.machines, dict[str, Any]()
-        if path == self.path:  # the settings of a run that trains on are not the donor's
+        if path == self.path:  # a run that trains its donor does not record its own settings there
             cell = self.experiment.paper_cell(self.request.system)
             notes = {"settings": self.settings, "cell": cell, "signature": self.signature}
         training = Training(
@@ -181,7 +181,7 @@ class Protocol(DataSteps):
             self.say(f"average of the last {self.settings['average']} checkpoints")
         if not self.launcher.dry_run:
             with self.folder.changing() as record:
-                # Kept when it was trained; a donor that another run trained has none yet.
+                # A training records its settings. A donor that another run trained has none yet.
                 record["settings"] = (record["settings"] or self.settings) | made_of
 
     def _translate(
@@ -195,8 +195,8 @@ class Protocol(DataSteps):
         """Translate a test set with ``model``, a file of this run.
 
         Args:
-            mark: in the names of results.
-            further: arguments of fairseq-generate.
+            mark: part of the file names of the results.
+            further: further arguments of fairseq-generate.
             changes_losses: whether losses differ from those without ``further``.
         """
         if self.request.losses and changes_losses:

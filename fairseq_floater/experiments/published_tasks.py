@@ -1,14 +1,14 @@
-"""Exact match that others have published on the tasks, beside which ours are shown.
+"""Published exact match on the tasks, which is shown beside ours.
 
-Taken from the authors' code, abstracts, or results of each example. The tables of Ontañón et al. 2022 and
-Csordás et al. 2021 are missing, because they could not be consulted.
+The numbers are from the authors' code, abstracts, or results for each example. The tables of Ontañón et al.
+2022 and Csordás et al. 2021 are missing, because they could not be consulted.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# SCAN's lengths past a cutoff of 25, and after them all of them.
+# SCAN's lengths above a cutoff of 25. The last entry stands for all of them.
 _LENGTHS = ("26", "27", "28", "30", "32", "33", "36", "40", "48", "")
 _DECODERS = {
     "no positions": (1.00, 1.00, 0.94, 0.95, 0.65, 0.91, 0.61, 0.03, 0, 0.797),
@@ -43,7 +43,7 @@ class Published(NamedTuple):
 
 
 def published(parameters: dict[str, Any]) -> list[Published]:
-    """Return what is published on a task; ``parameters`` are those that its text was made with."""
+    """Return the published systems of a task; ``parameters`` are those that its text was made with."""
     cutoff = parameters["cutoff"] if parameters["task"] == "scan" else None
     rows = []
     if cutoff in _LENGTH_TOLD:

@@ -1,7 +1,7 @@
 """Find what is missing before hours are spent: `floater info --check`.
 
-Sizes are estimates, made from the configuration alone. Without one of the packages that ``floater``
-itself starts with (torch, fairseq, sacrebleu, ...) it stops before any check; Python names the one.
+Sizes are estimates from the configuration alone. If a package that ``floater`` itself imports is missing
+(torch, fairseq, sacrebleu, ...), the command stops before any check, and Python names the package.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fairseq_floater.requirements import PACKAGES
 # archives, 1.7 and 6.7 GB as published. The rest is estimated: the text twice (raw and in subwords,
 # together 3 and 33 GB), the binarised data (1 and 6 GB), and a little room.
 WMT14 = {"en-de": (7 * GB, 8 * GB), "en-fr": (55 * GB, 32 * GB)}
-# Bytes a parameter. In a checkpoint: float32 and Adam's two moments (--fp16 takes 10). Without an
+# Bytes for each parameter. In a checkpoint: float32 and Adam's two moments (--fp16 takes 10). Without an
 # optimiser: an average or a warm start. In training: the parameter, its gradient, the two moments.
 CHECKPOINT, BARE, TRAINING = 12, 4, 16
 PROGRAM = 2 * GB  # memory of a training process besides its model
@@ -55,7 +55,7 @@ PROGRAM = 2 * GB  # memory of a training process besides its model
 
 @dataclass
 class Readiness:
-    """Every check, and the numbers behind those of a configuration."""
+    """All checks, and the estimates behind the checks of a configuration."""
 
     checks: list[Check]
     estimates: dict[str, Any]
@@ -84,11 +84,11 @@ def check_readiness(
     data: str | None = None,
     processes: int | None = None,
 ) -> Readiness:
-    """Check the installation and, with ``config``, what its donor and one system take.
+    """Check the installation and, with ``config``, the disk and memory for its donor and one system.
 
     Args:
         work: the experiment's folder; None for ``work/<name of config>``, as in the scripts.
-        data: data that are made already; None for ``<work>/data``.
+        data: folder of existing data; None for ``<work>/data``.
         processes: GPUs; None for those that torch sees.
 
     Raises:
@@ -123,7 +123,7 @@ def _add_experiment(
     checkpoint = CHECKPOINT * parameters
     kept = {stage: kept_checkpoints(options) for stage, options in stages.items()}
     of_data, data_bytes, learning = data_check(experiment, data)
-    trained = RunFolder(work / PLAIN).read().get("trained")  # then it is on the disk already
+    trained = RunFolder(work / PLAIN).read().get("trained")  # then the donor is on the disk already
     needs = {
         "donor": 0 if trained else (kept["donor"] or 1) * checkpoint,
         "system": (kept["finetune"] or 1) * checkpoint + 2 * BARE * parameters,
@@ -172,7 +172,7 @@ def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int
 
 
 def kept_checkpoints(options: argparse.Namespace) -> int | None:
-    """Count the checkpoints that a training run holds at most; None where nothing sets a limit."""
+    """Return the largest number of checkpoints that a training keeps; None without a limit."""
     kinds = []
     if not options.no_epoch_checkpoints:
         kinds.append((options.keep_last_epochs, options.max_epoch, options.save_interval))
@@ -191,7 +191,7 @@ def kept_checkpoints(options: argparse.Namespace) -> int | None:
 
 
 def data_check(experiment: Experiment, folder: Path) -> tuple[Check, int, int]:
-    """Check the binarised data; returns the disk and the memory that making them takes as well."""
+    """Return a check of the binarised data, and the bytes of disk and memory that making them takes."""
     settings = experiment.config.data
     if (folder / "bin").is_dir():
         return Check(OK, "data", f"binarised in {folder / 'bin'}"), 0, 0

@@ -1,9 +1,9 @@
-"""Keep the record of a run, ``run.json`` in its folder; say what may go on in it.
+"""Keep the record of a run (``run.json`` in its folder), and check whether a run may resume.
 
-The record holds the settings, the arguments and size of an update of each stage begun, the number of
-processes that trained last, whether the training is whole (``trained``), how the run ended
-(``state``: done or failed, with the ``reason``), the ``command`` that makes this run alone, and the
-``sessions`` in which it was made: when, how long, where and by which versions.
+The record holds the settings, the arguments and update size of each stage begun, the number of
+processes that trained last, whether the training is complete (``trained``), how the run ended
+(``state``: done or failed, with the ``reason``), the ``command`` that makes this run alone, and its
+``sessions``: when it ran, how long, where and with which versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.requirements import cpu_name, versions
 
 RECORD = "run.json"
-# What one process takes at a time.
+# Options that set the batch of one process.
 _OF_A_BATCH = {"--batch-size", "--max-tokens"}
 # Options that follow from the machine, its GPUs and their memory.
 _OF_THE_MACHINE = {
@@ -46,9 +46,9 @@ _OF_THE_MACHINE = {
     "--log-format",
     "--num-workers",
 }
-_DATA = "the data folder"  # what stands before the first option
+_DATA = "the data folder"  # the name of the words before the first option
 _PLACES = {_DATA, "--save-dir", "--finetune-from-model"}
-# The results of a stage after the training: all of them must go where its arguments change.
+# Stage -> prefix of its results. If the arguments of the stage change, all of these must be removed.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {
     "arguments?": {...: [str]},
@@ -71,10 +71,10 @@ class RunFolder:
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        """Return the record, empty where none is written yet.
+        """Return the record, with empty entries if none is written yet.
 
         Raises:
-            ReportError: it is no JSON, or of another shape.
+            ReportError: the file is not JSON, or has another shape.
         """
         path = self.path / RECORD
         record = read_json(path, _SHAPE) if path.exists() else {}
@@ -82,7 +82,7 @@ class RunFolder:
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
-        """Give the record to change, then write it; a donor's may be changed by two runs at once."""
+        """Yield the record for changes, then write it; locked, as two runs may change a donor's record."""
         handle = os.open(self.path / ".record.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             with suppress(OSError):  # a file system without locks
@@ -101,13 +101,13 @@ class RunFolder:
         size: str | None = None,
         key: str = "tokens-per-update",
     ) -> None:
-        """Make sure that a stage goes on under the arguments it was begun with; its machine may differ.
+        """Check that a stage has the arguments that it was begun with; options of the machine may differ.
 
         Args:
             stage: one of :data:`fairseq_floater.experiments.stages.STAGES`.
-            arguments: what it would be run with now.
-            size: of an update, where it is a training.
-            key: what that counts; where it is ``batch``, what one process takes follows from it.
+            arguments: its arguments now.
+            size: the size of an update, if the stage is a training.
+            key: the key that sets ``size``. With ``batch``, the batch of one process may differ too.
 
         Raises:
             ReportError: an option has another value, or an update another size.
@@ -148,16 +148,16 @@ class RunFolder:
                 )
 
     def resume(self, stage: str, arguments: list[str], processes: int) -> str:
-        """Make sure that a training can be gone on with by ``processes``; return from where, in words.
+        """Check that a training can resume with ``processes``; return a sentence that says from where.
 
-        fairseq counts its place in an epoch in batches of each process. Within an epoch another number of
-        processes, or batches of another size, would train parts of it twice, or leave them out.
+        fairseq counts its place in an epoch in batches of each process. Within an epoch, another number
+        of processes or another batch size would train parts of the epoch twice or skip them.
 
         Raises:
-            CheckpointError: the last checkpoint lies within an epoch and was saved by another number, or
-                with batches of another size.
+            CheckpointError: the last checkpoint lies within an epoch, and was saved with another number
+                of processes or another batch size.
         """
-        # These bring torch, which takes seconds.
+        # These import torch, which takes seconds.
         from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
         from fairseq_floater.checkpoints.resume import repair_last
 
@@ -184,16 +184,16 @@ def _by_option(arguments: list[str]) -> dict[str, str]:
     for word in arguments:
         if word.startswith("--"):
             name = word
-            values[name] = []  # given again, it counts as argparse has it: the last time
+            values[name] = []  # of a repeated option, the last one counts, as in argparse
         else:
             values[name].append(word)
     return {name: " ".join(values) for name, values in values.items()}
 
 
 def _same_places(old: dict[str, str], new: dict[str, str]) -> set[str]:
-    """Return which paths are what they were, seen from the run's folder, though spelt in another way.
+    """Return the options whose paths, seen from the run's folder, are the same in both.
 
-    A search names the data alone: they are those of the training, which is looked at before.
+    Stages without ``--save-dir`` name only the data. These are the training's, which is checked before.
     """
     if "--save-dir" not in old or "--save-dir" not in new:
         return {_DATA}
@@ -208,7 +208,7 @@ def _same_places(old: dict[str, str], new: dict[str, str]) -> set[str]:
 
 
 def _batch(processes: int, arguments: list[str]) -> str:
-    """Return what a training takes at a time: ``2 processes of --max-tokens 2000``."""
+    """Return the batch of a training in words: ``2 processes of --max-tokens 2000``."""
     options = _by_option(arguments)
     sizes = [f"{name} {options[name]}" for name in sorted(_OF_A_BATCH & options.keys())]
     text = f"{processes} process" + "es" * (processes != 1)
@@ -231,7 +231,7 @@ def _value(arguments: dict[str, str], name: str) -> str:
 
 @cache
 def origin() -> dict[str, Any]:
-    """Return the machine, the commit and the versions that results are made by, as this process began."""
+    """Return the machine, the commit and the versions of this process, as they are at the first call."""
     command = ["git", "-C", str(USER_DIR), "describe", "--always", "--dirty", "--abbrev=40"]
     command += ["--exclude", "*"]
     try:
@@ -261,15 +261,15 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
 
 
 def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) -> None:
-    """Make sure that data are what a run's ``settings`` describe; WMT14's may be a stand-in's in a rehearsal.
+    """Check that data match a run's ``settings``. In a rehearsal, WMT14's data must be a stand-in's.
 
     Raises:
-        ReportError: other languages, subwords or vocabulary; or a stand-in taken for WMT14.
+        ReportError: other languages, subwords or vocabulary; or another pair or kind of WMT14's data.
     """
     made = read_json(folder / "summary.json", {"parameters?": dict}).get("parameters", {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
     for ours, key in names:
-        # A vocabulary of None is that of a ready model, as short-to-long has it.
+        # A vocabulary of None means a ready subword model, as in short-to-long.
         if made.get(ours) is not None and str(made[ours]) != settings[key]:
             raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {settings[key]}.")
     if settings["wmt14"]:

@@ -1,6 +1,6 @@
-"""Show a person how an experiment goes: a line a finished step, and how far each training is.
+"""Show the progress of an experiment: a line for each finished step, and the state of each training.
 
-On a terminal a training is one live line; elsewhere the same content comes as plain lines.
+On a terminal, a training is one live line. Elsewhere the same content is printed as plain lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UPDATE = re.compile(
 )
 _VALID = re.compile(r"epoch (\d+) \| valid on 'valid' subset \| loss (\S+)")
 _NOTE = re.compile(r"position encoder: |WARNING|ERROR|Error\b|told to stop")
-_LONGEST = 150  # characters of a line of fairseq's
+_LONGEST = 150  # characters of fairseq's lines that are shown
 
 
 def duration(seconds: float) -> str:
@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 
 
 def total_updates(arguments: Sequence[str], an_epoch: int) -> int | None:
-    """Return how many updates a training takes by fairseq-train's arguments; None without a limit."""
+    """Return the number of updates that fairseq-train's arguments allow; None without a limit."""
     epochs, updates = (
         int(arguments[arguments.index(option) + 1]) if option in arguments else 0
         for option in ("--max-epoch", "--max-update")
@@ -41,7 +41,7 @@ def total_updates(arguments: Sequence[str], an_epoch: int) -> int | None:
 
 
 class Screen:
-    """Messages on stderr, and how many of several systems are done; ``left`` says how much time is left."""
+    """Print messages to stderr and count the finished systems; ``left`` returns the time left in words."""
 
     def __init__(self, systems: int = 1, left: Callable[[], str] = str):
         self.systems, self.left = systems, left
@@ -61,7 +61,7 @@ class Screen:
 
     @contextmanager
     def system(self, name: str, place: Path) -> Iterator[None]:
-        """Say that a system begins, and when it is done how long it took and where it is."""
+        """Print that a system begins and, when it is done, how long it took and where its folder is."""
         begun = time.monotonic()
         with self._lock:
             self._begun += 1
@@ -78,10 +78,10 @@ class Screen:
 
 
 class TrainingLine:
-    """The progress of a training, from the lines of fairseq's log as they come.
+    """The progress of a training, from the lines of fairseq's log.
 
-    ``--max-epoch`` and ``--max-update`` among its ``arguments`` say how long it is; ``expected`` are the
-    updates an epoch of the recipe that it follows.
+    ``--max-epoch`` and ``--max-update`` in ``arguments`` give its length. ``expected`` is the number of
+    updates an epoch in the recipe.
     """
 
     def __init__(

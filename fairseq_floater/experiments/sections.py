@@ -1,4 +1,4 @@
-"""Read a YAML of sections into dataclasses; every fault is one sentence with file, key, rule and value.
+"""Read a YAML of sections into dataclasses; every error is one sentence with file, key, rule and value.
 
 Keys of the file have hyphens where fields have underscores. A section that is a dictionary holds any
 options of fairseq.
@@ -17,7 +17,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairseq_floater.errors import UsageError, shown
 
-# Whose a configuration with a section of this name is.
+# Section -> the kind of configuration that has it.
 _OWNERS = {
     "tasks": "an experiment with RoBERTa, for scripts/tables345.sh",
     "languages": "a translation's, for scripts/protocol.sh and compare.sh",
@@ -38,7 +38,7 @@ def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) ->
         nested: the sections that are dataclasses themselves; the others hold options of fairseq.
 
     Raises:
-        ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
+        ConfigError: unreadable file; unknown, missing or repeated keys; values of the wrong kind.
     """
     loaded = {name.replace("-", "_"): v for name, v in _load(path, kind).items()}
     for name in {*nested} & {*loaded}:
@@ -67,13 +67,13 @@ def _load(path: Path, kind: type) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> DictConfig | ListConfig:
-    """Read a YAML file; its keys overrule those of the file that it ``extends``, a path from its folder."""
+    """Read a YAML file; its keys override those of the file that it ``extends``, relative to its folder."""
     if not path.exists():
         raise ConfigError(f"There is no configuration {path}.")
     try:
         loaded = OmegaConf.load(path)
         OmegaConf.resolve(loaded)
-    except Exception as error:  # PyYAML and what it calls raise what they like
+    except Exception as error:  # PyYAML and what it calls may raise anything
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
     if isinstance(loaded, DictConfig) and (extended := loaded.pop("extends", None)):
@@ -102,11 +102,11 @@ def _unknown_key(error: ConfigKeyError) -> str:
     return f"{_where(section)} has the unknown key {shown(key)[1:-1]}; {advice}"
 
 
-# Rules that types do not say; each raises ConfigError.
+# Checks of rules that types cannot express; each raises ConfigError.
 
 
 def check_missing(path: Path, missing: Iterable[str]) -> None:
-    """Refuse a file that lacks keys, ``budget.max_tokens`` or ``tasks.rte.lr``."""
+    """Refuse a file that lacks keys, such as ``budget.max_tokens`` or ``tasks.rte.lr``."""
     for section, _, key in sorted(name.rpartition(".") for name in missing):
         raise ConfigError(f"{path}: {_where(section)} lacks {key_name(key)}.")
 
@@ -118,7 +118,7 @@ def require(path: Path, holds: object, key: str, rule: str, value: object) -> No
 
 
 def check_rate(path: Path, key: str, rate: object) -> None:
-    """Refuse a learning rate that is no number, or none to train with."""
+    """Refuse a learning rate that is not a number above 0."""
     require(path, isinstance(rate, (int, float)) and rate > 0, key, "a number above 0", rate)
 
 

@@ -31,17 +31,17 @@ from fairseq_floater.verbs import as_options, dashed
 
 @dataclass(frozen=True)
 class Setting:
-    """What the arguments of a stage are made for.
+    """What the arguments of a stage depend on.
 
-    A ``donor`` is the folder of one that several seeds share and that is trained with the file's; None
-    for ``work/plain``.
+    ``donor`` is the folder of a donor that several seeds share; it is trained with the file's seed. None
+    means ``work/plain``.
     """
 
     system: System
     data: str | Path = "data/bin"  # binarised
     work: str | Path = "work"
     machines: Machines = ONE_CPU
-    seed: int | None = None  # of training; None for the file's
+    seed: int | None = None  # of training; None for the file's seed
     donor: str | Path | None = None
 
     @property
@@ -79,7 +79,7 @@ class Experiment(ConfiguredExperiment):
     def _training(
         self, stage: str, system: System, setting: Setting, folder: Path, seed: int | None
     ) -> list[str]:
-        """Return fairseq-train's arguments; training on halves the rate (B.2)."""
+        """Return fairseq-train's arguments; stage ``finetune`` halves the learning rate (paper, B.2)."""
         limits, machines = self.config.budget.of(stage), setting.machines
         if limits is None:
             raise ConfigError(f"{self.path}: `budget` has no {stage}.")
@@ -127,7 +127,7 @@ class Experiment(ConfiguredExperiment):
         return self._inference(setting, *self._to_text(), "--score-reference")
 
     def _inference(self, setting: Setting, *options: str) -> list[str]:
-        # Without the multiple of 1, fairseq drops the rest of a batch that is no multiple of 8.
+        # Without the multiple of 1, fairseq drops the rest of a batch whose size is no multiple of 8.
         arguments = [place(setting.data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config.budget.max_tokens), *options]
         return [*arguments, "--cpu"] if setting.machines.on_cpu else arguments
@@ -137,7 +137,7 @@ class Experiment(ConfiguredExperiment):
         return self.config.data.segmentation
 
     def _to_text(self) -> list[str]:
-        """Return the options that make raw text of subwords: text is scored, never tokens."""
+        """Return the options that turn subwords into raw text: text is scored, never tokens."""
         if self.bpe == WORDS:
             return []
         if self.bpe == "sentencepiece":
@@ -160,9 +160,9 @@ class Experiment(ConfiguredExperiment):
     def _prepare(self, setting: Setting) -> list[str]:
         options = _options_of(self.config.data, "numbers", "tests", "tokenize", "wmt14")
         if self.config.s2l is not None:
-            options["max-len"] = 0  # what the split kept, trains
+            options["max-len"] = 0  # train on all that the split kept
         if self.config.s2l is not None and self.bpe != WORDS:
-            # The split has learned the subwords: its lengths are counted in them.
+            # The split has learned the subwords, because it counts lengths in them.
             del options["vocab"]
             options["spm-model"] = place(Path(setting.work) / "split" / "spm.model")
         if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
@@ -181,7 +181,7 @@ class Experiment(ConfiguredExperiment):
     def settings(
         self, system: System, machines: Machines = ONE_CPU, seed: int | None = None
     ) -> dict[str, str]:
-        """Return what runs and tables need to know besides arguments."""
+        """Return the settings that runs and tables need besides arguments."""
         data, budget, generation = self.config.data, self.config.budget, self.config.generation
         limits = budget.of(system.stage) or {}
         settings = {
@@ -195,17 +195,17 @@ class Experiment(ConfiguredExperiment):
             "vocab": data.vocab or "",
             "processes": machines,
             "tokens_per_update": budget.update(machines.world)[1],
-            # fairseq's defaults where the file is silent.
+            # fairseq's defaults if the file does not set them.
             "max_len_a": generation.get("max-len-a", 0),
             "max_len_b": generation.get("max-len-b", 200),
         }
         return {**system.settings(), **{key: str(value) for key, value in settings.items()}}
 
     def paper_cell(self, system: System) -> dict[str, Any]:
-        """Return what places a run in the paper's Tables 2 and 6, for its record.
+        """Return the place of a run in the paper's Tables 2 and 6, for its record.
 
-        The column is size, source and target; its size is None for a shape of neither table. ``options``
-        are further ones of the model, ``{"rnn-layers": "2"}``.
+        ``column`` is size, source and target; the size is None if neither table has the shape.
+        ``options`` are further options of the model, ``{"rnn-layers": "2"}``.
         """
         languages = self.config.languages
         return {
@@ -219,12 +219,12 @@ class Experiment(ConfiguredExperiment):
         }
 
     def check_average(self, system: System) -> None:
-        """Raise ConfigError where a run's training does not leave the checkpoints of its average."""
+        """Raise ConfigError if a training does not keep the checkpoints that its average needs."""
         budget, limits = self.config.budget, self.config.budget.of(system.stage) or {}
         options = {**self.config.optimisation, **limits}
         if options.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
             updates, interval = options.get("max-update"), options.get("save-interval-updates")
-            # The average would end before the last update, or the training without a checkpoint.
+            # Else the average would miss the last updates, or the training would end without a checkpoint.
             if updates and interval and updates % interval:
                 raise ConfigError(
                     f"{self.path}: `max-update` of {system.stage} must be a multiple of "
@@ -244,28 +244,28 @@ class Experiment(ConfiguredExperiment):
         return [f"{entry.system.name}\t{entry.label}\t{entry.options}" for entry in systems]
 
     def metrics(self) -> list[str]:
-        """Return the options of a command that scores: sacreBLEU's tokenizer, exact match of whole words."""
+        """Return the options of scoring: sacreBLEU's tokenizer and, for whole words, exact match."""
         chosen = self.config.data.tokenize
         tokenizer = [] if chosen is None else ["--tokenize", chosen]
         return [*tokenizer, *(["--exact-match"] if self.bpe == WORDS else [])]
 
     @property
     def comparison(self) -> Comparison:
-        """The section that lists systems; raises ConfigError where it is missing."""
+        """The section that lists systems; raises ConfigError if it is missing."""
         if self.config.comparison is None:
             raise ConfigError(f"{self.path} lists no systems (`compare` or `s2l`).")
         return self.config.comparison
 
     @property
     def s2l(self) -> ShortToLong:
-        """The short-to-long section; raises ConfigError where it is missing."""
+        """The short-to-long section; raises ConfigError if it is missing."""
         if self.config.s2l is None:
             raise ConfigError(f"{self.path} is no short-to-long experiment (no `s2l`).")
         return self.config.s2l
 
 
 def _options_of(section: Any, *other: str) -> dict[str, Any]:
-    """Return the keys of a section, but for ``other``, that are options of a verb of `floater`."""
+    """Return the keys of a section, except ``other``, as options of a verb of `floater`."""
     return dashed({name: value for name, value in vars(section).items() if name not in other})
 
 

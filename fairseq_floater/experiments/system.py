@@ -16,9 +16,9 @@ from fairseq_floater.position_encoders.registry import (
 )
 from fairseq_floater.verbs import shell_words
 
-# `--encoder` of a run that is fairseq's Transformer, untouched by the plugin.
+# The `--encoder` that stands for fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
-# Options of a system, and of machines, that fairseq-train would take for its own behind `--`.
+# Options of systems and machines that fairseq-train would take for its own after `--`.
 _BEFORE = ("--encoder", "--blocks", "--target", "--scratch", "--no-base", "--data", "--cpu")
 _SAID_BY = {
     "--position-encoder": "--encoder",
@@ -31,12 +31,12 @@ _LABELS = {"floater": "FLOATER", "sinusoidal": "sinusoid", "rnn": "RNN", "none":
 
 @dataclass(frozen=True)
 class System:
-    """One system of an experiment: which encoder, how it enters, and from where it starts.
+    """One system of an experiment: its encoder, where positions enter, and what its training starts from.
 
     ``options`` are further options of the model, ``("--rnn-layers", "2")``.
 
     Raises:
-        UsageError: options that make no system.
+        UsageError: an unknown encoder, or options that do not go together.
     """
 
     encoder: str = "floater"
@@ -79,9 +79,9 @@ class System:
 
     @property
     def name(self) -> str:
-        """Name the run's folder: ``plain``, ``floater-all-qkv``, ``floater-all-hidden-scratch-nobase``.
+        """Return the folder's name: ``plain``, ``floater-all-qkv``, ``floater-all-hidden-scratch-nobase``.
 
-        Further options come last, ``rnn-all-qkv-rnn-layers_2``.
+        Further options come last: ``rnn-all-qkv-rnn-layers_2``.
         """
         parts = [self.encoder]
         if self.encoder != PLAIN:
@@ -91,7 +91,7 @@ class System:
 
     @property
     def short_name(self) -> str:
-        """Name it by what is not usual: ``floater``, ``floater-input``, ``rnn-rnn-layers_2``."""
+        """Return the encoder and what is not usual: ``floater``, ``floater-input``, ``rnn-rnn-layers_2``."""
         parts = [self.encoder]
         if self.encoder != PLAIN:
             parts += [] if self.blocks == "all" else [_in_a_name(self.blocks)]
@@ -107,10 +107,10 @@ class System:
 
     @property
     def label(self) -> str:
-        """Describe the run in a few words, for tables: ``FLOATER, hidden``; ``sinusoid, warm``.
+        """Return a short description for tables: ``FLOATER, hidden``; ``sinusoid, warm``.
 
-        The usual is left out: a sinusoid or learned vectors at the input, flows at all blocks, each
-        encoder's default target, random parameters with nothing underneath.
+        It leaves out usual choices: a sinusoid or learned vectors at the input, other encoders at all blocks,
+        the default target (except FLOATER's), random parameters, and the usual base (only after a donor).
         """
         if self.encoder == PLAIN:
             return PLAIN
@@ -128,15 +128,15 @@ class System:
 
     @property
     def joins_base(self) -> bool:
-        """Return whether its rows may be added to fairseq's: a signal's, unless they are the same."""
+        """Return whether the encoder's rows may be added to fairseq's: a signal's, unless both are equal."""
         numbers = block_numbers(self.blocks)
-        # A sinusoid is fairseq's in the first block, which has that alone or none otherwise.
+        # A sinusoid in the first block is fairseq's own. Without that block there is nothing to join.
         has_more = numbers is None or (0 in numbers and len(numbers) > 1)
         joins = has_more or self.encoder != "sinusoidal"
         return joins and self.resolved_target in ("qkv", "hidden")
 
     def words(self) -> list[str]:
-        """Return the options that scripts/protocol.sh takes for it; :func:`system_from_words` reads them."""
+        """Return the options of scripts/protocol.sh for this system; :func:`system_from_words` reads them."""
         argv = ["--encoder", self.encoder]
         argv += [] if self.blocks == "all" else ["--blocks", self.blocks]
         argv += [] if self.target is None else ["--target", self.target]
@@ -153,7 +153,7 @@ class System:
 
     @property
     def given(self) -> dict[str, str]:
-        """Return its further options by name, with their dashes, and the last value of each."""
+        """Return the last value of each further option, by its name with dashes."""
         values, name = {}, ""
         for word in self.options:
             if word.startswith("--"):
@@ -179,7 +179,7 @@ class System:
 
 
 def add_system_options(parser: argparse.ArgumentParser, required: bool = False) -> None:
-    """Add the options that :func:`system_from_args` reads; ``required`` is of ``--encoder``."""
+    """Add the options that :func:`system_from_args` reads; ``required`` is for ``--encoder``."""
     add_model_options(parser, "--encoder", (PLAIN,), required=required)
     parser.add_argument(
         "--scratch", action="store_true", help="train from random parameters, not from the donor"
@@ -196,10 +196,9 @@ def add_model_options(
     """Add the options of a position encoder.
 
     Args:
-        parser: takes them.
-        name: of the option that names the encoder.
-        further: what that option takes besides encoders.
-        required: whether it must be given; floater where not.
+        name: the option that names the encoder.
+        further: values of that option besides encoders.
+        required: whether that option must be given; if not, the default is floater.
     """
     choices = (*DEFAULT_TARGETS, *further)
     text = f"position encoder (docs/encoders.md): {', '.join(DEFAULT_TARGETS)}"
@@ -251,14 +250,14 @@ def system_from_args(args: argparse.Namespace) -> System:
 
 
 def with_separator(options: Sequence[str], separator: str | None) -> tuple[str, ...]:
-    """Return options of the model with a configuration's separator of documents, unless they name one."""
+    """Return options of the model with a configuration's document separator, unless they name one."""
     if separator is None or "--position-separator" in options:
         return (*options,)
     return (*options, "--position-separator", separator)
 
 
 def system_from_words(words: str) -> System:
-    """Parse the run of one line of options, as a configuration lists it; the model's come after ``--``.
+    """Parse one line of options, as a configuration lists a system; the model's options follow ``--``.
 
     Raises:
         UsageError: unknown options or values.

@@ -1,7 +1,7 @@
-"""Run the 24 cells of Table 2 and say how far each is: `scripts/table2.sh`.
+"""Run the 24 cells of Table 2 and report the progress of each: `scripts/table2.sh`.
 
-A cell's run lies in ``WORK/<config>/seed-<n>/<run>``, its donor, shared by all rows and seeds of a column,
-in ``WORK/<config>/plain``.
+The run of a cell is in ``WORK/<config>/seed-<n>/<run>``. All rows and seeds of a column share a donor, in
+``WORK/<config>/plain``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def config_of(size: str, source: str, target: str) -> str:
 
 
 def cells_of(args: argparse.Namespace) -> list[Cell]:
-    """Return the 24 cells, ``base-en-de-floater-all``, under each seed; the first ones share a donor."""
+    """Return the 24 cells under each seed, column by column: ``base-en-de-floater-all``, ..."""
     cells = []
     for seed in args.seeds:
         for column in COLUMNS:

@@ -1,4 +1,4 @@
-"""Run the cells of a table, print the table of what is done, and say how far it is."""
+"""Run the cells of a table, print the table of the finished ones, and report the progress."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Table(ABC):
 
     Args:
         args: the command line; everything goes to its ``work``.
-        name: of the table's files in ``work``, without ending.
-        cells: those that are run.
-        shared: what the cells start from, for the status.
-        jobs: how many side by side.
-        environment: further variables of the commands.
+        name: name of the table's files in ``work``, without ending.
+        cells: the cells to run.
+        shared: the runs that the cells start from, which the status shows.
+        jobs: number of cells at a time.
+        environment: further environment variables of the commands.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Table(ABC):
                 self.run()
 
     def left(self) -> str:
-        """Say how much time is left for all cells, where that is known."""
+        """Return in words the time left for all cells; empty if it is unknown."""
         return ""
 
     @abstractmethod
@@ -69,10 +69,10 @@ class Table(ABC):
 
     @abstractmethod
     def lacking(self) -> str:
-        """Say why no table can be made yet; empty where one can."""
+        """Return why no table can be made yet; empty if one can."""
 
     def run(self) -> None:
-        """Run the cells; what another process is at is left to it, a failure stops no other cell.
+        """Run the cells, except those that other processes are running; a failure stops no other cell.
 
         Raises:
             UserError: a cell failed.
@@ -103,7 +103,7 @@ class Table(ABC):
 
 
 class PaperTable(Table):
-    """A table beside the paper's numbers; ``scores`` are patterns of its runs' scores below ``work``."""
+    """A table beside the paper's numbers; ``scores`` are patterns of files of scores below ``work``."""
 
     scores: tuple[str, ...]
     options: tuple[str, ...] = ()  # of `floater table`
@@ -123,7 +123,7 @@ class PaperTable(Table):
 
 
 def add_table_options(parser: argparse.ArgumentParser, only: str) -> None:
-    """Add the options that say which cells, and what is done with them; ``only`` is a line of help."""
+    """Add the options that choose cells and what to do with them; ``only`` is the help of ``--only``."""
     parser.add_argument("--only", default="", metavar="CELLS", help=f"comma-separated {only}")
     for action, text in (
         ("list", "print the names, one a line, and run nothing"),

@@ -1,4 +1,4 @@
-"""Compare systems on tasks: each is a comparison of its own, in ``WORK/<task>`` (`scripts/tasks.sh`)."""
+"""Compare systems on tasks, with one comparison for each task in ``WORK/<task>`` (`scripts/tasks.sh`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Words = tuple[str, ...]
 
 
 def task_names(text: str) -> dict[str, _Words]:
-    """Parse ``scan:26,reverse``: the words of `floater tasks` by the name of the task's folder."""
+    """Parse ``scan:26,reverse`` into arguments of `floater tasks` by the name of the task's folder."""
     return dict(map(_task, text.split(",")))
 
 
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run each task's comparison; one that fails stops no other. Ends with the published numbers.
+    """Run the comparison of each task, then show the published numbers. A failure stops no other task.
 
     Raises:
         UserError: runs of a task failed.

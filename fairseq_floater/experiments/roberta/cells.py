@@ -1,7 +1,7 @@
-"""Run the 38 cells of Tables 3 to 5 and say how far each is: `scripts/tables345.sh`.
+"""Run the 38 cells of Tables 3 to 5 and report the progress of each: `scripts/tables345.sh`.
 
-A cell's run lies in ``WORK/<config>/<task>-<system>/seed-<n>``. With ``--config`` the cells are the tasks of
-another configuration, with both systems.
+The run of a cell is in ``WORK/<config>/<task>-<system>/seed-<n>``. With ``--config``, the cells are the tasks
+of another configuration with both systems.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _job(args: argparse.Namespace, number: Number, seed: int, launcher: Launcher
 
 
 def _shared(args: argparse.Namespace, config: str) -> list[Cell]:
-    """Return what the cells of a configuration start from, which the first of them makes."""
+    """Return the donor and the flow stage of a configuration, which its first cell makes for all."""
     column, size = args.work / config, size_of(config)
     return [
         Cell(f"{size}-{stage}", column / stage, None, lock=column / f".{stage}.lock")
@@ -101,7 +101,7 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`request_of` reads, but for ``--work``."""
+    """Add the options that :func:`request_of` reads, except ``--work``."""
     add = parser.add_argument
     text = "text and tasks, laid out as `floater quizzes` does"
     add("--raw", type=Path, metavar="DIR", help=text)
@@ -131,7 +131,7 @@ def request_of(
         seed=seed,
         machines=machines_from_args(args, experiment.config.budget),
         preparation=tuple(word for pair in given for word in pair),
-        extend=getattr(args, "extend", None),  # of single runs alone
+        extend=getattr(args, "extend", None),  # only single runs have this option
     )
 
 

@@ -74,7 +74,7 @@ def _add_single_run(verbs: Any, name: str, example: str, details: str) -> argpar
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the masked-LM stage, or the fine-tuning where the command line names a task."""
+    """Run the masked-LM stage, or the fine-tuning if the command line names a task."""
     args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
     task, seed = getattr(args, "task", None), getattr(args, "seed", None)

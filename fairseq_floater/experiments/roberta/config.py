@@ -1,4 +1,4 @@
-"""Read the YAML of an experiment with RoBERTa, a dataclass a section; list the tasks."""
+"""Read the YAML of an experiment with RoBERTa into one dataclass for each section; list the tasks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ CHECKPOINTS = ("best", "last")
 
 @dataclass(frozen=True)
 class Task:
-    """A task of fine-tuning."""
+    """A fine-tuning task."""
 
     family: str  # glue, race or squad: the verbs that prepare and score it
-    title: str  # as the paper's tables have it
-    splits: tuple[str, ...] = ("valid",)  # predicted and scored; the first is the tables'
+    title: str  # its name in the paper's tables
+    splits: tuple[str, ...] = ("valid",)  # to predict and score; tables show the first
     version: str = ""  # of SQuAD
 
     @property
     def ending(self) -> str:
-        """Return how the names of its references and predictions end: GLUE's are tables."""
+        """Return the file ending of its references and predictions."""
         return "tsv" if self.family == "glue" else "json"
 
 
@@ -52,15 +52,15 @@ TASKS = {
     "squad1": Task("squad", "SQuAD 1.1", version="1.1"),
     "squad2": Task("squad", "SQuAD 2.0", version="2.0"),
 }
-# What `finetune` may hold besides: options of every task, and those of FLOATER's runs.
+# Keys of `finetune`: options of every task, of a family of tasks, and of FLOATER's runs.
 _GROUPS = ("all", "glue", "race", "squad", "floater")
-# Keys of a task that are no options of fairseq's.
+# Keys of a task that are not options of fairseq.
 OWN_KEYS = ("batch", "max-batch", "checkpoint")
 
 
 @dataclass
 class Data:
-    """Where the text of the masked-LM stage comes from, and its subwords."""
+    """The source of the text of the masked-LM stage, and its subwords."""
 
     bpe: str = MISSING
     text: str | None = None
@@ -72,7 +72,7 @@ class Data:
 class Budget(UpdateBudget):
     """The tokens of an update of masked-LM training, and the options of each such training.
 
-    ``others`` is what differs from ``flow`` where all parameters are trained.
+    ``others`` overrides ``flow`` for encoders whose stage trains all parameters.
     """
 
     flow: dict[str, Any] = MISSING
@@ -101,7 +101,7 @@ class Config:
     seed: int = 1
 
     def recipe(self, task: str) -> dict[str, Any]:
-        """Return the options of a task: those of every task, of its family, and of itself."""
+        """Return the options for all tasks, the task's family and the task; later ones override."""
         family = TASKS[task].family
         groups = (self.finetune.get(name) or {} for name in ("all", family))
         return {key: value for group in (*groups, self.tasks[task]) for key, value in group.items()}
@@ -111,7 +111,7 @@ def read_config(path: Path) -> Config:
     """Read and check a configuration.
 
     Raises:
-        ConfigError: unreadable; unknown, missing or double keys; values of the wrong kind.
+        ConfigError: unreadable file; unknown, missing or repeated keys; values of the wrong kind.
     """
     config = read_sections(path, Config, nested=("data", "budget", "position_loss"))
     _check(path, config)

@@ -26,7 +26,7 @@ class FineTuning(Steps):
         self.task, self.kind = task, TASKS[task]
         self.seed = request.experiment.config.seed if request.seed is None else request.seed
         name = f"{task}-{system_name(request.system)}"
-        # Data are cut to the length of the model: a longer one has other data.
+        # Examples are cut to the length of the model, so a longer model has other data.
         self.longest = request.experiment.longest(task, request.system)
         usual = self.longest == request.experiment.longest(task, System(PLAIN))
         self.data = request.work / "data" / (task if usual else f"{task}-{self.longest}")
@@ -64,7 +64,7 @@ class FineTuning(Steps):
         )
 
     def _start(self, donor: Path) -> Path:
-        """Return what is fine-tuned: the donor, or the end of the system's masked-LM stage."""
+        """Return the checkpoint to fine-tune: the donor, or the result of the system's masked-LM stage."""
         if self.request.system.encoder == PLAIN:
             return donor
         stage = FlowStage(self.request, self.launcher, self.locks)
@@ -119,7 +119,7 @@ class FineTuning(Steps):
     # Predictions and scores.
 
     def _result(self, name: str, split: str, ending: str) -> Path:
-        """Return the file of a result; the first split's carries no name."""
+        """Return the file of a result; its name leaves out the first split."""
         middle = "" if split == self.kind.splits[0] else f".{split}"
         return self.path / f"{name}{middle}.{ending}"
 
@@ -140,7 +140,7 @@ class FineTuning(Steps):
         command = floater("predict", checkpoint, self.data, result, *options)
         step = Step(result, command, made_of=[chosen])
         if not self.launcher.dry_run and not self.is_made(step):
-            # Scores that exist are of other predictions.
+            # Existing scores are those of other predictions.
             self._result("scores", split, "json").unlink(missing_ok=True)
         if self.make(step):
             self.say(result.name)
@@ -151,7 +151,7 @@ class FineTuning(Steps):
         argv = floater(family, "score", *self._task_of_glue, predictions)
         argv += ["--references", self._references(split)]
         if self.kind.version == "2.0":
-            # The predictions are answers to everything: whether a question has one is left to a threshold.
+            # The predictions answer every question. A threshold decides whether a question has an answer.
             argv += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]
         if self.make(Step(result, [*argv, "--json", result])):
             name = "f1" if family == "squad" else "score"

@@ -1,7 +1,7 @@
 """Run the first half of the paper's section 4.2: text, donor, and the masked-LM stage of a system.
 
-What several runs share, the data, the donor and the flow stage, is made by the first that needs it, under a
-lock. A finished step is skipped; a training goes on from its last whole checkpoint.
+Several runs share the data, the donor and the flow stage. The first run that needs one of these makes it,
+under a lock. A finished step is skipped. A training resumes from its last whole checkpoint.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ class Steps(Job):
 
     @property
     def given_donor(self) -> Path | None:
-        """Return the donor that is given, or was to an earlier run of the experiment."""
+        """Return the given donor, or that of an earlier run of the experiment, if there is one."""
         noted = RunFolder(self.request.folder / DONOR).read().get("donor")
         return self.request.donor or (Path(noted["path"]) if noted else None)
 
     def trainings(self) -> dict[str, list[str]]:
-        """Return the arguments of fairseq-train of every stage that the run trains."""
+        """Return the arguments of fairseq-train for every stage that the run trains."""
         if self.given_donor is not None:
             return {}
         return {DONOR: self._masked_lm("donor", System(PLAIN), self.request.folder / DONOR)}
 
     def check_options(self) -> None:
-        """Parse these as fairseq will, so that a wrong one is refused before hours are spent."""
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import parse_training
 
@@ -103,10 +102,10 @@ class Steps(Job):
         return folder / "checkpoints" / "checkpoint_best.pt"
 
     def _check_words(self, given: Path) -> None:
-        """Refuse a donor of other words than the data's; fairseq compares their number alone.
+        """Refuse a donor whose dictionary is not the data's; fairseq compares only the sizes.
 
         Raises:
-            CheckpointError: it is no RoBERTa, or has another dictionary.
+            CheckpointError: the donor is no RoBERTa, or has another dictionary.
         """
         if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
             return  # the data have the donor's dict.txt
@@ -127,10 +126,10 @@ class Steps(Job):
 
 
 def _note_donor(folder: Path, given: Path) -> None:
-    """Note which donor the runs of an experiment start from.
+    """Record the donor that the runs of an experiment start from.
 
     Raises:
-        UserError: it is missing, or earlier runs started from another one.
+        UserError: the donor is missing, or earlier runs started from another one.
     """
     if not given.is_file():
         raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
@@ -150,7 +149,7 @@ def _note_donor(folder: Path, given: Path) -> None:
 class FlowStage(Steps):
     """The masked-LM stage of a system: warm start, loss by position, training, loss by position.
 
-    FLOATER's trains h alone; that of another encoder trains all parameters for as many updates.
+    FLOATER's stage trains h alone. Another encoder's stage trains all parameters for as many updates.
     """
 
     script = "pretrain_flow.sh"
@@ -165,7 +164,7 @@ class FlowStage(Steps):
         super().__init__(request, request.stage_folder, title, launcher, locks)
 
     def run(self) -> None:
-        """Run every step under the run's lock, and under that of the runs that need it."""
+        """Run every step under the run's lock, and under the lock of the runs that need this stage."""
         with self.alone(self.path.parent / f".{self.path.name}.lock"):
             super().run()
 

@@ -23,17 +23,17 @@ from fairseq_floater.verbs import as_options
 
 ROBERTA = "roberta"  # the system that is fairseq's model
 FLOATER = "floater"
-# What a target refuses of the configuration's options, which are of qkv.
+# Target -> options that it refuses, although the configuration sets them for qkv.
 _OF_OTHER_TARGETS = {"hidden": ("floater-start",), "relative": ("floater-start", "floater-delta")}
 
 
 def system_name(system: System) -> str:
-    """Return how cells and folders call a system: ``roberta``, ``floater``, ``t5``, ..."""
+    """Return the name of a system in cells and folders: ``roberta``, ``floater``, ``t5``, ..."""
     return ROBERTA if system.encoder == PLAIN else system.short_name
 
 
 class Share(NamedTuple):
-    """What one process takes of a batch: examples, batches before an update, and tokens (0: any)."""
+    """One process's share of a batch: examples, batches per update, and token limit (0: no limit)."""
 
     batch_size: int
     update_freq: int
@@ -41,12 +41,12 @@ class Share(NamedTuple):
 
 
 def size_of(config: str) -> str:
-    """Return the size that a configuration is named by: ``base`` of ``roberta_base``, else its whole name."""
+    """Return the size in a configuration's name (``base`` for ``roberta_base``), else the whole name."""
     return config.removeprefix("roberta_")
 
 
 class RobertaExperiment(ConfiguredExperiment):
-    """An experiment with RoBERTa; ``roberta_<size>.yaml`` gives it its size."""
+    """An experiment with RoBERTa; its file ``roberta_<size>.yaml`` names its size."""
 
     config: Config
     read_config = staticmethod(read_config)
@@ -78,13 +78,13 @@ class RobertaExperiment(ConfiguredExperiment):
     def masked_lm(
         self, stage: str, system: System, *, data: Path, folder: Path, machines: Machines
     ) -> list[str]:
-        """Return fairseq-train's arguments of the donor's training, or of the stage after it.
+        """Return fairseq-train's arguments for the donor's training, or for the stage after it.
 
-        ``flow`` trains the system's warm start (``warm_start.pt`` in ``folder``); of a ``donor`` the system
-        is fairseq's model.
+        Stage ``flow`` trains the system's warm start (``warm_start.pt`` in ``folder``). For stage
+        ``donor``, the system is fairseq's model.
 
         Raises:
-            ConfigError: a donor is to be trained, but the file says nothing of that.
+            ConfigError: the stage is ``donor``, but the file has no options for it.
         """
         budget = self.config.budget
         limits = budget.donor if stage == "donor" else budget.flow
@@ -130,10 +130,10 @@ class RobertaExperiment(ConfiguredExperiment):
         machines: Machines,
         seed: int,
     ) -> list[str]:
-        """Return fairseq-train's arguments of a fine-tuning from ``start``.
+        """Return fairseq-train's arguments for a fine-tuning from ``start``.
 
         Raises:
-            UsageError: the batch cannot be shared by so many processes.
+            UsageError: the number of processes does not divide the batch.
         """
         recipe = self.config.recipe(task)
         share = self.share(task, system, machines)
@@ -149,18 +149,18 @@ class RobertaExperiment(ConfiguredExperiment):
         return [*arguments, "--finetune-from-model", place(start)]
 
     def longest(self, task: str, system: System) -> int:
-        """Return how many tokens an example may have: the system's ``--max-positions``, else the recipe's."""
+        """Return the most tokens of an example: the system's ``--max-positions``, else the recipe's."""
         recipe = {**self.config.shape, **self.config.recipe(task)}
         return int(system.given.get("--max-positions", recipe["max-positions"]))
 
     def share(self, task: str, system: System, machines: Machines) -> Share:
-        """Return what each process takes so that an update is of the recipe's examples.
+        """Return each process's share, so that an update has the recipe's number of examples.
 
-        The recipe's limit of tokens is one of its whole batch: a process takes its part of that, but
-        at least one example of the greatest length.
+        The recipe's token limit is for its whole batch. A process gets its part of that limit, but at
+        least enough tokens for one example of the greatest length.
 
         Raises:
-            UsageError: the batch cannot be shared by so many processes.
+            UsageError: the number of processes does not divide the batch.
         """
         recipe, world = self.config.recipe(task), machines.world
         batch, most = recipe["batch"], recipe.get("max-batch", recipe["batch"])
@@ -177,7 +177,7 @@ class RobertaExperiment(ConfiguredExperiment):
         return Share(size, each // size, limit)
 
     def updates_an_epoch(self, task: str) -> float | None:
-        """Return the recipe's, from its updates and epochs; None where it lacks one of them."""
+        """Return the recipe's updates divided by its epochs; None if it lacks one of them."""
         recipe = self.config.recipe(task)
         updates, epochs = recipe.get("max-update"), recipe.get("max-epoch")
         return updates / epochs if updates and epochs else None
@@ -186,7 +186,7 @@ class RobertaExperiment(ConfiguredExperiment):
         return f"checkpoint_{self.config.recipe(task).get('checkpoint', 'best')}.pt"
 
     def settings(self, task: str, system: System, machines: Machines, seed: int) -> dict[str, str]:
-        """Return what tables need to know of a fine-tuning."""
+        """Return the settings of a fine-tuning that tables need."""
         updates = self.updates_an_epoch(task)
         settings = {
             "experiment": ROBERTA,
@@ -206,10 +206,10 @@ class RobertaExperiment(ConfiguredExperiment):
 
 @dataclass(frozen=True)
 class RobertaRequest(Request):
-    """A request with RoBERTa; the experiment has a folder in ``work``."""
+    """The request of a run with RoBERTa; the experiment has a folder in ``work``."""
 
     experiment: RobertaExperiment
-    extend: str | None = None  # `--extend` of `floater warm-start`, where a table is the longer one
+    extend: str | None = None  # `--extend` of `floater warm-start`, for a longer position table
 
     @property
     def folder(self) -> Path:
@@ -221,21 +221,21 @@ class RobertaRequest(Request):
 
     @property
     def stage_folder(self) -> Path:
-        """Return the folder of the masked-LM stage of the system: ``flow``; ``mlm-t5`` for t5."""
+        """Return the folder of the masked-LM stage of the system: ``flow`` for FLOATER, ``mlm-t5`` for t5."""
         name = system_name(self.system)
         return self.folder / ("flow" if name == FLOATER else f"mlm-{name}")
 
 
 def _complete(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
-    """Return options with the end of a polynomial schedule, without half precision on a CPU."""
+    """Return options with the end of a polynomial schedule, in the precision of ``machines``."""
     options = in_precision(options, machines)
     if options.get("lr-scheduler") == "polynomial_decay" and "max-update" in options:
-        options.setdefault("total-num-update", options["max-update"])  # fairseq needs it said
+        options.setdefault("total-num-update", options["max-update"])  # fairseq does not infer it
     return options
 
 
 def _hardware(machines: Machines) -> list[str]:
-    """Return the options of the hardware; the head of masked LM gets no gradient in fine-tuning."""
+    """Return the options of the hardware. In fine-tuning, the masked-LM head gets no gradient."""
     options = machines.training_options()
     in_parallel = machines.world > 1 and not machines.on_cpu
     return [*options, "--find-unused-parameters"] if in_parallel else options
