@@ -132,16 +132,15 @@ def within_training(
     """Limit the distances that a system tells apart (`--t5-max-distance`, ...) to those in training.
 
     Longer distances then share the parameter of the longest trained one, so no parameter stays untrained.
-    Stretched training has longer distances. The baseline stays as configured.
+    Stretched training has longer distances. The baseline and limits that `--also` sets stay.
     """
-    return [
-        entry if entry.system.name == baseline else _within(entry, threshold) for entry in systems
-    ]
+    near = (e if e.system.name == baseline else _within(e, threshold) for e in systems)
+    return list({entry.system.name: entry for entry in near}.values())
 
 
 def _within(entry: ListedSystem, longest: int) -> ListedSystem:
     limit = trained_limit(_complete(entry.system), longest)
-    if limit is None:
+    if limit is None or limit[0] in entry.system.given:
         return entry
     option, _, furthest = limit
     near = replace(entry.system, options=(*entry.system.options, option, str(furthest)))

@@ -67,6 +67,14 @@ def test_no_vector_is_for_a_distance_that_training_does_not_have():
     )
 
 
+@pytest.mark.parametrize(("distance", "more"), [(23, []), (64, [64])])
+def test_a_limit_that_is_asked_for_stays_and_no_system_comes_twice(distance, more):
+    also = [f"--t5-max-distance {distance}"]
+    chosen, _ = systems_of(Experiment(CONFIG), encoders=("t5",), start="scratch", also=also)
+    names = [s.system.name for s in chosen if s.system.encoder == "t5"]
+    assert names == [T5, *(f"t5-all-attention-scratch-t5-max-distance_{n}" for n in more)]
+
+
 def test_a_stretched_twin_follows_each_system_that_takes_it():
     forms = forms_of(tuple(ENCODERS), scratch=True)
     stretched = {s.system.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
