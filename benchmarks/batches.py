@@ -12,11 +12,11 @@ from torch import Tensor
 
 from benchmarks.settings import Settings
 
-# Batches that contestants go through in turn: where they stand among all, the longest first.
+# The batches that contestants go through in turn: their relative places, the longest batch first.
 PLACES = (0.0, 0.25, 0.5, 0.75)
-# fairseq-train's default: as many sentences a batch, or a multiple, where there are more.
+# fairseq-train's default: a batch of more sentences than this has a multiple of it.
 BATCH_SIZE_MULTIPLE = 8
-# Batches from which these are taken.
+# Number of batches among which `PLACES` chooses.
 POOL = 32
 
 Batch = dict[str, Any]
@@ -33,13 +33,13 @@ def make_batches(
 
     Source lengths are uniform over ``settings.length``; a target is 0.8 to 1.25 times as long,
     within the same bounds. Sentences are sorted and cut into batches by fairseq's own function, but
-    from the longest on, so that the batch that is left over, not full, is one of the shortest.
+    from the longest on, so that the last batch, which may not be full, has the shortest sentences.
 
     Args:
         settings: ``length`` and ``seed``.
         words: the dictionary of both languages.
-        tokens: of a batch at most, padding included, as in training.
-        sentences: of each batch, as in generation; give one of the two.
+        tokens: the most in a batch, padding included, as in training.
+        sentences: number in each batch, as in generation; give either this or ``tokens``.
     """
     random = np.random.default_rng(settings.seed)
     low, high = settings.length

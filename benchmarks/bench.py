@@ -1,4 +1,4 @@
-"""Let contestants take turns beside fairseq's Transformer, a few at a time."""
+"""Measure contestants in turn beside fairseq's Transformer, a few at a time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
 from fairseq_floater.errors import UserError, one_line
 
 Subject = TypeVar("Subject")
-# Rounds that do not count, after a first turn of each by itself. A GPU's libraries and allocator
-# meet every shape twice before.
+# Rounds that do not count, after a first turn of each contestant alone. On a GPU, libraries and the
+# allocator thus meet every shape twice before the measurement.
 WARM_UP = {"cpu": 0, "cuda": 2 * len(batches.PLACES)}
 
 
@@ -30,7 +30,7 @@ class Bench:
     """Hold what all parts share: settings, contestants with the baseline first, and records.
 
     Attributes:
-        contestants: of training; ``translating`` are those of translating.
+        contestants: those that are trained; ``translating``: those that translate.
         failures: ``part``, ``contestant`` and ``reason`` of those that could not be measured.
     """
 
@@ -59,11 +59,11 @@ class Bench:
 
     @property
     def words(self) -> Dictionary:
-        """The dictionary of all parts that know one vocabulary only."""
+        """The dictionary of all parts that use one vocabulary only."""
         return placeholder_dictionary(self.settings.vocabulary[-1])
 
     def timed(self, turns: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
-        """Return seconds in each round by name of the turn, taken side by side."""
+        """Time the turns side by side. Return the seconds of each round, by name of the turn."""
         on_gpu = self.settings.device == "cuda"
         return side_by_side(
             turns,
@@ -80,10 +80,10 @@ class Bench:
         found: Sequence[Contestant],
         make: Callable[[Contestant], Subject],
     ) -> Iterator[dict[str, Subject]]:
-        """Make the baseline's subject once, and beside it ``together`` others at a time.
+        """Yield groups of subjects: the baseline's, made once, and ``together`` others at a time.
 
-        Only those are made that records lack in some place. What was yielded is emptied before the
-        next are made, so that their models are not held in memory all at once.
+        Only contestants that lack a record in some place are made. Each group is emptied before the next
+        is made, so that their models are not held in memory all at once.
         """
         left = [c for c in found[1:] if not all(self.records.find(part, p, c.name) for p in places)]
         baseline = make(found[0]) if left else None
@@ -94,10 +94,10 @@ class Bench:
             yield (group := {name: one for name, one in made.items() if one is not None})
             made.clear()
             group.clear()
-            gc.collect()  # models have circles
+            gc.collect()  # models contain reference cycles
 
     def works(self, part: str, name: str, work: Callable[[], Any]) -> Any:
-        """Return what ``work`` makes; None, and a failure on the list, where that fails."""
+        """Return the result of ``work``; if it fails, add the failure to the list and return None."""
         try:
             return work()
         # A full GPU is a RuntimeError, a position out of range a FloatingPointError.
@@ -124,9 +124,9 @@ class Bench:
             part, where: what is measured.
             turns: by contestant, the baseline first.
             rounds: a multiple of every block.
-            floors: seconds of a round's work at the least, by its number.
+            floors: returns the least seconds that a round's work takes, by number of the round.
             blocks: rounds that are compared as one, by contestant; 1 by default.
-            about: more for a contestant's row.
+            about: further entries of a contestant's row.
         """
         baseline, *others = turns
         label = ", ".join([part, *(f"{key} {value:,}" for key, value in where.items())])
@@ -157,7 +157,7 @@ class Bench:
     def rows(self, part: str, where: Row, found: Sequence[Contestant]) -> list[Row]:
         """Compare what is on record: a row for each contestant, the baseline (ratio 1) first.
 
-        Where contestants ran in several groups, the baseline's row is of all its rounds.
+        If contestants ran in several groups, the baseline's row covers all its rounds.
         """
         rows = []
         for contestant in found:

@@ -26,7 +26,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_speed(parts: Any) -> None:
-    """Add the measurements of cost."""
     parser = add_verb(
         parts,
         "speed",
@@ -52,7 +51,6 @@ def add_speed(parts: Any) -> None:
 
 
 def add_gpu_check(parts: Any) -> None:
-    """Add the check of the plugin on a GPU."""
     parser = add_verb(
         parts,
         "gpu-check",
@@ -80,7 +78,7 @@ no weights. A second run repeats only what did not succeed.""",
 def _run(
     model_options: list[str], quick: bool = False, plot: str | None = None, **given: Any
 ) -> Any:
-    # torch and fairseq take seconds: not for --help.
+    # Imported here because torch and fairseq take seconds, which --help need not wait for.
     import torch
 
     from benchmarks.figure import check_plot, plot_benchmark

@@ -23,27 +23,27 @@ from fairseq_floater.transformer import translation as _architectures  # noqa: F
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 
 BASELINE = "fairseq"
-# Options of the contestants where the user names none of an encoder.
+# Options of the contestants if the user gives no option of an encoder.
 DEFAULT_CONTESTANTS = {"floater": (), "floater K=8": ("--floater-update-interval", "8")}
-# The paper's protocol (configs/wmt14_en_de_base.yaml), but for the rate: nothing should be learned
-# that changes the work, and nothing may grow.
+# The paper's protocol (configs/wmt14_en_de_base.yaml) except for the learning rate: training must not
+# change the work, and no parameter may grow.
 TRAINING = (
     *("--task", "translation", "--share-all-embeddings"),
     *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "1e-8"),
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
     *("--clip-norm", "0.0", "--weight-decay", "0.0", "--distributed-world-size", "1"),
 )
-# Not an encoder's option, but the baseline has no other positions.
+# Not an encoder's option, but not given to the baseline, which has no other positions.
 NO_BASE = "--no-token-positional-embeddings"
-# From here to 999 the engine `auto` measures its error but once: the updates before, of which it
-# measures ten, are few among those of a training.
+# From here to update 999 the engine `auto` measures its error only once. Of the updates before, it
+# measures ten, but these are few in a training.
 FIRST_UPDATE = 512
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Name a model, and hold fairseq-train's configuration of it (a FairseqConfig).
+    """A model to measure: its name, and fairseq-train's configuration of it (a FairseqConfig).
 
     ``translates_only``: in training it would be the same as another one.
     """
@@ -54,7 +54,7 @@ class Contestant:
 
     @property
     def interval(self) -> int:
-        """Updates from one solve of the flow to the next; 1 where there is no flow."""
+        """Updates from one solve of the flow to the next; 1 if there is no flow."""
         model = self.cfg.model
         if getattr(model, "position_encoder", None) != "floater":
             return 1
@@ -62,11 +62,11 @@ class Contestant:
 
 
 def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
-    """Return the baseline, and after it the models that are compared with it.
+    """Return the baseline, followed by the models that are compared with it.
 
-    Each of ``encoders`` is a contestant in the place of the default ones, with all options; without
-    them, options of a position encoder make one. Other options of the model are given to all, the
-    baseline included.
+    Each of ``encoders`` makes a contestant, with all options, instead of the default ones. Without
+    ``encoders``, options of a position encoder make one contestant. Other options of the model are given
+    to all, the baseline included.
 
     Args:
         settings: ``encoders`` and ``model_options`` among them.
@@ -100,13 +100,13 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
 
 
 def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
-    """Drop those that differ by their interval of solves alone, which matters only in training."""
+    """Drop contestants that differ only in their interval of solves, which matters only in training."""
     others = [contestant for contestant in found if contestant.interval == 1]
     return others if len(others) > 1 else list(found)
 
 
 def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
-    """Build fairseq's trainer with a fresh model, criterion and optimiser, at its first solve on."""
+    """Build fairseq's trainer with a fresh model, at the first solve from :data:`FIRST_UPDATE` on."""
     cfg = contestant.cfg
     task = TranslationTask(cfg.task, words, words)
     model, criterion = fresh_model(contestant, task), task.build_criterion(cfg.criterion)
@@ -116,7 +116,7 @@ def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
 
 
 def update(trained: Trainer, batch: Batch, name: str) -> None:
-    """Do one update; raises UserError where fairseq skipped it."""
+    """Do one update; raises UserError if fairseq skipped it."""
     before = trained.get_num_updates()
     trained.train_step([batch])
     if trained.get_num_updates() == before:
@@ -150,7 +150,7 @@ class Translator:
 
 
 class Stepper(Translator):
-    """The search's view of a model, one sentence and its beam, told which tokens come next."""
+    """Decode one sentence with its beam step by step; the next tokens are given, not searched."""
 
     def __init__(self, contestant: Contestant, words: Dictionary, settings: Settings):
         super().__init__(contestant, words, settings)
@@ -164,7 +164,7 @@ class Stepper(Translator):
 
     @torch.no_grad()
     def walk(self, position: int) -> None:
-        """Take steps until ``position`` is the next, from the first on where it is past already."""
+        """Take steps until ``position`` is the next; start again from the first if it is past."""
         if self.taken > position:
             self.state, self.taken = [{}], 0
         while self.taken < position:
@@ -172,7 +172,7 @@ class Stepper(Translator):
 
     @torch.no_grad()
     def step(self, number: int = 0) -> None:
-        """Take one step: a token for each hypothesis, to log-probabilities; ``number`` is any."""
+        """Decode one token of each hypothesis to log-probabilities; ``number`` is ignored."""
         ensemble = self.generator.model
         if not self.taken:
             ensemble.set_decoder_beam_size(self.settings.beam)
@@ -206,13 +206,13 @@ def _configuration(
         args, unknown = fairseq_options.parse_args_and_arch(
             parser, [*words, *options], parse_known=True
         )
-    logging.getLogger("hydra").setLevel(logging.WARNING)  # else it tells how it composes
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # hydra logs how it composes
     cfg = convert_namespace_to_omegaconf(args)
-    # `--bf16` would mean a TPU; set as Hydra sets it, it is what a GPU trains with.
+    # On the command line `--bf16` means a TPU. Set here, as Hydra sets it, it trains a GPU in bfloat16.
     cfg.common.bf16 = settings.dtype == "bfloat16"
     generation = cfg.generation
     generation.beam = settings.beam
-    # The last step is the end symbol's; before it nobody may end.
+    # Every hypothesis ends with the last step, and none before.
     generation.max_len_a, generation.max_len_b = 0.0, settings.steps - 1
     generation.min_len = settings.steps - 1
     return cfg, unknown

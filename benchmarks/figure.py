@@ -19,7 +19,7 @@ _MARKERS = "osD^"
 
 
 def check_plot(settings: Settings, path: str | os.PathLike[str]) -> None:
-    """Raise UsageError before anything is measured where nothing could be drawn."""
+    """Raise UsageError, before anything is measured, if nothing could be drawn."""
     checked_format(path)
     if not set(_DRAWN) & set(settings.parts):
         raise UsageError(f"`--plot` draws one of the parts {', '.join(_DRAWN)}, but none is asked.")
@@ -28,7 +28,7 @@ def check_plot(settings: Settings, path: str | os.PathLike[str]) -> None:
 def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> None:
     """Draw ratios to fairseq's Transformer with quartiles, and time by positions.
 
-    Writes the format of ``path``'s ending.
+    The suffix of ``path`` determines the format.
     """
     panels: dict[str, list[SummaryColumn]] = {}
     for column in result.columns():
@@ -47,7 +47,7 @@ def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> Non
 
 
 def _draw_ratios(figure: Any, panels: dict[str, list[SummaryColumn]], names: list[str]) -> None:
-    """Draw a dot for each ratio, a line of the figure for each contestant, a panel side by side."""
+    """Draw panels side by side, with a row for each contestant and a dot for each ratio."""
     for axes, (title, columns) in zip(
         figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()
     ):

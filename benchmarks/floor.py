@@ -1,6 +1,6 @@
-"""Compute the time below which no implementation of fairseq's Transformer gets on this machine.
+"""Compute a lower bound on the time of any implementation of fairseq's Transformer on this machine.
 
-Counted are matrix products and weights read alone, at the rates that this machine reaches on one
+Only matrix products and reads of weights are counted, at the rates that this machine reaches on one
 large product and on one large read.
 
 Letters: B sentences, S source and T target tokens of the padded batch, C channels, V vocabulary.
@@ -30,7 +30,7 @@ class Floor(NamedTuple):
     peak: float
 
     def seconds(self, operations: float, read: float = 0.0) -> float:
-        """Return the time of so many operations on ``read`` bytes, the slower of the two deciding."""
+        """Return the seconds of the operations or of reading ``read`` bytes, whichever takes longer."""
         return max(operations / self.peak, read / self.bandwidth)
 
 
@@ -63,8 +63,8 @@ class Work:
     """Count the matrix products of fairseq's ``model``, an encoder and a decoder.
 
     Attributes:
-        encoder, decoder, source: entries of the matrices that meet every source token, every target
-            token, and every source token on its way into cross-attention.
+        encoder, decoder, source: entries of the matrices that multiply every source token, every target
+            token, and every source token for cross-attention.
         output: entries of the output layer.
     """
 

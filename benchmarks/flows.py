@@ -1,6 +1,6 @@
-"""Make flows to try engines on: from nearly still to oscillating, and those of trained models.
+"""Make flows to test engines on: from nearly constant to oscillating, and those of trained models.
 
-Engines differ by how strong a flow is and by how often its ReLUs bend, and training changes both.
+How well an engine does depends on how strong a flow is and how often its ReLUs bend. Training changes both.
 Letters: R rows (streams times blocks), C channels, N positions.
 """
 
@@ -28,7 +28,7 @@ RIDGE = 1e-4
 
 
 class Flow(NamedTuple):
-    """A dynamics and its initial values ``p0`` [R, C]; ``clock``: the times of tokens."""
+    """Dynamics with their initial values ``p0`` [R, C]; ``clock`` gives the times of tokens."""
 
     name: str
     dynamics: PositionDynamics
@@ -37,7 +37,7 @@ class Flow(NamedTuple):
 
 
 def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
-    """Make flows of the regimes in which they were found, from weak to strong.
+    """Make flows like those that were observed, from weak to strong.
 
     ``small`` and ``linear``: the two initialisations (weights normal with deviation 0.01;
     ``nn.Linear``'s own), p(0) normal with deviation 0.1. ``attracted``: fitted to run beside a
@@ -73,8 +73,8 @@ def _fitted(
         dim: C, channels.
         rows: R, sinusoids of random phase.
         frequency: the largest, in radians a unit of time.
-        attraction: a, for the slopes of the sinusoid less a times the distance from it; None for
-            those of the turning itself.
+        attraction: a; the slope is the sinusoid's, minus a times the distance from it. None: the slope
+            of the rotation itself.
     """
     half = dim // 2
     frequencies = frequency * 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
@@ -111,7 +111,7 @@ def trained_flows(checkpoint: str) -> list[Flow]:
     """Read the flows of a model of the plugin, with its own initial values.
 
     Raises:
-        UserError: a file that is no checkpoint, or a model without a flow.
+        UserError: the file is no checkpoint, or its model has no flow.
     """
     state = load_checkpoint(checkpoint)
     model = build_model(state, model_args(state, checkpoint), checkpoint)

@@ -1,4 +1,4 @@
-"""Say which of the project's goals a benchmark reaches on this machine."""
+"""Check which of the project's goals a benchmark reaches on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = [name for name in POSITION_ENCODERS if name not in (*SIMPLE, "cope")]
 
 @dataclass(frozen=True)
 class Goal:
-    """Name the largest ratio to fairseq's Transformer that ``encoders`` may have.
+    """The largest ratio to fairseq's Transformer that ``encoders`` may have.
 
     Attributes:
         sentences: translated at once; None: the goal is about training.
@@ -63,7 +63,7 @@ GOALS = (
 
 
 def verdicts(parts: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """Say of each goal that was measured whether it holds, and who misses it."""
+    """Yield, for each goal that was measured, whether it holds and which contestants miss it."""
     for goal in GOALS:
         rows = [row for row in parts.get(goal.part, ()) if row["contestant"] != BASELINE]
         ratios: dict[str, float] = {}

@@ -20,7 +20,7 @@ from fairseq_floater.files import USER_DIR, write_text, write_whole
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 
 ROOT = USER_DIR.parent
-# A kind each: added to the projections, turned, a bias, a stage.
+# One encoder of each kind: added to the projections, a rotation, a bias, a stage.
 TRAINED = ("floater", "rope", "t5", "conv")
 PRECISIONS = ("float32", "fp16", "amp", "bf16")
 SENT = (".log", ".json", ".jsonl", ".txt", ".md", ".png")
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuCheck:
-    """Say where everything goes, on which ``device``, and which encoders are trained."""
+    """The check's folder ``work``, its ``device``, and the encoders that are trained."""
 
     work: Path
     device: str
@@ -44,7 +44,6 @@ class GpuCheck:
 
     @property
     def rehearsed(self) -> bool:
-        """Whether this is a rehearsal on the CPU."""
         return self.device == "cpu"
 
     @property
@@ -52,7 +51,6 @@ class GpuCheck:
         return self.work / "data"
 
     def steps(self) -> Iterator[Step]:
-        """Yield all commands, in order."""
         if not self.rehearsed:
             yield Step("nvidia-smi", ["nvidia-smi"])
         yield Step("versions", floater("info"), self.work / "versions.txt")
@@ -63,7 +61,7 @@ class GpuCheck:
         for encoder in self.encoders:
             for precision in PRECISIONS:
                 if self.rehearsed and precision == "fp16":
-                    continue  # whose optimiser in fairseq asks CUDA for its device
+                    continue  # fairseq's optimiser for it asks CUDA for a device
                 yield self._training(encoder, precision)
         for encoder in self.encoders:
             for precision in PRECISIONS[:2]:
@@ -77,7 +75,7 @@ class GpuCheck:
         return Step("contract", python("pytest", *words))
 
     def _training(self, encoder: str, precision: str) -> Step:
-        """Train for some updates; bf16 through Hydra, as fairseq-train takes --bf16 for a TPU's."""
+        """Train for some updates; bf16 through Hydra, since fairseq-train takes --bf16 for a TPU."""
         updates = 3 if self.rehearsed else 60
         name = f"train-{encoder}-{precision}"
         checkpoints = self.work / name
@@ -104,10 +102,10 @@ class GpuCheck:
         return Step(name, python("fairseq_cli.train", *words))
 
     def _translation(self, encoder: str, precision: str) -> Step:
-        """Translate with the float32 model, in its own dtype or in half."""
+        """Translate with the float32 model, in float32 or in float16."""
         model = self.work / f"train-{encoder}-float32" / "checkpoint_last.pt"
         words = [self.data / "bin", "--user-dir", USER_DIR, "--path", model, "--beam", "4"]
-        words += ["--max-len-a", "1", "--max-len-b", "10"]  # a model of 60 updates knows no end
+        words += ["--max-len-a", "1", "--max-len-b", "10"]  # after 60 updates a model does not stop
         words += ["--gen-subset", "valid", "--required-batch-size-multiple", "1"]
         words += ["--cpu"] if self.rehearsed else []
         words += ["--fp16"] if precision == "fp16" else []
@@ -132,7 +130,7 @@ class GpuCheck:
 
 
 def agreement(work: Path, encoder: str) -> float | None:
-    """Return the share of sentences that both dtypes translate alike; None where one is missing."""
+    """Return the share of sentences that both dtypes translate alike; None if any are missing."""
     found = []
     for precision in PRECISIONS[:2]:
         path = work / f"translate-{encoder}-{precision}.txt"
@@ -144,10 +142,10 @@ def agreement(work: Path, encoder: str) -> float | None:
 
 
 def run(check: GpuCheck, launcher: Launcher) -> None:
-    """Run what did not succeed before, and pack what is to be sent.
+    """Run the steps that did not succeed before, and pack the results.
 
     Raises:
-        UserError: a step failed; the file to send is there all the same.
+        UserError: a step failed; the packed file is written all the same.
     """
     record = check.work / "steps.json"
     done: dict[str, Any] = {}
@@ -177,7 +175,7 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
 
 
 def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
-    """Write the summary, pack it with the logs, and say what failed."""
+    """Write the summary, pack it with the logs, and raise UserError if a step failed."""
     lines = [
         f"{'ok' if s['ok'] else 'FAILED':7}{s['seconds']:8.1f} s  {n}" for n, s in done.items()
     ]
@@ -205,7 +203,7 @@ def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
 
 
 def _check_device(device: str) -> None:
-    # torch takes seconds: not for --help.
+    # Imported here because torch takes seconds, which --help need not wait for.
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():

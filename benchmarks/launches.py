@@ -1,8 +1,7 @@
 """Count the kernels that an update launches: aten calls that are not views.
 
-On a GPU each of them costs the host a few microseconds whatever its size, so that the many small
-ones of a flow can hold up an update whose products take no longer. The count does not depend on the
-width of a model, and can be taken on a CPU.
+On a GPU each kernel costs the host a few microseconds, whatever its size. So the many small kernels of
+a flow can delay an update. The count does not depend on the width of a model, and can be taken on a CPU.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from benchmarks.batches import Batch
 from fairseq_floater.ode import auto
 from fairseq_floater.position_encoders.floater import FlowPositions
 
-# They allocate, or only look at what is known of a tensor.
+# Calls that allocate memory, or only read a tensor's metadata.
 WITHOUT_KERNEL = frozenset(
     (
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
         *("alias", "detach", "lift_fresh", "promote_types", "set_", "_unsafe_view"),
     )
 )
-# Updates before the one that is counted: the first chooses engines and fills stores.
+# Updates before the one that is counted: the first chooses engines and fills caches.
 WARM_UP = 2
 
 
@@ -42,7 +41,7 @@ class _Counting(TorchDispatchMode):
 
 
 def update_launches(trained: Trainer, batch: Batch) -> int:
-    """Count what forward and backward pass of an update launch; the optimiser takes no step."""
+    """Count the kernels of an update's forward and backward pass; the optimiser takes no step."""
     model, criterion = trained.model.train(), trained.criterion
     counting = _Counting()
     for number in range(WARM_UP + 1):
@@ -57,7 +56,7 @@ def update_launches(trained: Trainer, batch: Batch) -> int:
 
 @contextmanager
 def engines_of_a_gpu(model: Any) -> Iterator[None]:
-    """Let the flows of a ``model`` on the CPU be solved as on a GPU: by its engines, looked at once."""
+    """Solve the flows of a ``model`` on the CPU as on a GPU: with its engines, checked once per solve."""
     solvers = [m.solver for m in model.modules() if isinstance(m, FlowPositions)]
     before, auto.CANDIDATES["cpu"] = auto.CANDIDATES["cpu"], auto.CANDIDATES["cuda"]
     for solver in solvers:

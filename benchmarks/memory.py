@@ -1,4 +1,4 @@
-"""Measure the most memory that tensors take at one moment of a piece of work."""
+"""Measure the peak memory of tensors during a piece of work."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def peak_bytes(
 ) -> int:
     """Return the largest number of bytes in tensors during ``work(prepare())``.
 
-    Counted is what was allocated since ``prepare`` began and is not freed: on a GPU by torch's
-    caching allocator, on the CPU exactly, from each call of its allocator (memory that libraries
-    take past it, for packed matrices say, is not seen).
+    Only memory that was allocated since ``prepare`` began counts. On a GPU torch's caching allocator
+    reports it. On the CPU it is exact, from each call of torch's allocator, but memory that libraries
+    allocate without it, such as packed matrices, is missed.
     """
     gc.collect()
     return (_cuda_peak if device == "cuda" else _cpu_peak)(prepare, work)
@@ -37,7 +37,7 @@ def _cuda_peak(prepare: Callable[[], Subject], work: Callable[[Subject], object]
 
 
 def _cpu_peak(prepare: Callable[[], Subject], work: Callable[[Subject], object]) -> int:
-    # The profiler knows only blocks allocated while it runs: what is freed must be born there too.
+    # The profiler knows only blocks allocated while it runs, so `prepare` must run there too.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         subject = prepare()
         with record_function(_MEASURED):

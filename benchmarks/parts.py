@@ -32,11 +32,11 @@ from fairseq_floater.transformer.stack_positions import owned_parts
 
 
 def update_rows(bench: Bench) -> list[Row]:
-    """Time a training update by fairseq's own trainer.
+    """Time a training update with fairseq's own trainer.
 
-    The rounds go through :data:`batches.PLACES`' batches. A contestant that solves its flow every
-    K updates is compared in blocks of rounds that hold each batch equally often and whole cycles of
-    K; from block to block the batches move on by one, so that the solves meet one after the other.
+    The rounds cycle through the batches of :data:`batches.PLACES`. A contestant that solves its flow every
+    K updates is compared in blocks of rounds. A block holds each batch equally often, and whole cycles of
+    K. From block to block the batches move on by one, so that the solves meet each batch in turn.
     """
     settings, words, found = bench.settings, bench.words, bench.contestants
     made = batches.make_batches(settings, words, tokens=settings.tokens)
@@ -56,7 +56,6 @@ def _race_updates(
     made: list[batches.Batch],
     blocks: dict[str, int],
 ) -> None:
-    """Time updates of a group on the batches ``made``."""
     longest = math.lcm(*blocks.values())
 
     def at(number: int) -> int:
@@ -89,7 +88,7 @@ def _race_updates(
 def generation_rows(bench: Bench, vocabulary: int) -> list[Row]:
     """Time beam search as in fairseq-generate, on one vocabulary and every number of sentences.
 
-    Contestants that differ by their interval of solves alone are the same here: one stands for all.
+    Contestants that differ only in their interval of solves are the same here, so one is measured for all.
     """
     settings, words = bench.settings, placeholder_dictionary(vocabulary)
     found = bench.translating
@@ -126,9 +125,9 @@ def _race_translations(bench: Bench, translators: dict[str, Translator], place: 
 
 
 def step_rows(bench: Bench) -> list[Row]:
-    """Time one step of a search of one sentence, around each of the positions asked for.
+    """Time single decoding steps of one sentence, around each of ``settings.step_positions``.
 
-    Models walk from the first token on, in step; ``step_rounds`` steps around a position are timed.
+    The models decode in turn from the first token on; ``step_rounds`` steps around a position are timed.
     """
     settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
     words, found = placeholder_dictionary(vocabulary), bench.translating
@@ -156,7 +155,7 @@ def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
 
 
 def memory_rows(bench: Bench) -> list[Row]:
-    """Measure the peak of an update that solves the flow, on the batch of the longest sentences.
+    """Measure the peak memory of an update that solves the flow, on the batch of the longest sentences.
 
     It is not the first update, so that the optimiser has its state.
     """
@@ -166,10 +165,10 @@ def memory_rows(bench: Bench) -> list[Row]:
     def peak(contestant: Contestant) -> int:
         def prepare() -> Trainer:
             trained = trainer(contestant, words)
-            trained.cuda_env = None  # with it, an update ends by forgetting its peak
+            trained.cuda_env = None  # with it, fairseq resets the peak after an update
             solved = trained.get_num_updates()
             update(trained, longest, contestant.name)
-            trained.set_num_updates(solved + contestant.interval)  # the next that solves
+            trained.set_num_updates(solved + contestant.interval)  # the next update that solves
             return trained
 
         return peak_bytes(
@@ -177,13 +176,13 @@ def memory_rows(bench: Bench) -> list[Row]:
         )
 
     if settings.device == "cuda":
-        peak(bench.contestants[0])  # what libraries keep for themselves from the first use on
+        peak(bench.contestants[0])  # libraries allocate memory at their first use and keep it
     batch = batches.size(longest)
     return [{**row, "batch": batch} for row in counted_rows(bench, "memory", "bytes", peak)]
 
 
 def launch_rows(bench: Bench) -> list[Row]:
-    """Count the kernels of forward and backward pass on that batch, with the engines that a GPU takes."""
+    """Count the kernels of forward and backward pass on the longest batch, with the engines of a GPU."""
     settings, words = bench.settings, bench.words
     longest = batches.make_batches(settings, words, tokens=settings.tokens)[0]
 
@@ -200,13 +199,13 @@ def launch_rows(bench: Bench) -> list[Row]:
 def counted_rows(
     bench: Bench, part: str, key: str, count: Callable[[Contestant], int]
 ) -> list[Row]:
-    """Count something of each contestant, which no other work on the machine disturbs.
+    """Measure each contestant by a count that other work on the machine does not disturb.
 
     Args:
         bench: contestants and records.
         part: what is measured.
-        key: of the number in a row.
-        count: called with one contestant after another.
+        key: name of the count in a row.
+        count: returns the count of one contestant.
     """
     for contestant in bench.contestants:
         name = contestant.name
@@ -226,7 +225,7 @@ def counted_rows(
 
 
 def growth_rows(bench: Bench) -> list[Row]:
-    """Time each contestant's encoder table, forward and backward, by its number of positions.
+    """Time each contestant's table of encoder positions, forward and backward, by number of positions.
 
     The table is the one that the model computes in an update, for all blocks and streams at once
     (q, k, v of six blocks: 18 rows a position), with the model's solver. Contestants whose tables
@@ -235,7 +234,7 @@ def growth_rows(bench: Bench) -> list[Row]:
     turns: dict[str, Turn] = {}
     named: dict[str, Row] = {}
     for contestant in without_intervals(bench.contestants):
-        # A flow may leave the range of numbers, at once or on the way.
+        # A flow may leave the range of float32, at once or at some length.
         tables = bench.works("growth", contestant.name, partial(_tables, bench, contestant)) or {}
         for length, turn in tables.items():
             if not bench.works("growth", contestant.name, partial(_once, turn)):

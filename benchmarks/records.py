@@ -1,4 +1,4 @@
-"""Keep what was measured, in a file as well, so that a benchmark that was killed goes on from there."""
+"""Keep measurements in memory and in a file, so that a benchmark that was killed can resume."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fairseq_floater.errors import UsageError
 
 
 class Records:
-    """Hold one row for every measurement of a contestant: its part, where, and what was found.
+    """Hold one row for every measurement of a contestant.
 
-    ``where`` tells the measurements of a part apart (vocabulary, sentences at once, position).
+    ``where`` distinguishes the measurements of a part (vocabulary, sentences at once, position).
 
     Args:
-        about: what must be equal for a file's rows to stand beside new ones: settings, machine.
-        path: a file of JSON lines, ``about`` first, read and then extended; None: no file.
+        about: settings and machine; a file's rows are reused only if these are equal.
+        path: a file of JSON lines, ``about`` first, which is read and then extended; None: no file.
 
     Raises:
-        UsageError: a file of another benchmark.
+        UsageError: the file is of another benchmark.
     """
 
     def __init__(self, about: dict[str, Any], path: str | None = None):
@@ -29,7 +29,7 @@ class Records:
         if self._file is None:
             return
         text = self._file.read_text(encoding="utf-8") if self._file.exists() else ""
-        # A line that a kill cut off has no end.
+        # A line that was cut off by a kill has no newline.
         lines = text[: text.rfind("\n") + 1].splitlines()
         about = json.loads(json.dumps(about))
         if lines and (other := _differing(json.loads(lines[0]), about)):
@@ -42,7 +42,6 @@ class Records:
         self._file.write_text("".join(f"{json.dumps(row)}\n" for row in (about, *self.rows)))
 
     def add(self, part: str, where: Row, contestant: str, **found: Any) -> None:
-        """Append a row."""
         row = {"part": part, "where": where, "contestant": contestant, **found}
         self.rows.append(row)
         if self._file is not None:
@@ -60,7 +59,7 @@ class Records:
 
 
 def _differing(one: Any, other: dict[str, Any]) -> str:
-    """Name the first setting that differs; empty where none does."""
+    """Return the name of the first setting that differs; empty if none does."""
     if not isinstance(one, dict):
         return "form of file"
     return next((key for key in other if one.get(key) != other[key]), "")

@@ -26,8 +26,8 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
     """Measure what ``settings`` ask for, with progress on stderr.
 
     Raises:
-        UsageError: a device that is not there, or options that fairseq-train refuses.
-        UserError: an update or a translation that failed.
+        UsageError: there is no such device, or fairseq-train refuses the options.
+        UserError: an update or a translation failed.
     """
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("`--device` cuda needs a GPU that torch sees, but there is none.")
@@ -35,7 +35,7 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
     torch.set_num_threads(settings.threads)
     try:
         with tempfile.TemporaryDirectory() as save_dir, warnings.catch_warnings():
-            # fairseq, Hydra and torch warn of what fairseq itself does in an old way.
+            # fairseq, Hydra and torch warn of deprecated calls by fairseq itself.
             warnings.filterwarnings("ignore", module=r"fairseq\.|hydra|torch\.nn")
             warnings.filterwarnings("ignore", message=r"\n'config' is validated")
             return _measure(settings, save_dir)
@@ -72,7 +72,7 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
 def _fixed(settings: Settings, machine: dict[str, Any]) -> dict[str, Any]:
     """Return what must not differ between measurements that stand in one table.
 
-    How many encoders are compared, on what and where, may: it is part of a measurement's name.
+    The other settings only say which measurements are made, so they may differ.
     """
     free = (
         "parts",

@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.shared_options import DECODING_WEIGHTS
 from fairseq_floater.transformer.shapes import ARCHITECTURES
 from fairseq_floater.verbs import positive
 
-# What every encoder has; the others are of position tables and flows.
+# Parts that apply to every encoder; the others measure position tables and flows.
 COMPARED = ("update", "memory", "launches", "generation", "step")
 PARTS = (*COMPARED, "solve", "growth")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,7 +36,7 @@ QUICK: dict[str, Any] = {
     "growth_lengths": (32, 64, 128),
     "growth_from": 32,
 }
-# A GPU is through with a CPU's product before it has begun.
+# The sizes for a CPU are too small to measure a GPU.
 ON_GPU: dict[str, Any] = {"floor_side": 8192, "floor_bytes": 2**30}
 
 
@@ -51,7 +51,7 @@ def length_range(text: str) -> tuple[int, int]:
 
 
 class _Listed(argparse.Action):
-    """Take words with commas or with spaces between them, each one of ``PARTS``."""
+    """Parse names of ``PARTS`` that are separated by commas or spaces."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         words = tuple(word for value in values for word in value.split(",") if word)
@@ -64,7 +64,7 @@ class _Listed(argparse.Action):
 
 
 def _option(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
-    """Declare a setting that the command offers, its default in words; the rest is argparse's."""
+    """Declare a setting with a command-line option; ``said`` is its default in words."""
     text = f"{meaning} ({default if said is None else said})".strip()
     return field(default=default, metadata={"help": text, **words})
 
@@ -79,17 +79,17 @@ class Settings:
 
     Attributes:
         length: shortest and longest sentence, tokens with the end symbol.
-        steps: every sentence gets exactly as many tokens, end symbol included.
+        steps: exact number of tokens of every translation, end symbol included.
         seed: of parameters, batches, dropout and of the order of turns.
-        floor_side, floor_bytes: of the matrix product and of the matrix that is read, from which the
-            machine's rates are taken.
+        floor_side, floor_bytes: sizes of the matrices that are multiplied and of the matrix that is
+            read, to measure the machine's rates.
         solve_length: positions of the part ``solve``.
         growth_lengths: positions of the part ``growth``; the exponent is fitted from
             ``growth_from`` on.
-        model_options: fairseq-train's, of the model.
+        model_options: fairseq-train's options of the model.
 
     Raises:
-        UsageError: settings that do not go together.
+        UsageError: the settings contradict each other.
     """
 
     parts: Sequence[str] = _option(
@@ -175,12 +175,12 @@ class Settings:
 
     @property
     def step_rounds(self) -> int:
-        """Steps that are timed around a position: a step is over in milliseconds."""
+        """Steps that are timed around a position: at least 16, since a step takes only milliseconds."""
         return max(self.rounds, 16)
 
     @property
     def most_positions(self) -> int:
-        """Positions that every contestant is built for: fairseq's own 1,024, or what is needed."""
+        """Positions that every contestant is built for: fairseq's own 1,024, or more if needed."""
         return max(
             1024, self.length[1], self.steps + 1, max(self.step_positions) + self.step_rounds + 2
         )

@@ -1,4 +1,4 @@
-"""Measure how exact and how fast the engines are on one flow after another: the part ``solve``.
+"""Measure how exact and how fast the ODE engines are on several flows: the part ``solve``.
 
 Letters: R rows (streams times blocks), C channels, N positions.
 """
@@ -16,24 +16,24 @@ from benchmarks.flows import Flow, standard_flows, trained_flows
 from benchmarks.timing import Row, Turn, quartiles, summary
 from fairseq_floater.ode import ENGINES, FlowError, PositionDynamics, SolveRecord, choose, solve
 
-# The others are compared with the paper's solver and step.
+# The paper's solver and step, with which the others are compared.
 REFERENCE = "rk4 0.02"
-# The truth, in float64.
+# The solution that counts as exact, in float64.
 TRUTH = {"solver": "rk4_hermite", "step_size": 0.025}
 COMPARED = [
     (engine.name, step)
     for engine in reversed(ENGINES.values())
     for step in engine.benchmark_steps or (engine.default_step,)
 ]
-# torchdiffeq takes seconds a solve: this share of the rounds asked for, and at least three.
+# torchdiffeq takes seconds per solve, so only one of this many rounds is run, but at least three.
 SHARE_OF_ROUNDS = 8
 
 
 def solve_rows(bench: Bench, dim: int, rows: int) -> list[Row]:
     """Measure errors and times of every engine on every flow, and of the engine that ``auto`` takes.
 
-    Errors are relative: of the largest value, and of the norm of the gradient of a fixed random
-    functional of all rows, with respect to dynamics and p(0).
+    Errors are relative: to the largest value, and to the norm of the gradient. The gradient is that of a
+    fixed random functional of all rows with respect to dynamics and p(0).
 
     Args:
         bench: settings and contestants.
@@ -102,7 +102,7 @@ class _Trial:
         return values.detach(), torch.cat([g.flatten() for g in gradients])
 
     def errors(self, solver: str, step: float | None) -> Row | None:
-        """Return errors and rounds of h; None where the engine cannot solve this flow."""
+        """Return errors and rounds of h; None if the engine cannot solve this flow."""
         record = SolveRecord()
         try:
             values, gradient = self.solved(

@@ -10,8 +10,8 @@ from benchmarks.contestants import BASELINE
 from benchmarks.timing import Row
 from fairseq_floater.records import markdown_table
 
-# The parts whose rows are ratios to the baseline, in the order of columns: the panel and the series of
-# a row, and the keys by which its columns are ordered.
+# The parts whose rows are ratios to the baseline, in the order of columns. For each part: the panel and
+# the series of a row, and the keys that order its columns.
 SUMMARISED: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "update": ("update", "", ()),
     "memory": ("memory", "", ()),
@@ -31,14 +31,14 @@ SUMMARY_REMARK = (
 
 @dataclass(frozen=True)
 class SummaryColumn:
-    """One figure of every contestant.
+    """One measured quantity of every contestant.
 
     Attributes:
-        panel: of a figure, and the first words of the column's head.
-        series: what tells the column from others of its panel.
-        baseline: fairseq's own, in words.
+        panel: the panel's title in a figure, and the first words of the column's head.
+        series: what distinguishes the column from others of its panel.
+        baseline: fairseq's own value, as text.
         rows: by contestant, the baseline included.
-        floor: ratio of the floor to the baseline; None where there is none.
+        floor: ratio of the floor to the baseline; None if there is none.
     """
 
     panel: str
@@ -69,7 +69,7 @@ def summary_columns(parts: Mapping[str, Sequence[Row]]) -> list[SummaryColumn]:
 
 
 def summary_table(columns: Sequence[SummaryColumn]) -> str:
-    """Format columns as one table, fairseq first and the floor last; empty where there are none."""
+    """Format columns as one table, fairseq first and the floor last; empty if there are none."""
     names = dict.fromkeys(name for column in columns for name in column.rows if name != BASELINE)
     if not names:
         return ""

@@ -29,8 +29,8 @@ def _quartiles_of_seconds(row: Row) -> str:
     return f"{format_seconds(row['seconds_low'])} to {format_seconds(row['seconds_high'])}"
 
 
-# The key of a row for which a column stands, its head, and what it says. A table has the columns of
-# which its rows have the key.
+# A column: its key in a row, its head, and the text of a cell. A table has the columns whose keys are in
+# its rows.
 Column = tuple[str, str, Callable[[Row], str]]
 _COLUMNS: Sequence[Column] = (
     ("vocabulary", "vocabulary", lambda r: f"{r['vocabulary']:,}"),
@@ -74,7 +74,7 @@ class BenchmarkResult:
         settings: as given.
         floor: the machine's ``bandwidth`` and ``peak``, in bytes and operations a second.
         failures: ``part``, ``contestant`` and ``reason`` of what could not be measured.
-        update, generation, memory, launches, step, solve: rows, empty where not measured.
+        update, generation, memory, launches, step, solve: rows, empty if not measured.
         growth: ``tables`` (rows: time by number of positions) and ``exponents`` by contestant.
     """
 
@@ -118,7 +118,6 @@ class BenchmarkResult:
 
     @property
     def failed(self) -> bool:
-        """Whether something could not be measured."""
         return bool(self.failures)
 
     def columns(self) -> list[SummaryColumn]:
@@ -126,7 +125,7 @@ class BenchmarkResult:
         return summary_columns({part: getattr(self, part) for part in SUMMARISED})
 
     def goals(self) -> list[str]:
-        """Say which goals hold; they are set for the base shape on a CPU."""
+        """Return a line on each goal, whether it holds; goals are set for the base shape on a CPU."""
         settings = self.settings
         if settings.device != "cpu" or settings.arch != ARCH:
             return []

@@ -33,7 +33,7 @@ def side_by_side(
     Args:
         turns: by contestant.
         rounds: that count.
-        warm_up: rounds before these: a rehearsal of the first ones, from number 0 as well.
+        warm_up: rounds before these, which do not count; they are numbered from 0, too.
         seed: of the order of turns, which is drawn anew for each round.
         synchronize: waits for the device, before and after each turn.
         clock: in seconds.
@@ -75,9 +75,9 @@ def summary(times: Sequence[float]) -> Row:
 def comparison(times: Sequence[float], baseline: Sequence[float], block: int = 1) -> Row:
     """Compare a contestant's times with the baseline's of the same rounds.
 
-    Where the work of a contestant differs from round to round in a cycle (one solve every K
-    updates), ``block`` is a multiple of that cycle: rounds are summed in blocks of this many
-    first, so that every ratio is of whole cycles.
+    If the work of a contestant differs from round to round in a cycle (one solve every K updates),
+    ``block`` is a multiple of that cycle. Rounds are first summed in blocks of this many, so that every
+    ratio is of whole cycles.
 
     Returns:
         ``ratio`` with its quartiles ``ratio_low`` and ``ratio_high`` over rounds or blocks,
@@ -98,7 +98,7 @@ def comparison(times: Sequence[float], baseline: Sequence[float], block: int = 1
 
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """Fit the slope of log time over log size: 1 where time is proportional to size."""
+    """Fit the slope of log time over log size: 1 if time is proportional to size."""
     return statistics.linear_regression([*map(math.log, sizes)], [*map(math.log, times)]).slope
 
 

@@ -1,7 +1,7 @@
 """Average the parameters of several checkpoints (paper, B.2: the last five).
 
-Numeric order, float64 accumulation, the result in the checkpoints' dtype, and a record of what
-went in. Fewer checkpoints than `--last` or `--best` says are an error, never a shorter average.
+Checkpoints are ordered by number and summed in float64. The result has their dtype and a record of its
+inputs. Fewer checkpoints than `--last` or `--best` asks for are an error, never a shorter average.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
 class AverageReport:
     """The inputs of an average in the order taken, with each file's sha256 and update count.
 
-    ``position_parameters``: of the position encoder, in all. ``training_seconds``: fairseq's own
-    count up to the last input, restarts included; None where it is not recorded.
+    ``position_parameters`` counts those of the position encoder. ``training_seconds`` is fairseq's own
+    count up to the latest input, restarts included; None if it was not recorded.
     """
 
     output: str
@@ -75,12 +75,12 @@ def average(
         inputs: one folder, with ``last`` or ``best``; or the files themselves.
         last: the N latest ``checkpoint<epoch>.pt`` (``updates``: ``checkpoint_<epoch>_<updates>.pt``).
         best: the N with the best validation value: among ``checkpoint.best_*.pt``
-            (--keep-best-checkpoints), else, without such files, among the epochs.
+            (--keep-best-checkpoints), or, if there are none, among the epochs.
         force: overwrite ``output``.
 
     Raises:
         CheckpointError: too few or unusable inputs, different models, or ``output`` exists.
-        UsageError: options that choose no checkpoints.
+        UsageError: the options choose no checkpoints.
     """
     output = Path(output)
     refuse_existing(output, force)
@@ -98,7 +98,7 @@ def average(
         str(output),
         rule,
         records,
-        # Shared ones once; without version marks and learning-rate scales.
+        # Shared parameters count once; version marks and learning-rate scales do not count.
         parameters=sum(t.numel() for n, t in mean.items() if not n.endswith(left_out)),
         position_parameters=sum(position_parameters(mean).values()),
         training_seconds=None if seconds is None else float(seconds),
@@ -192,9 +192,9 @@ def _best(folder: Path, count: int) -> list[Path]:
 def _accumulate(
     paths: Sequence[Path],
 ) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Return mean parameters, the latest state and a record of each input, with one in memory at a time.
+    """Return mean parameters, the latest state and a record of each input. Load one input at a time.
 
-    In float64 the mean of equal checkpoints is the checkpoint; integers are the last checkpoint's.
+    In float64 the mean of equal checkpoints equals them. Integer tensors are the last checkpoint's.
     """
     total: dict[str, Tensor] = {}
     reference: dict[str, Tensor] = {}
@@ -245,7 +245,7 @@ def _check_same_model(
         name
         for name, tensor in model.items()
         if tensor.shape != reference[name].shape
-        # A learning-rate scale says what its parameters mean; those under two scales do not add up.
+        # Parameters are stored divided by their learning-rate scale: different scales cannot be averaged.
         or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
     }
     if differing:
@@ -257,10 +257,10 @@ def _check_same_model(
 def _check_same_positions(
     reference: dict[str, Any], args: dict[str, Any], first: Path, path: Path
 ) -> None:
-    """Raise CheckpointError for two functions whose models look alike: RoPE with other bases, say."""
+    """Raise CheckpointError if options differ that no tensor shows, such as the base of RoPE."""
     names = {option.dest: option.default for option in all_options()} | {_NO_BASE: False}
     for name, default in names.items():
-        # What an older checkpoint does not name had its default then.
+        # An option that an older checkpoint does not name had its default value.
         this, other = (default if o.get(name) is None else o[name] for o in (args, reference))
         if this != other:
             raise CheckpointError(

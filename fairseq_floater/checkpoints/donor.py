@@ -1,4 +1,4 @@
-"""Describe the donor of a warm start, and what the model that starts from it takes over."""
+"""Read the donor of a warm start, and decide what the new model takes from it."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class Donor:
     """A checkpoint that a model starts from.
 
     Attributes:
-        path: of its file; messages name it by this.
+        path: of its file, for messages.
         state: the checkpoint as it was read.
         args: its model options; complete if it was trained with the plugin.
         family: translation models or RoBERTas.
         dictionaries: of source and target.
-        tensors: that can be copied, under today's names.
-        heads: names of tensors of classification heads.
-        has_encoder: whether the position encoder of a donor of this package is among the tensors.
-        base: whether fairseq's positions stand underneath.
-        lost: the position encoder that was left out, if any.
+        tensors: those that can be copied, under today's names.
+        heads: names of the classification heads' tensors.
+        has_encoder: whether ``tensors`` include a position encoder of this package.
+        base: whether the donor has fairseq's own position embeddings.
+        lost: name of the position encoder that was left out; empty if none was.
     """
 
     path: str | os.PathLike[str]
@@ -91,8 +91,8 @@ def read_donor(path: str | os.PathLike[str], arch: str, data: str | None) -> Don
     """Read a donor of the family of ``arch``; its dictionaries must be those of ``data``, if given.
 
     Raises:
-        CheckpointError: an unusable file, another family, other dictionaries.
-        ValueError: an unknown ``arch``.
+        CheckpointError: the file is unusable, or of another family, or has other dictionaries.
+        ValueError: ``arch`` is unknown.
     """
     family = family_of(arch)
     if family is None or arch not in family.architectures:
@@ -119,12 +119,12 @@ def read_donor(path: str | os.PathLike[str], arch: str, data: str | None) -> Don
 def start_model(
     donor: Donor, arch: str, options: Sequence[str], extend: str | None, seed: int
 ) -> tuple[Donor, argparse.Namespace, Any]:
-    """Decide what of the donor to copy, and build the new model, its parameters at random.
+    """Decide what to copy from the donor, and build the new model with random parameters.
 
-    The donor's position encoder is taken off unless the new model has it, of no other shape.
+    The donor's position encoder is removed unless the new model has the same one in the same shape.
 
     Returns:
-        The donor with what to copy, the new model's options, the model.
+        The donor with the tensors to copy, the new model's options, and the new model.
     """
     start, args = donor, _new_options(donor, arch, options)
     keep_rows = POSITION_ENCODERS[args.position_encoder].base != "itself"
@@ -151,7 +151,7 @@ def _build(
 
 
 def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Namespace:
-    """Return the donor's model options under ``arch``, those of a command line on top."""
+    """Return the donor's model options under ``arch``, overridden by the command line's ``options``."""
     family = donor.family
     explicit = _explicit_options(family, options)
     shape = argparse.Namespace(**explicit)
@@ -174,7 +174,7 @@ def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Na
     renewed += ["max_positions"] if family is ROBERTA else []  # the length of its table
     args = {name: value for name, value in vars(donor.args).items() if name not in renewed}
     args |= {**explicit, "arch": arch, "_name": arch}
-    # The donor holds the vectors that it began with; their files may be gone.
+    # The donor holds its pretrained embeddings; their files may be gone.
     args |= {"encoder_embed_path": None, "decoder_embed_path": None}
     completed = argparse.Namespace(**args)
     ARCH_CONFIG_REGISTRY[arch](completed)
@@ -190,14 +190,14 @@ def _takes_shape(arch: str, donor_arch: str | None, family: Family) -> bool:
 
 
 def _explicit_options(family: Family, options: Sequence[str]) -> dict[str, Any]:
-    """Parse a command line into the model's options that it names, without defaults.
+    """Parse the model options that a command line names, without defaults.
 
     Raises:
-        UsageError: one is no option of the model.
+        UsageError: the model has no such option.
     """
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
     family.model.add_args(parser)
-    # fairseq's defaults of some options would pass for the user's choice.
+    # Otherwise fairseq's defaults of some options would look like the user's choice.
     unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
     with refused_options("Options of a warm start are the model's alone"):
         given = vars(parser.parse_args(list(options), unset))
@@ -208,7 +208,7 @@ def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
     """Check the options of a command line before a donor is trained; ``arch`` is of this package.
 
     Raises:
-        UsageError: one is no option of the model, or fixes its shape, which is the donor's.
+        UsageError: the model has no such option, or it fixes the shape, which is the donor's.
     """
     family = family_of(arch)
     assert family is not None
@@ -230,9 +230,9 @@ def _encoder_and_blocks(args: argparse.Namespace) -> tuple[type, str]:
 def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
     """Fold the donor's position encoder into fairseq's parameters as far as they can hold it.
 
-    A sinusoid at the input is fairseq's positions, and learned rows at the input are fairseq's learned
-    table, unless ``keep_rows`` is false. Another scale of the logits goes into q_proj, and p(0) that
-    stands for biases goes back to them. The rest is left out.
+    A sinusoid at the input becomes fairseq's sinusoid. Learned rows at the input become fairseq's learned
+    table if ``keep_rows``. A different scale of the logits is multiplied into q_proj. p(0) that replaced
+    biases is added back to them. The rest of the encoder is dropped.
     """
     model, args = donor.build(), argparse.Namespace(**vars(donor.args))
     stacks, encoder = donor.family.stacks(model), args.position_encoder
@@ -252,7 +252,7 @@ def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
     if where == ("input", "hidden", ADD):
         if encoder == "sinusoidal":
             return dataclasses.replace(plain, base=True)
-        # Hierarchical rows, or rows of one side alone, are no table of fairseq.
+        # fairseq's table cannot hold hierarchical rows, nor rows of one side alone.
         fits = args.position_sides == BOTH and not args.learned_hierarchy and not donor.base
         if encoder == "learned" and keep_rows and fits:
             for name, stack in stacks.items():
@@ -265,11 +265,11 @@ def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
 
 
 def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> Donor:
-    """Settle ``args.max_positions`` of a RoBERTa in place, and lengthen the donor's table to it.
+    """Set a RoBERTa's ``args.max_positions`` in place, and lengthen the donor's table to it.
 
     Args:
-        args: the new model's options; without ``max_positions`` they get the donor's.
-        extend: ``tile`` repeats the donor's rows, ``last`` its last one, ``None`` refuses.
+        args: the new model's options; a missing ``max_positions`` becomes the donor's.
+        extend: ``tile`` repeats all of the donor's rows, ``last`` the last row, ``None`` refuses.
     """
     table, path = donor.tensors.get(_TABLE), donor.path
     wanted = getattr(args, "max_positions", None)

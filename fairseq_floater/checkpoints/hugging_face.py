@@ -1,7 +1,7 @@
-"""Read models of Hugging Face's form: a RoBERTa or BERT as fairseq's RoBERTa, and the parts of a Marian.
+"""Read Hugging Face models: RoBERTa and BERT as fairseq's RoBERTa, and the parts of a Marian model.
 
-RoBERTa and BERT compute the same. Hugging Face calls their tensors otherwise, BERT numbers tokens
-otherwise, and either adds the vector of a token's segment, which is the same for every token here.
+RoBERTa and BERT compute the same function. Hugging Face names their tensors differently, and BERT
+numbers its tokens differently. Both add a segment embedding, which here is the same for every token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STACK = "encoder.sentence_encoder."
 _EMBEDDINGS = {
     "embeddings.word_embeddings": f"{_STACK}embed_tokens",
     "embeddings.position_embeddings": f"{_STACK}embed_positions",
-    "embeddings.token_type_embeddings": "segments",  # no tensor of fairseq's
+    "embeddings.token_type_embeddings": "segments",  # fairseq has no such tensor
     "embeddings.LayerNorm": f"{_STACK}layernorm_embedding",
 }
 _BLOCK = {
@@ -39,7 +39,7 @@ _BLOCK = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
-# The masked-LM heads of RoBERTa and of BERT; either has its bias twice in some files.
+# The masked-LM heads of RoBERTa and BERT. Some files hold the bias of a head twice.
 _HEADS = {
     **{f"lm_head.{name}": f"{HEAD}{name}" for name in ("dense", "layer_norm")},
     **dict.fromkeys(("lm_head", "lm_head.decoder"), HEAD[:-1]),
@@ -47,11 +47,11 @@ _HEADS = {
     "cls.predictions.transform.LayerNorm": f"{HEAD}layer_norm",
     **dict.fromkeys(("cls.predictions", "cls.predictions.decoder"), HEAD[:-1]),
 }
-# Heads that fairseq's RoBERTa trains anew, and numbers that are no parameters.
+# Heads that fairseq's RoBERTa trains anew, and index tensors, which are no parameters.
 _LEFT_BEHIND = re.compile(
     r"(pooler|cls\.seq_relationship|classifier|qa_outputs)\.|embeddings\.(position|token_type)_ids$"
 )
-# What config.json calls fairseq's options.
+# Names in config.json -> fairseq's options.
 _SHAPE = {
     "num_hidden_layers": "encoder_layers",
     "hidden_size": "encoder_embed_dim",
@@ -59,22 +59,22 @@ _SHAPE = {
     "num_attention_heads": "encoder_attention_heads",
 }
 _DROPOUT = {"hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout"}
-# What fairseq's RoBERTa computes, which is also what a config.json without the key means.
+# The values that fairseq's RoBERTa implements; a config.json without the key means the same.
 _ONLY = {
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
 }
-_EPS = {"roberta": 1e-5, "bert": 1e-12}  # of LayerNorm, where config.json is silent
+_EPS = {"roberta": 1e-5, "bert": 1e-12}  # of LayerNorm, if config.json has none
 
 
 @dataclass
 class Source:
-    """A model on its way into a fairseq checkpoint.
+    """A model that is to become a fairseq checkpoint.
 
-    ``options`` are those of fairseq's RoBERTa, whose names ``tensors`` have; the dictionary is without
-    ``<mask>``, as its file is.
+    ``options`` and the names of ``tensors`` are those of fairseq's RoBERTa. ``dictionary`` has no
+    ``<mask>``, like its file.
     """
 
     path: Path
@@ -91,10 +91,10 @@ def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
     Args:
         folder: with config.json, model.safetensors or pytorch_model.bin, and vocab.json (RoBERTa),
             vocab.txt (BERT) or tokenizer.json.
-        encoder_json: GPT-2's numbers of RoBERTa's tokens.
+        encoder_json: GPT-2's encoder.json, which numbers RoBERTa's tokens.
 
     Raises:
-        CheckpointError: a file is missing or cut, or fairseq's RoBERTa does not compute the model.
+        CheckpointError: a file is missing or truncated, or fairseq's RoBERTa cannot compute the model.
     """
     config = _read_config(folder / "config.json")
     path, weights = read_weights(folder)
@@ -174,7 +174,7 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Rename tensors as fairseq does; returns them, and the names of those left behind."""
+    """Return the tensors under fairseq's names, and the names of the dropped tensors."""
     renamed, ignored = {}, []
     for name, tensor in tensors.items():
         old_name = re.sub(r"^(roberta|bert)\.", "", name)
@@ -199,7 +199,7 @@ def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
 
 
 def _join_positions(source: Source, first: int) -> None:
-    """Make fairseq's table, whose rows begin after the padding symbol's number, of rows from ``first`` on."""
+    """Build fairseq's position table: zeros up to the padding index, then the rows from ``first`` on."""
     name = f"{_STACK}embed_positions.weight"
     rows = source.tensors[name][first:]
     segments = source.tensors.pop("segments.weight", None)
@@ -214,7 +214,7 @@ def _join_positions(source: Source, first: int) -> None:
 
 
 def _tie(source: Source) -> None:
-    """Leave out the head's weights where they are the embeddings, which is fairseq's default."""
+    """Drop the head's weight if it equals the token embeddings; fairseq ties them by default."""
     tokens = source.tensors[TOKENS]
     is_tied = torch.equal(source.tensors.get(f"{HEAD}weight", tokens), tokens)
     if is_tied:

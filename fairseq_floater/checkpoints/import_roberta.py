@@ -1,4 +1,4 @@
-"""Turn a RoBERTa or BERT of Hugging Face, or fairseq's of 2019, into a fairseq checkpoint of today."""
+"""Convert Hugging Face's RoBERTa or BERT, or fairseq's RoBERTa of 2019, to a current checkpoint."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 from fairseq_floater.verbs import as_options, dashed
 
-# Options of fairseq's RoBERTa that fix its tensors, what it computes, and how it is trained on.
+# Options of fairseq's RoBERTa that fix its tensors, what it computes, and how training continues.
 _OPTIONS = (
     *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
     *("max_positions", "activation_fn", "encoder_normalize_before", "untie_weights_roberta"),
@@ -54,12 +54,12 @@ _NAMED_SHAPES = {
     (12, 768, 3072, 12): "roberta_base",
     (24, 1024, 4096, 16): "roberta_large",
 }
-# Counts no tokens: fairseq's stacks are of version 3, and it asks an old one for a conversion.
+# The format version of fairseq's stack, which is 3. fairseq converts a stack of an older version.
 _VERSION = "encoder.sentence_encoder.version"
 
 
 class _Meter:
-    """Stands for a meter of fairseq of 2019, which a checkpoint may hold and nobody reads."""
+    """Stand-in for a meter class of 2019, which an old checkpoint may hold and nothing reads."""
 
 
 _METERS: list[Any] = [
@@ -69,7 +69,7 @@ _METERS: list[Any] = [
 
 @dataclass
 class ImportReport:
-    """The model that was written, and the fate of each tensor."""
+    """The model that was written, and what became of each tensor."""
 
     source: str
     output: str
@@ -111,15 +111,15 @@ def import_roberta(
     """Write a checkpoint for ``--finetune-from-model`` and warm-start, and its dict.txt beside it.
 
     Args:
-        source: a folder of Hugging Face's with a RoBERTa or a BERT, or a checkpoint of fairseq's
-            RoBERTa with dict.txt beside it.
-        encoder_json: GPT-2's numbers of RoBERTa's tokens, where the folder does not hold them.
-        seed: of a masked-LM head that the source does not have.
+        source: a Hugging Face folder with a RoBERTa or a BERT, or a checkpoint of fairseq's RoBERTa
+            with dict.txt beside it.
+        encoder_json: GPT-2's encoder.json; default: the one in the folder.
+        seed: of the masked-LM head, if the source has none.
         force: replace ``output`` and its dict.txt.
 
     Raises:
-        CheckpointError: a file is missing or cut; another kind, shape or vocabulary of model; or
-            ``output`` exists.
+        CheckpointError: a file is missing or truncated; the kind, shape or vocabulary of the model
+            does not fit; or ``output`` exists.
         UsageError: options of the model that fairseq does not know.
     """
     source, output = Path(source), Path(output)
@@ -167,11 +167,11 @@ def _save(
 
     write_whole(
         output.parent / "dict.txt", write
-    )  # gets its name only when the checkpoint has its own
+    )  # renamed to dict.txt only after the checkpoint is saved
 
 
 def _read_fairseq(path: Path) -> Source:
-    """Read a checkpoint of fairseq's RoBERTa, whatever the year; dict.txt lies beside it."""
+    """Read a checkpoint of fairseq's RoBERTa, old or new, and the dict.txt beside it."""
     with torch.serialization.safe_globals(_METERS):
         state = load_checkpoint(path)
     args = model_args(state, path)
@@ -187,7 +187,7 @@ def _read_fairseq(path: Path) -> Source:
 
 
 def _training_options(source: Source, data: Path) -> argparse.Namespace:
-    """Return every option of a masked-LM training; the model is named by its shape where it has a name."""
+    """Return all options of a masked-LM training; a known shape is given by its architecture's name."""
     shape = tuple(source.options[name] for name in _OPTIONS[:4])
     arch = _NAMED_SHAPES.get(shape, "roberta")
     if not math.isclose(source.options.get("layer_norm_eps", FAIRSEQ_EPS), FAIRSEQ_EPS):
@@ -208,9 +208,9 @@ def _training_options(source: Source, data: Path) -> argparse.Namespace:
 def _build(
     source: Source, args: argparse.Namespace, seed: int
 ) -> tuple[RobertaModel, dict[str, int]]:
-    """Build the model with the source's tensors; returns it, and the sizes of what is new in it.
+    """Build the model with the source's tensors. Return it and the sizes of its new tensors.
 
-    The names of tensors that stay behind are added to ``source.ignored``.
+    The names of dropped tensors are added to ``source.ignored``.
     """
     torch.manual_seed(seed)
     dictionary: Dictionary = copy.deepcopy(source.dictionary)
@@ -218,7 +218,7 @@ def _build(
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, BareTask(dictionary, dictionary))
     state = model.state_dict()
     tensors = dict(source.tensors)
-    model.upgrade_state_dict(tensors)  # names of 2019; classification heads stay behind
+    model.upgrade_state_dict(tensors)  # renames tensors of 2019, drops classification heads
     tensors[_VERSION] = state[_VERSION]
     if not source.options.get("untie_weights_roberta") and TOKENS in tensors:
         tensors.setdefault(f"{HEAD}weight", tensors[TOKENS])
@@ -230,7 +230,7 @@ def _build(
 
 
 def _check(tensors: dict[str, Tensor], state: dict[str, Tensor], path: Path) -> None:
-    """Check that the tensors are those of the model, all or all but the masked-LM head's."""
+    """Check that ``tensors`` are the model's, with or without the masked-LM head."""
     unknown = [name for name in tensors if name not in state]
     if unknown:
         raise CheckpointError(

@@ -1,7 +1,7 @@
-"""Turn a Marian of Hugging Face into a fairseq checkpoint that computes the same.
+"""Convert a Marian model of Hugging Face to a fairseq checkpoint that computes the same.
 
-Marian's tensors have fairseq's names. What it computes otherwise is the architecture `floater_marian`
-(`transformer/translation.py`); its tokens are numbered otherwise, <s> it does not have.
+Marian's tensors have fairseq's names. The architecture `floater_marian` (`transformer/translation.py`)
+covers what Marian computes differently. Marian numbers its tokens differently, and has no <s>.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fairseq_floater.transformer.translation import FloaterTransformerModel, mar
 from fairseq_floater.verbs import as_options, dashed
 
 _SUBWORDS = ("source.spm", "target.spm")
-# What config.json calls fairseq's options.
+# Names in config.json -> fairseq's options.
 _SIZES = {"layers": "layers", "ffn_dim": "ffn_embed_dim", "attention_heads": "attention_heads"}
 _SHAPE = {
     f"{side}_{theirs}": f"{side}_{ours}" for side in STACKS for theirs, ours in _SIZES.items()
@@ -49,13 +49,13 @@ _ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu
 _TABLE = "embed_positions.weight"
 _SOURCE, _TARGET = (f"{side}.embed_tokens.weight" for side in STACKS)
 _OUTPUT, _BIAS = (f"decoder.output_projection.{kind}" for kind in ("weight", "bias"))
-# The bias of <s> where Marian has none: in float32 its probability is 0.
+# The output bias of <s>, if Marian has no <s>: its probability is 0 in float32.
 _NEVER = -100.0
 
 
 @dataclass
 class TranslationImport:
-    """The model that was written, and how it is used."""
+    """The model that was written, and how to use it."""
 
     source: str
     output: str
@@ -102,17 +102,17 @@ def import_translation(
     """Write a checkpoint for translation and warm-start, with dictionaries and sentencepiece models.
 
     Args:
-        source: a folder of Hugging Face's with a Marian.
+        source: a Hugging Face folder with a Marian model.
         output: the folder to write ``checkpoint.pt``, ``dict.<language>.txt``, ``source.spm`` and
             ``target.spm`` into.
-        src: the source language; None: that of tokenizer_config.json.
+        src: the source language; None: the one in tokenizer_config.json.
         tgt: the target language.
         force: replace these files.
 
     Raises:
-        CheckpointError: a file is missing or cut; another kind of model, or one that contradicts itself;
-            or a file to be written exists.
-        UsageError: options of the model that fairseq does not know, or no languages.
+        CheckpointError: a file is missing or truncated, the model is of another kind or contradicts
+            itself, or an output file exists.
+        UsageError: fairseq does not know an option of the model, or the languages are unknown.
     """
     source, output = Path(source), Path(output)
     config = _read_config(source / "config.json")
@@ -135,7 +135,7 @@ def import_translation(
     for file, dictionary in zip(dictionaries, words):
         _write_dictionary(dictionary, file)
     state = fresh_state(config_of(args), args, parameters, {})
-    save_checkpoint(state, checkpoint)  # the last of the files: where it is, all are
+    save_checkpoint(state, checkpoint)  # last: if it exists, all files do
     entries, copied = (len(words[0]), len(words[1])), len(weights) - len(ignored)
     report = (str(source), str(output), languages, MARIAN, shape, entries, copied, ignored)
     return TranslationImport(*report)
@@ -157,7 +157,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _languages(folder: Path, src: str | None, tgt: str | None) -> tuple[str, str]:
-    """Return the names of the languages: given ones, else those of tokenizer_config.json."""
+    """Return source and target language: as given, else from tokenizer_config.json."""
     path = folder / "tokenizer_config.json"
     known = read_json(path, dict) if path.is_file() else {}
     source, target = src or known.get("source_lang"), tgt or known.get("target_lang")
@@ -169,10 +169,10 @@ def _languages(folder: Path, src: str | None, tgt: str | None) -> tuple[str, str
 def _fairseq_form(
     folder: Path, config: dict[str, Any], path: Path, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], tuple[Dictionary, Dictionary], list[str]]:
-    """Rename tensors, with their rows in the order of fairseq's dictionaries.
+    """Rename the tensors, and put their rows in the order of fairseq's dictionaries.
 
     Returns:
-        The tensors, the dictionaries of source and target, and the names of what was left behind.
+        The tensors, the dictionaries of source and target, and the names of the dropped tensors.
     """
     ignored = [name for name in weights if name.endswith(_TABLE)]
     tensors = {n.removeprefix("model."): t for n, t in weights.items() if n not in ignored}
@@ -206,7 +206,7 @@ def _fairseq_form(
 
 
 def _options(config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the options of `floater_marian` that are not its defaults."""
+    """Return the options in which the model differs from `floater_marian`'s defaults."""
     defaults = argparse.Namespace()
     marian(defaults)
     shape = {ours: config[theirs] for theirs, ours in _SHAPE.items()}
@@ -227,7 +227,7 @@ def _options(config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, An
 def _training_options(
     known_options: dict[str, Any], path: Path, data: Path, languages: tuple[str, str]
 ) -> argparse.Namespace:
-    """Return every option of a training of the model, whose positions are fairseq's base alone."""
+    """Return all options of a training of the model, with no positions but fairseq's own."""
     words = [str(data), "--arch", MARIAN, "--task", "translation", "-s", languages[0]]
     words += ["-t", languages[1], "--position-encoder", "sinusoidal", "--position-blocks", "input"]
     with refused_options(f"{path}: fairseq refuses the model's options"):
@@ -242,7 +242,7 @@ def _parameters(
     tensors: dict[str, Tensor],
     path: Path,
 ) -> dict[str, Tensor]:
-    """Build the model with the tensors, which must be all of it but tables; returns its state."""
+    """Return the state of a model with ``tensors``, which must be complete except for position tables."""
     model = FloaterTransformerModel.build_model(args, BareTask(*dictionaries))
     ours = model.state_dict()
     tensors = {**{name: t for name, t in ours.items() if name.endswith(".version")}, **tensors}

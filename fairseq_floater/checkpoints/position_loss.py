@@ -1,11 +1,11 @@
-"""Measure a model by the position of the tokens that it predicts.
+"""Measure a model's loss by the position of the tokens that it predicts.
 
 A translation model predicts every token of a target, end symbol included, from the source and the tokens
 before it (teacher forcing).
 
-A masked language model fills in 15 % of the tokens of a block. Data, blocks and masks are those of fairseq's
-masked-LM task, as `fairseq-validate` draws them: chosen by the seed and the block's number, so that every
-model of one dictionary sees the same.
+A masked language model fills in 15 % of the tokens of a block. Data, blocks and masks are those of
+fairseq's masked-LM task, as `fairseq-validate` draws them. The masks depend on the seed and the block's
+number, so that all models with one dictionary see the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fairseq_floater.position_encoders.eval_law import NONE
 from fairseq_floater.records import markdown_table
 
 MASKED = 0.15
-# What becomes of a chosen token: the shares that stay as they are, and that become a random word.
+# Shares of the chosen tokens that stay as they are, and that become a random word.
 MASKINGS = {"bert": (0.1, 0.1), "mask": (0.0, 0.0)}
 # fairseq's break modes, without "eos", which calls a function that numpy 2 removed.
 BREAK_MODES = ("complete", "complete_doc", "none")
@@ -62,8 +62,8 @@ class Bin:
 class PositionLoss:
     """Loss of a checkpoint in bits a token, by bin and over all positions.
 
-    ``blocks`` counts the sentences of a translation model. It has no seed, masking, break mode and block
-    length.
+    For a translation model ``blocks`` counts sentences, and seed, masking, break mode and block length
+    are None.
     """
 
     checkpoint: str
@@ -124,20 +124,20 @@ def position_loss(
     """Return the loss of a translation model or a RoBERTa by bin of token position.
 
     Args:
-        checkpoint: of a model of fairseq's, or of one with a position encoder.
-        data: binarised, with dict.txt or dict.<lang>.txt, of the checkpoint's dictionary.
-        bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63. Token 0 is the first of a
-            target, and a RoBERTa's ``<s>``.
+        checkpoint: of a model of fairseq or of this package.
+        data: a folder of binarised data with the checkpoint's dictionary (dict.txt or dict.<lang>.txt).
+        bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63. Token 0 is the first
+            token of a target, or a RoBERTa's ``<s>``.
         tokens_per_sample: a RoBERTa's longest block in tokens; None: the last of ``bins``.
         seed: of a RoBERTa's masks.
         masking: of a RoBERTa, one of :data:`MASKINGS`.
         sample_break_mode: fairseq's, of a RoBERTa, one of :data:`BREAK_MODES`.
-        batch_size: blocks in a batch; does not change the result but for rounding.
+        batch_size: blocks in a batch; changes the result only by rounding.
         position_eval: ``--position-eval`` of a model of this package; None: the checkpoint's.
 
     Raises:
-        UsageError: bins that do not grow, blocks that are longer than the model's table.
-        CheckpointError: a model of another kind, data of another dictionary, or a bin that no token reaches.
+        UsageError: the bins do not increase, or the blocks are longer than the model's table.
+        CheckpointError: another kind of model, another dictionary, or a bin without a token.
     """
     if list(bins) != sorted(set(bins)) or not bins:
         raise UsageError(f"`--bins` must grow, but is {','.join(map(str, bins))}.")
@@ -209,7 +209,7 @@ def _masked_task(data: Path, masks: dict[str, Any]) -> Any:
 
 
 class _Tokens(NamedTuple):
-    """The predicted tokens: loss in bits, whether it is the most probable, position, number of the block."""
+    """For each predicted token: loss in bits, whether it is the most probable, position, and block."""
 
     bits: np.ndarray
     hits: np.ndarray
@@ -219,7 +219,7 @@ class _Tokens(NamedTuple):
 
 @torch.no_grad()
 def _predicted_tokens(model: Any, dataset: Any, blocks: np.ndarray, batch_size: int) -> _Tokens:
-    """Compute the loss of every token to predict; ``blocks`` are their numbers in ``dataset``."""
+    """Compute the loss of every token to predict; ``blocks`` holds indices of ``dataset``."""
     padding = model.encoder.dictionary.pad()
     measured = [(np.empty(0), np.empty(0, dtype=bool), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, model)):
@@ -232,7 +232,7 @@ def _predicted_tokens(model: Any, dataset: Any, blocks: np.ndarray, batch_size: 
             log_probs = F.log_softmax(logits.float(), dim=-1)
         else:
             output = model(**batch["net_input"])
-            # Told the targets, an adaptive softmax would leave other words out.
+            # If it were given the targets, an adaptive softmax would leave out other words.
             log_probs = model.get_normalized_probs(output, log_probs=True)[asked]
         words = target[asked]
         nats = F.nll_loss(log_probs, words, reduction="none").double().cpu().numpy()
@@ -257,7 +257,7 @@ def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
 
 
 def _bin(tokens: _Tokens, first: int, last: int) -> Bin:
-    """Average the losses at ``first`` to ``last``; tokens of one block are no independent draws."""
+    """Average the losses at ``first`` to ``last``; the tokens of a block are not independent."""
     inside = (tokens.positions >= first) & (tokens.positions <= last)
     bits, n = tokens.bits[inside], int(inside.sum())
     if not n:

@@ -1,4 +1,4 @@
-"""Write what a fine-tuned model answers, in the form that each benchmark asks for."""
+"""Write a fine-tuned model's answers in the format of each benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairseq_floater.records import read_json
 from fairseq_floater.transformer.question_answering.answer import answer_questions
 from fairseq_floater.transformer.question_answering.task import TASK as QUESTION_ANSWERING
 
-# STS-B's scores are from 0 to 5; models are trained on a fifth of them.
+# STS-B's scores are from 0 to 5. Models are trained on the scores divided by 5.
 _HIGHEST_SCORE = 5
 _LETTERS = "ABCD"
 
@@ -55,12 +55,12 @@ class _Request(NamedTuple):
 
 
 class _Benchmark(NamedTuple):
-    """How a benchmark's answers come about.
+    """How to answer a benchmark.
 
     Attributes:
         task: fairseq's name of the task that the model was trained for.
-        split: a file of each split, with the split's name for ``{}``.
-        answer: returns the answers' number, and the text of each file to write.
+        split: path of a file that every split has; ``{}`` stands for the split's name.
+        answer: returns the number of answers, and the text of each file to write.
     """
 
     task: str
@@ -80,13 +80,13 @@ def predict(
     """Answer every example of a split, in the order of the data.
 
     Args:
-        checkpoint: of a model that was trained on the benchmark's task of fairseq's.
-        data: of the benchmark's ``prepare``.
-        output: for GLUE lines of index and label, or number for STS-B; for RACE and SQuAD JSON by
-            question. SQuAD 2.0 also has the probabilities of no answer: ``.na.json`` for its suffix.
+        checkpoint: of a model that was trained on fairseq's task for the benchmark.
+        data: the folder that the benchmark's ``prepare`` wrote.
+        output: GLUE: lines of index and label (STS-B: a number); RACE and SQuAD: JSON by question.
+            SQuAD 2.0 also gets the probabilities of no answer, in a file with the suffix ``.na.json``.
         task: one of :data:`BENCHMARKS`.
         split: of the data.
-        batch_size: examples in a batch; SQuAD chooses another.
+        batch_size: examples in a batch; SQuAD ignores it.
 
     Raises:
         CheckpointError: the model was trained for another task or dictionary, or the data are missing.
@@ -112,7 +112,6 @@ def predict(
 
 
 def _answer_glue(request: _Request, model: RobertaModel, task: Any) -> tuple[int, dict[Path, str]]:
-    """Classify, or for a regression give numbers."""
     scores = _scores(request, model, task, ["net_input"], task.cfg.classification_head_name)
     if task.cfg.regression_target:
         answers: Iterable[Any] = (_HIGHEST_SCORE * scores[:, 0]).tolist()
@@ -135,7 +134,6 @@ def _answer_glue(request: _Request, model: RobertaModel, task: Any) -> tuple[int
 
 
 def _answer_race(request: _Request, model: RobertaModel, task: Any) -> tuple[int, dict[Path, str]]:
-    """Choose one of four options."""
     path = request.data / f"references.{request.split}.json"
     if not path.is_file():
         raise CheckpointError(f"There is no {path}, which must name the questions.")
@@ -163,11 +161,11 @@ def _scores(
     """Score every example of the split: float32 [examples, classes], in the order of the data.
 
     Args:
-        request: names the split and what messages say.
+        request: the split, and the paths for messages.
         model: in evaluation mode.
-        task: of fairseq's, with the data.
-        inputs: of a batch, whose logits are put side by side.
-        head: the classification head of the model.
+        task: fairseq's task, which loads the data.
+        inputs: keys of a batch; the logits of these inputs are concatenated along the classes.
+        head: name of the model's classification head.
     """
     task.load_dataset(request.split)
     dataset = task.dataset(request.split)
@@ -191,11 +189,10 @@ def _scores(
 
 
 def _answer_squad(request: _Request, model: RobertaModel, task: Any) -> tuple[int, dict[Path, str]]:
-    """Answer by spans, and for SQuAD 2.0 say how likely there is no answer."""
     answers = answer_questions(model, task, request.split)
     files = {request.output: json.dumps(answers.texts, ensure_ascii=False) + "\n"}
     if answers.no_answer is not None:
-        # Written first, so that answers never lie without them.
+        # Written first, so that the answers never exist without these probabilities.
         probabilities = request.output.with_suffix(".na.json")
         files = {probabilities: json.dumps(answers.no_answer) + "\n", **files}
     return len(answers.texts), files

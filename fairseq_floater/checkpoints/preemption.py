@@ -1,11 +1,11 @@
-"""Save, then stop, when a cluster takes the machine back: SIGTERM, and minutes until SIGKILL.
+"""Save a checkpoint and stop when a cluster sends SIGTERM, some minutes before SIGKILL.
 
-Plain `fairseq-train` dies of SIGTERM. With ``FLOATER_SAVE_ON_SIGTERM=1`` a training ends at its next
-update with a ``checkpoint_last.pt``, without a validation, with exit code 0 and a file ``stopped`` in
-its save folder; the same command goes on from there. An update that ends an epoch is left to fairseq,
-and the stop follows one later. Set the variable for all processes of a training or for none: they ask
-each other. A training before the end of its first update, or whose options keep no
-``checkpoint_last.pt``, dies as without us.
+Plain `fairseq-train` dies of SIGTERM. With ``FLOATER_SAVE_ON_SIGTERM=1`` a training stops at its next
+update, without an extra validation. It writes ``checkpoint_last.pt`` and a file ``stopped`` to its save
+folder, and exits with code 0. The same command resumes it. If that update ends an epoch, the training
+stops one update later. Set the variable for all processes of a training or for none, because they ask
+each other whether to stop. A training still dies of SIGTERM before the end of its first update, or if
+its options keep no ``checkpoint_last.pt``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from fairseq_floater.files import write_text
 
-# In the save folder, with the number of the last update: the training was stopped, not finished.
+# File in the save folder with the number of the last update: the training stopped, but is not finished.
 MARKER = "stopped"
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _told = False
 
 
 def install() -> None:
-    """Catch SIGTERM; wrap one function of fairseq-train and one method of torch's DataLoader. Once."""
+    """Catch SIGTERM, and wrap a function of fairseq-train and a method of torch's DataLoader, only once."""
     if signal.getsignal(signal.SIGTERM) is _pass_on:
         return
     signal.signal(signal.SIGTERM, _pass_on)
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    """Tell the trainings that fairseq has started here, one a GPU; a process without any dies."""
+    """Pass SIGTERM on to the trainings that fairseq started here, one per GPU; without any, die of it."""
     trainings = [child for child in multiprocessing.active_children() if not child.daemon]
     for child in trainings:
         child.terminate()
@@ -66,7 +66,7 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 
 def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function by which fairseq decides, after every update, whether to save and to stop."""
+    """Wrap fairseq's function that decides after every update whether to save and to stop."""
 
     @functools.wraps(validate_and_save)
     def after_update(
@@ -82,14 +82,14 @@ def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
             if is_master:
                 marker.unlink(missing_ok=True)
         updates = trainer.get_num_updates()
-        # fairseq takes a limit of 0 updates for none; overflows of half precision are no updates.
+        # fairseq reads a limit of 0 updates as no limit. An overflow of half precision is no update.
         within = 0 < updates < (cfg.optimization.max_update or math.inf)
         if not _anyone_told(trainer) or end_of_epoch or not within:
             return validate_and_save(cfg, *arguments)
-        # fairseq saves and stops at the last update of a configuration; checkpoints hold trainer.cfg.
+        # fairseq saves and stops at max_update. The checkpoint holds trainer.cfg, which is not changed.
         last = copy.deepcopy(cfg)
         last.optimization.max_update = updates
-        # What is saved at an interval keeps its validation value: averages of the best ask for it.
+        # A checkpoint at a regular interval needs its validation value: `average --best` reads it.
         intervals = (cfg.checkpoint.save_interval_updates, cfg.dataset.validate_interval_updates)
         if not any(n > 0 and updates % n == 0 for n in intervals):
             last.dataset.disable_validation = True
@@ -105,7 +105,7 @@ def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _anyone_told(trainer: Any) -> bool:
-    """Give the same answer, at the same update, in all processes: else some would wait for ever."""
+    """Return whether any process was told to stop: all must stop at one update, or some wait forever."""
     if trainer.cfg.distributed_training.distributed_world_size == 1:
         return _told
     answer = torch.tensor([float(_told)], device=trainer.device)
@@ -114,10 +114,10 @@ def _anyone_told(trainer: Any) -> bool:
 
 
 def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap DataLoader.__iter__, so that its workers outlive a SIGTERM to everyone.
+    """Wrap DataLoader.__iter__ so that its workers survive a SIGTERM to all processes.
 
-    Schedulers signal all processes of a job, and torchrun a process of its own with its workers.
-    torch's workers die of that, and then the training fails.
+    Schedulers signal all processes of a job, and torchrun signals a process together with its workers.
+    torch's workers would die of it, and then the training would fail.
     """
 
     @functools.wraps(start_workers)
@@ -125,7 +125,7 @@ def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
         if self.worker_init_fn not in (None, _obey_parent_alone):
             return start_workers(self)
         self.worker_init_fn = _obey_parent_alone
-        # Workers inherit the mask: under "spawn" they import for seconds before they can block.
+        # Workers inherit the mask. Under "spawn" they import for seconds before they could block SIGTERM.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             return start_workers(self)
@@ -136,7 +136,7 @@ def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _obey_parent_alone(worker: int) -> None:
-    """Run first in every worker: SIGTERM stays blocked there, but its parent still ends it by one."""
+    """Run first in every worker: it ignores SIGTERM unless its parent sent it."""
 
     def wait() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():

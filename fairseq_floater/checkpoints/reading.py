@@ -1,7 +1,7 @@
-"""Read fairseq checkpoints without running what is in them, and write them whole.
+"""Read fairseq checkpoints without running code in them, and write them completely or not at all.
 
-A checkpoint is a pickle. Since torch 2.6 `torch.load` builds only tensors, plain containers and what
-is allow-listed. Plain fairseq cannot reload its own checkpoints there, because they hold an
+A checkpoint is a pickle. Since torch 2.6 `torch.load` builds only tensors, plain containers and
+allow-listed classes. So plain fairseq cannot reload its own checkpoints, because they hold an
 ``argparse.Namespace``.
 """
 
@@ -30,12 +30,12 @@ class CheckpointError(UserError):
 
 
 class RefusedError(CheckpointError):
-    """A whole checkpoint that holds something which is not allow-listed."""
+    """An intact checkpoint that holds an object that is not allow-listed."""
 
 
 @functools.cache
 def allow_fairseq_checkpoints() -> None:
-    """Allow-list what fairseq writes: its Namespace, and numpy's numbers, such as a best BLEU or F1."""
+    """Allow-list what fairseq writes: a Namespace, and numpy numbers such as the best BLEU or F1."""
     import numpy
 
     allowed: list[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
@@ -54,10 +54,10 @@ def allow_fairseq_checkpoints() -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Load a fairseq checkpoint onto the CPU, building nothing that is not allow-listed.
+    """Load a fairseq checkpoint onto the CPU, building only allow-listed objects.
 
     Raises:
-        CheckpointError: missing, truncated, foreign, or holding something that is refused.
+        CheckpointError: the file is missing, truncated, no checkpoint, or holds a refused object.
     """
     state = load_pickle(path)
     model = state.get("model") if isinstance(state, dict) else None
@@ -67,10 +67,10 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def load_pickle(path: str | os.PathLike[str]) -> Any:
-    """Load what torch saved onto the CPU, building nothing that is not allow-listed.
+    """Load a file that torch saved onto the CPU, building only allow-listed objects.
 
     Raises:
-        CheckpointError: missing, truncated, or holding something that is refused.
+        CheckpointError: the file is missing, truncated, or holds a refused object.
     """
     path = Path(path)
     if not path.is_file():
@@ -98,7 +98,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
             )
         refused = RefusedError if "GLOBAL" in str(error) else CheckpointError
         raise refused(f"{path} is refused: {reason}.") from None
-    # torch interprets whatever the bytes say, and so fails in every way that Python has.
+    # torch interprets damaged bytes too, so it may raise any exception.
     except Exception as error:
         raise CheckpointError(
             f"{path} is no whole checkpoint ({first_line(error)}); a copy may have broken off."
@@ -106,7 +106,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
 
 
 def model_args(state: dict[str, Any], path: str | os.PathLike[str]) -> argparse.Namespace:
-    """Return the model options that a checkpoint was trained with (a copy)."""
+    """Return a copy of the model options that a checkpoint was trained with."""
     cfg = state.get("cfg")
     options = cfg["model"] if cfg is not None and "model" in cfg else state.get("args")
     if options is None:
@@ -122,7 +122,7 @@ def is_position(name: str) -> bool:
 
 
 def shared_copies(state: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the names under which parameters that words share are in ``state`` a second time."""
+    """Return the names under which ``state`` holds parameters of shared embeddings a second time."""
     source, target = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     pairs = (("decoder.output_projection.weight", target), (target, source))
     copies = [
@@ -130,7 +130,7 @@ def shared_copies(state: Mapping[str, torch.Tensor]) -> list[str]:
         for copy, original in pairs
         if copy in state and original in state and torch.equal(state[copy], state[original])
     ]
-    # Frequencies of words (`complex`) are shared where words are; their values are no sign of it.
+    # `complex` shares its frequencies of words if the embeddings are shared; equal values prove nothing.
     omega = "decoder.positions.omega"
     return [*copies, *([omega] if target in copies and omega in state else [])]
 
@@ -152,7 +152,7 @@ def config_of(args: argparse.Namespace) -> dict[str, Any]:
 
     logging.getLogger("hydra").setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # hydra's, of how fairseq calls it
+        warnings.simplefilter("ignore")  # hydra warns about how fairseq calls it
         config = convert_namespace_to_omegaconf(args)
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     return plain
@@ -168,10 +168,10 @@ def fresh_state(
 
     Args:
         cfg: of a training, in plain containers.
-        names: ``criterion_name`` and ``optimizer_name``, where known.
+        names: ``criterion_name`` and ``optimizer_name``, if known.
     """
-    # fairseq reads the last entry of the history wherever it loads a checkpoint; no optimiser state
-    # comes with this one, so that only the update count is taken from it.
+    # fairseq reads the last entry of the history whenever it loads a checkpoint. There is no optimiser
+    # state here, so fairseq takes only the update count from it.
     history = {name: names.get(name, "") for name in ("criterion_name", "optimizer_name")}
     return {
         "args": None,
@@ -182,8 +182,8 @@ def fresh_state(
         "task_state": {},
         "extra_state": {
             "train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True},
-            # The same tensors, stored once: fairseq cannot start --store-ema from a checkpoint
-            # without them (it has freed the model's parameters when it comes to that).
+            # The same tensors, stored once. Without them fairseq cannot start --store-ema from this
+            # checkpoint: it frees the model's parameters before it would copy them.
             "ema": parameters,
         },
     }
@@ -196,10 +196,10 @@ def refuse_existing(output: Path, force: bool) -> None:
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint so that it is whole or absent.
+    """Write a checkpoint completely or not at all.
 
     Raises:
-        CheckpointError: the disk is full, the folder cannot be written.
+        CheckpointError: the disk is full, or the folder cannot be written.
     """
     try:
         write_whole(path, lambda temporary: _save(state, temporary))

@@ -1,4 +1,4 @@
-"""Build the model of a checkpoint: which family it is of, its dictionaries, its parameters."""
+"""Rebuild the model of a checkpoint: its family, its dictionaries and its parameters."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTU
 from fairseq_floater.transformer.translation import FloaterTransformerModel
 
 STACKS = ("encoder", "decoder")
-#: Added by fairseq's tasks to a RoBERTa's dictionary, behind the entries of its file.
+#: fairseq's tasks append this symbol to a RoBERTa's dictionary, after the entries of dict.txt.
 MASK = "<mask>"
 TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
-DEFAULT_POSITIONS = 512  # fairseq's, of a RoBERTa whose options do not say
+DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
 _SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
 
 
 class Family(NamedTuple):
-    """Translation models or RoBERTas.
+    """A kind of model: translation models or RoBERTas.
 
     Attributes:
         name: what a donor must be, in messages.
-        base: the class of fairseq that every model of the family is of.
+        base: fairseq's class, from which every model of the family derives.
         model: the class of this package.
-        architectures: of this package -> fairseq's of the same shape.
-        generic: the architecture that takes any donor's shape; None where each takes only one.
+        architectures: this package's -> fairseq's of the same shape.
+        generic: the architecture that takes any donor's shape; None if no architecture does.
         shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
-        stacks: the stacks of a model of this package, by their place in it.
+        stacks: returns the stacks of a model of this package, by module name.
     """
 
     name: str
@@ -108,9 +108,9 @@ def family_of(arch: str | None) -> Family | None:
 
 
 def split_heads(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return a RoBERTa's tensors under today's names, and the names of classification heads' tensors.
+    """Return a RoBERTa's tensors under today's names, and the names of its classification heads' tensors.
 
-    In 2019 a RoBERTa's encoder was a decoder.
+    In 2019 fairseq called RoBERTa's encoder ``decoder``.
     """
     tensors, heads = {}, []
     for name, tensor in state.items():
@@ -123,7 +123,7 @@ def split_heads(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[st
 
 
 def task_options_of(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a checkpoint's task; empty where it has none."""
+    """Return the options of a checkpoint's task; empty if it has none."""
     task = (state.get("cfg") or {}).get("task") or {}
     return vars(task) if isinstance(task, argparse.Namespace) else task
 
@@ -134,9 +134,9 @@ def first_folder(data: str) -> Path:
 
 
 def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: str) -> None:
-    """Fill in the languages of ``args``: the task's, or, as fairseq does, those in ``data``'s file names.
+    """Fill in the languages of ``args`` from the task, or as fairseq does from the file names in ``data``.
 
-    A training without ``-s`` and ``-t`` keeps none in its checkpoint.
+    The checkpoint of a training without ``-s`` and ``-t`` names no languages.
     """
     folder = first_folder(data)
     inferred = data_utils.infer_language_pair(str(folder)) if folder.is_dir() else (None, None)
@@ -146,7 +146,7 @@ def complete_languages(args: argparse.Namespace, state: dict[str, Any], data: st
 
 
 def split_prefix(data: str, split: str, args: argparse.Namespace) -> str:
-    """Return how the files of a split begin; as in fairseq, either language may come first."""
+    """Return the path prefix of a split's files; as in fairseq, either language may come first."""
     pair = (args.source_lang, args.target_lang)
     prefixes = [f"{first_folder(data) / split}.{a}-{b}" for a, b in (pair, pair[::-1])]
     return next((p for p in prefixes if Path(f"{p}.{pair[0]}.idx").is_file()), prefixes[0])
@@ -161,7 +161,7 @@ def longest_sentence(data: str | None, stack: str, args: argparse.Namespace) -> 
         args: ``source_lang`` and ``target_lang``.
 
     Returns:
-        Tokens, end symbol included; None without data.
+        Tokens, end symbol included; None if there is no data.
     """
     if data is None:
         return None
@@ -183,7 +183,7 @@ def placeholder_dictionary(size: int) -> Dictionary:
 def read_dictionary(file: Path) -> Dictionary:
     try:
         return Dictionary.load(str(file))
-    except Exception as error:  # fairseq raises whatever its reading meets
+    except Exception as error:  # fairseq may raise any exception here
         reason = first_line(error)
         raise CheckpointError(f"{file} is no dictionary of fairseq's: {reason}.") from None
 
@@ -191,12 +191,12 @@ def read_dictionary(file: Path) -> Dictionary:
 def load_dictionaries(
     state: dict[str, Any], args: argparse.Namespace, path: Any, data: str | None
 ) -> tuple[Dictionary, Dictionary]:
-    """Make dictionaries of the checkpoint's sizes; with ``data``, load that folder's and compare them.
+    """Load the dictionaries in ``data`` and check them; without ``data``, make placeholders.
 
     Args:
-        state: the checkpoint.
-        args: its model options.
-        path: its name in messages.
+        state: the checkpoint, whose sizes the dictionaries must have.
+        args: the checkpoint's model options.
+        path: the checkpoint's name in messages.
         data: a folder of binarised data.
 
     Raises:
@@ -216,7 +216,7 @@ def load_dictionaries(
         return made[0], made[-1]
     folder, trained_on = first_folder(data), task_options_of(state).get("data")
     files = [_robertas_file(folder)] if is_roberta else _language_files(folder, args)
-    # Where an imported RoBERTa has its dictionary; where the training had it.
+    # An imported RoBERTa has its dictionary beside it; a training had it in its data folder.
     originals = [Path(path).parent] if is_roberta else []
     originals += [first_folder(trained_on)] if trained_on else []
     added = [MASK] if is_roberta else []
@@ -248,13 +248,13 @@ def _language_files(folder: Path, args: argparse.Namespace) -> list[Path]:
 def _same_dictionary(
     file: Path, size: int, path: Any, originals: list[Path], added: list[str]
 ) -> Dictionary:
-    """Load ``file`` if it can be the checkpoint's dictionary: same size, same entries where known.
+    """Load ``file``, and check its size and, if known, its entries against the checkpoint's dictionary.
 
     Args:
-        size: entries of the checkpoint's, ``added`` included.
+        size: number of entries of the checkpoint's dictionary, ``added`` included.
         path: the checkpoint's name in messages.
-        originals: folders that may have the dictionary of the checkpoint's training.
-        added: what the task adds to the entries of the file.
+        originals: folders that may hold the dictionary of the checkpoint's training.
+        added: symbols that the task appends to the entries of the file.
     """
     dictionary = read_dictionary(file)
     for symbol in added:
@@ -284,12 +284,12 @@ def build_model(
 
     Args:
         state: the checkpoint.
-        args: its model options.
-        path: its name in messages.
-        dictionaries: of source and target; default: as large as the checkpoint says.
+        args: the checkpoint's model options.
+        path: the checkpoint's name in messages.
+        dictionaries: of source and target; default: placeholders of the checkpoint's sizes.
 
     Raises:
-        CheckpointError: no Transformer, or one that does not fit its options.
+        CheckpointError: the model is no Transformer, or does not fit its options.
     """
     arch = architecture(args)
     family = family_of(arch)
@@ -298,7 +298,7 @@ def build_model(
     parameters = split_heads(state["model"])[0] if family is ROBERTA else dict(state["model"])
     try:
         ARCH_CONFIG_REGISTRY[arch](args)
-        # The checkpoint holds what these files gave.
+        # The checkpoint holds the embeddings that were read from these files.
         args.encoder_embed_path = args.decoder_embed_path = None
         if family is ROBERTA:
             args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS

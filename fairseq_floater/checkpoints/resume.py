@@ -17,16 +17,16 @@ from fairseq_floater.files import write_whole
 
 
 def repair_last(folder: str | os.PathLike[str]) -> str:
-    """Make sure that fairseq can resume in ``folder``; returns a sentence for the log.
+    """Make sure that fairseq can resume in ``folder``. Return a sentence for the log.
 
-    fairseq copies ``checkpoint_last.pt`` byte by byte from the checkpoint just saved: a run killed
-    meanwhile leaves half a file, and cannot start again. A broken one is replaced by the newest
-    whole checkpoint; without any, it is set aside and training starts over. ``checkpoint_best.pt`` is
-    such a copy too: training on may find nothing better, and warm starts read it. The one with the best
-    validation value replaces it, or the newest where that one is gone.
+    fairseq copies the checkpoint that it just saved to ``checkpoint_last.pt``. A run that is killed
+    meanwhile leaves half a file, and cannot start again. The newest intact checkpoint replaces a broken
+    ``checkpoint_last.pt``. If there is none, the file is set aside and training starts over. The same
+    may happen to ``checkpoint_best.pt``, which warm starts read and further training may never replace.
+    The checkpoint with the best validation value replaces it, or the newest if that one is gone.
 
     Raises:
-        OSError: a disk that cannot be read; its files are not taken for broken ones.
+        OSError: the disk cannot be read; its files do not count as broken.
     """
     folder = Path(folder)
     last, best = (folder / f"checkpoint_{name}.pt" for name in ("last", "best"))
@@ -48,13 +48,13 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
 
 
 def _whole_others(path: Path) -> Iterator[Path]:
-    """Yield the whole checkpoints beside ``path``, the newest first."""
+    """Yield the intact checkpoints beside ``path``, the newest first."""
     others = (p for p in path.parent.glob("checkpoint*.pt") if p != path)
     yield from filter(_is_whole, sorted(others, key=lambda p: p.stat().st_mtime, reverse=True))
 
 
 def _is_best(path: Path) -> bool:
-    """Return whether fairseq found no better validation value up to this checkpoint, and it has one."""
+    """Return whether this checkpoint has a validation value, and none before it had a better one."""
     extra = load_checkpoint(path).get("extra_state") or {}
     return extra.get("val_loss") is not None and extra["val_loss"] == extra.get("best")
 
@@ -66,7 +66,7 @@ def _is_whole(path: Path) -> bool:
     try:
         load_checkpoint(path)
     except RefusedError:
-        raise  # it is whole: to put another in its place would lose what was trained
+        raise  # it is intact: replacing it would lose the training
     except CheckpointError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Load a RoBERTa, with a position encoder or without, together with a task of fairseq's and its data."""
+"""Load a RoBERTa, with or without a position encoder, and a fairseq task with its data."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fairseq_floater.checkpoints.rebuild import (
     load_dictionaries,
 )
 
-# Registers what a checkpoint may be of.
+# Registers an architecture that a checkpoint may name.
 from fairseq_floater.transformer import bert  # noqa: F401
 
 
 def checked_state(path: Path, data: Path) -> dict[str, Any]:
-    """Read the checkpoint of a RoBERTa, and check that ``data`` have its dictionary.
+    """Read the checkpoint of a RoBERTa, and check that ``data`` has its dictionary.
 
     Args:
         path: the checkpoint.
         data: a folder with dict.txt or input0/dict.txt.
 
     Raises:
-        CheckpointError: another model, another dictionary, or a form of 2019, which fairseq cannot load.
+        CheckpointError: another model or dictionary, or a format of 2019, which fairseq cannot load.
     """
     state = load_checkpoint(path)
     check_state(state, path, data)
@@ -57,15 +57,15 @@ def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
 def load_model(
     path: Path, task: Any = None, overrides: dict[str, Any] | None = None
 ) -> tuple[RobertaModel, Any]:
-    """Load a checkpoint in evaluation mode; returns the model and its task.
+    """Load a checkpoint. Return the model, in evaluation mode, and its task.
 
     Args:
         path: the checkpoint, which :func:`checked_state` has accepted.
-        task: the task to load it with; None: that of the checkpoint.
+        task: the task to load it with; None: the checkpoint's own.
         overrides: of the checkpoint's options.
 
     Raises:
-        CheckpointError: it does not fit the task or its options.
+        CheckpointError: the checkpoint does not fit the task or its own options.
     """
     with _quiet():
         try:
@@ -79,12 +79,12 @@ def load_model(
 
 
 def on_device(model: Any) -> Any:
-    """Move a model to the GPU, where there is one."""
+    """Move a model to the GPU, if there is one."""
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def lengths_of(dataset: Any) -> np.ndarray:
-    """Return the tokens of each example of a dataset of a fairseq task."""
+    """Return the number of tokens of each example of a fairseq dataset."""
     return np.array([dataset.num_tokens(i) for i in range(len(dataset))], dtype=np.int64)
 
 
@@ -98,7 +98,7 @@ def batches(dataset: Any, examples: np.ndarray, size: int, model: Any) -> Iterat
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what fairseq and hydra say about a checkpoint they load to themselves."""
+    """Silence what fairseq and hydra log, below errors, while they load a checkpoint."""
     loggers = [logging.getLogger(name) for name in ("fairseq", "hydra")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Load a translation model, and sentences whose targets it is to predict."""
+"""Load a translation model and the sentence pairs whose targets it predicts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from fairseq_floater.checkpoints.roberta_tasks import lengths_of, on_device
 def load_sentences(
     state: dict[str, Any], args: argparse.Namespace, path: Path, data: Path, split: str
 ) -> tuple[Any, Any, np.ndarray]:
-    """Return the model, a split, and those of its sentences that the model takes, shortest first.
+    """Return the model, a split, and the indices of its sentences that fit the model, shortest first.
 
     Args:
         state: the checkpoint.
-        args: its model options; the languages are filled in.
-        path: its name in messages.
+        args: the checkpoint's model options; the languages are filled in.
+        path: the checkpoint's name in messages.
         data: binarised, with the dictionaries of the checkpoint.
-        split: of the data.
 
     Raises:
-        CheckpointError: no such split, data of another dictionary, or a model that takes no sentence of it.
+        CheckpointError: the split is missing, has another dictionary, or has no sentence that fits.
     """
     complete_languages(args, state, str(data))
     dictionaries = load_dictionaries(state, args, path, str(data))

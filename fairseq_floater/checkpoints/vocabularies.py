@@ -12,28 +12,28 @@ from fairseq_floater.errors import shown
 from fairseq_floater.records import read_json
 
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-# Names of these and, last, <mask>.
+# The names of these four symbols, and of <mask> last.
 _SPECIALS = {
     "roberta": (*FAIRSEQ_SPECIALS, "<mask>"),
     "bert": ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"),
 }
-# Rows that RoBERTa's dictionary has to be a multiple of something; its BPE never gives them.
+# Entries that pad RoBERTa's dictionary to a round size. Its BPE never produces them.
 _FILLING = "madeupword"
 
 
 def read_vocabulary(
     folder: Path, kind: str, size: int, encoder_json: Path
 ) -> tuple[Dictionary, list[int]]:
-    """Read the vocabulary, with fairseq's special symbols where fairseq has them.
+    """Read the vocabulary, and put the special symbols where fairseq has them.
 
     Args:
         folder: of the model.
         kind: ``roberta`` or ``bert``.
         size: rows of the model's embeddings.
-        encoder_json: GPT-2's numbers of RoBERTa's tokens, of which its dictionary consists.
+        encoder_json: GPT-2's number of each RoBERTa token; fairseq's dictionary holds these numbers.
 
     Returns:
-        The dictionary, and for each entry, ``<mask>`` last, its row in Hugging Face's tensors.
+        The dictionary, and each entry's row in Hugging Face's tensors; ``<mask>`` comes last.
     """
     path, numbers = _token_numbers(folder, "vocab.json" if kind == "roberta" else "vocab.txt")
     specials = _SPECIALS[kind]
@@ -48,7 +48,7 @@ def read_vocabulary(
 def read_marian_vocabulary(path: Path, size: int) -> tuple[Dictionary, list[int]]:
     """Read vocab.json of a Marian with ``size`` rows, as :func:`read_vocabulary` does.
 
-    It need not have <s>, which gets the number ``size`` then.
+    If it has no <s>, fairseq's <s> gets row ``size``.
     """
     numbers = _token_numbers(path.parent, path.name)[1]
     tokens = _checked_tokens(path, numbers, size, "Marian", FAIRSEQ_SPECIALS[1:])

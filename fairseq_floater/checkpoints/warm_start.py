@@ -1,11 +1,11 @@
-"""Turn the checkpoint of a Transformer or RoBERTa into one that starts a model with other positions.
+"""Convert the checkpoint of a Transformer or RoBERTa to a start for a model with other positions.
 
-Paper, B.2 and section 4.2; from one encoder to another, Gumma, Chitale and Bali 2024.
+See the paper, B.2 and section 4.2; for a change of encoder, Gumma, Chitale and Bali 2024.
 
-Every tensor of the donor is copied, but for those of a position encoder that the new model does not have
-(`donor.py`). What the position encoder adds starts as its initialisation says (FLOATER: small
-dynamics), or, with ``--position-base keep``, so that it changes nothing where the encoder can;
-optimiser, scheduler and epoch start afresh. The result is for ``fairseq-train --finetune-from-model``.
+Every tensor of the donor is copied, except those of a position encoder that the new model does not have
+(`donor.py`). New position parameters start from their usual initialisation (FLOATER: small dynamics). With
+``--position-base keep`` they start without any effect, if the encoder can do that. Optimiser, scheduler and
+epoch start afresh. The result is for ``fairseq-train --finetune-from-model``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 from fairseq_floater.transformer.owners import biases_of, positions_of
 
-# Donor tensors that may stay behind: fairseq's positions where the encoder replaces them,
-# quantities derived from the rest, and the duplicates that fairseq 0.12.2 kept for a fast path.
+# Donor tensors that may be dropped: fairseq's positions, if the encoder replaces them; values that are
+# derived from others; and the duplicates that fairseq 0.12.2 kept for a fast path.
 _LEFT_BEHIND = re.compile(
     r"\.embed_positions\.|\.(version|_float_tensor)$"
     r"|^encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2|ln1|ln2)_(weight|bias)$"
@@ -55,20 +55,20 @@ _TABLE_NOTE = (
 _EPS_NOTE = (
     "LayerNorm adds {0:g} to the variance: fairseq-train needs `--layer-norm-eps {0:g}` as well"
 )
-# Tokens of the sentences that start and donor are compared on: past some tens an untrained flow
-# is far from its donor, whatever it will learn.
+# The new model and the donor are compared on sentences of this many tokens. Beyond some tens of tokens
+# an untrained flow is far from its donor, whatever it will learn.
 _MEASURED = 16
-# Largest difference of log-probabilities, in float32, of one and the same function.
+# The log-probabilities of two equal functions differ by at most this in float32.
 _EXACT = 1e-5
 
 
 @dataclass
 class WarmStartReport:
-    """The fate of each tensor, and how far the new model is from its donor.
+    """What became of each tensor, and how far the new model is from its donor.
 
     ``difference`` is the largest absolute difference of log-probabilities on 4 random sentences of
-    16 tokens, or None for an adaptive softmax; ``changed`` says which positions of the donor are
-    others in the new model.
+    16 tokens, or None for an adaptive softmax. ``changed`` lists how the new model's positions differ
+    from the donor's.
     """
 
     donor: str
@@ -126,18 +126,18 @@ def warm_start(
 
     Args:
         donor: a checkpoint of fairseq's ``transformer`` or ``roberta`` (any architecture, with or
-            without plugin and with any of its encoders; a RoBERTa of any age).
+            without the plugin, with any of its encoders; a RoBERTa of any age).
         arch: an architecture of this package of the donor's family; the shape is the donor's.
         data: binarised data (``--data``); its dictionaries must be the donor's.
         model_options: further model options as on fairseq-train's command line.
         trained_length: for ``learned``: rows that start as the donor's positions; default: the
             longest training sentence in ``data``, else the donor's ``--max-*-positions``.
-        extend: ``tile`` or ``last``: what a RoBERTa's table goes on with up to ``--max-positions``.
+        extend: ``tile`` or ``last``: the rows that extend a RoBERTa's table to ``--max-positions``.
         seed: of the new tensors.
 
     Raises:
         CheckpointError: the donor is unusable, of another shape or dictionary, or ``output`` exists.
-        ValueError: position options that do not go together.
+        ValueError: the position options contradict each other.
     """
     output = Path(output)
     refuse_existing(output, force)
@@ -164,9 +164,9 @@ def warm_start(
 
 
 def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> None:
-    """Copy every tensor; only position tensors may be new, only :data:`_LEFT_BEHIND` may be left."""
+    """Copy the donor's tensors. Only positions may be new, and only :data:`_LEFT_BEHIND` may be dropped."""
     tensors = dict(donor.tensors)
-    model.upgrade_state_dict(tensors)  # renames what is old in place
+    model.upgrade_state_dict(tensors)  # renames old tensors in place
     state = model.state_dict()
     for name, tensor in tensors.items():
         if name not in state:
@@ -198,19 +198,19 @@ def _adopt(
     data: str | None,
     trained_length: int | None,
 ) -> list[str]:
-    """Let position encoders start as near to the donor's function as they can; returns a note on each.
+    """Start the position encoders as near to the donor's function as they can. Return notes on them.
 
     Args:
-        model: whose other tensors are the donor's already.
-        donor: without position encoder.
+        model: the new model, which holds the donor's other tensors already.
+        donor: without its position encoder.
         args: the new model's options.
-        data: binarised data, whose longest training sentence is the trained length; None: none.
-        trained_length: overrules ``data``.
+        data: binarised data; its longest training sentence is the trained length.
+        trained_length: overrides ``data``.
     """
     notes, stacks = [], donor.family.stacks(model)
     positionless = not donor.base and not donor.lost
     if donor.family is ROBERTA:
-        data = None  # a table's rows are as many as its donor's
+        data = None  # a table has as many rows as its donor's
     for positions in positions_of(stacks):
         name, encoder, stack = positions.stack, positions.encoder, stacks[positions.stack]
 
@@ -238,7 +238,7 @@ def _adopt(
 def _donor_rows(
     donor: Donor, name: str, stack: Any, args: argparse.Namespace, length: int
 ) -> Tensor:
-    """Return the donor's positions at the input of the stack ``name``, at most ``length``: float32 [n, C]."""
+    """Return at most ``length`` of the donor's positions at the input of stack ``name``: float32 [n, C]."""
     learned = donor.tensors.get(f"{name}.embed_positions.weight")
     if not donor.base or getattr(args, "no_token_positional_embeddings", False):
         return torch.zeros(0, stack.positions.spec.dim)
@@ -248,13 +248,13 @@ def _donor_rows(
 
 
 def _changes(given: Donor, start: Donor, args: argparse.Namespace) -> list[str]:
-    """Say how the positions of the donor and of the model of ``args`` differ; ``start`` was copied."""
+    """List how the new model's positions (``args``) differ from the donor's; ``start`` was copied."""
     changes = [f"the donor's {start.lost} is left out"] if start.lost else []
     if start.base != has_base(args) and args.floater_start != SINUSOID:
         changes.append(f"fairseq's own positions are {'left out' if start.base else 'new'}")
     if given.has_encoder:
         same = given.args.position_encoder == args.position_encoder
-        # The latter change what a model computes, whatever its encoder.
+        # The position sides and the attention options change any model, whatever its encoder.
         compared = all_options() if same else (POSITION_SIDES, *ATTENTION_OPTIONS)
         for option in compared:
             before, now = getattr(given.args, option.dest), getattr(args, option.dest)

@@ -1,8 +1,8 @@
-"""Attend with positions: fairseq's attention, with the hooks of position encoders in its middle.
+"""Attend with positions: fairseq's attention with the hooks of position encoders.
 
-fairseq's attention hands its projections to torch's fused function, which has no room for a bias
-that differs from token to token. This is the same attention, projected by itself: masks and returned
-weights are those of fairseq's `MultiheadAttention`, the cache of decoding is `decoding_cache`'s.
+fairseq's attention passes its projections to torch's fused function, which takes no bias that differs
+from token to token. This is the same attention, but it projects by itself. Masks and returned weights
+are those of fairseq's `MultiheadAttention`. The cache of decoding is in `decoding_cache`.
 
 Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D.
 """
@@ -34,9 +34,9 @@ from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_le
 
 
 class Inputs(NamedTuple):
-    """Hold what attention is called with: keys once a sentence, masks to be added to the logits.
+    """The inputs of attention: keys once per sentence, and masks that are added to the logits.
 
-    There are no new keys where the cache, ``held``, has all of them.
+    ``key`` and ``value`` are None if the cache ``held`` has all keys.
     """
 
     query: Tensor
@@ -54,9 +54,9 @@ class Inputs(NamedTuple):
 class PositionBiasedAttention(MultiheadAttention):
     """Extend fairseq's attention by the hooks of :class:`AttentionHooks`.
 
-    Keys and values are projected and turned before they are cached, biases are computed for all of them.
-    With ``log_length`` N > 1 the logits of a query that sees n keys are max(ln n, 0.1) / ln N times as large;
-    with ``eval_log_length`` in evaluation alone, and where n > N.
+    Keys and values are projected and turned before they are cached. Biases are computed for all keys.
+    ``log_length`` N > 1 multiplies the logits of a query that sees n keys by max(ln n, 0.1) / ln N.
+    ``eval_log_length`` N does so in evaluation alone, and only if n > N.
     """
 
     #: Whether weights can be returned.
@@ -96,11 +96,11 @@ class PositionBiasedAttention(MultiheadAttention):
         (``need_head_weights``: [H, B, T, S]).
 
         Args:
-            need_weights: None: where the attention has weights.
+            need_weights: None: return them if this kind of attention has weights.
             attn_mask: added to the logits, or boolean and true where a key is hidden; anything that
                 broadcasts to [B, H, T, S].
-            hooks: where positions enter; ``tables`` are what they were prepared with.
-            beam_size: how many times in a row the keys hold each sentence; the cache keeps it once.
+            hooks: where positions enter; ``tables`` are the tensors that were prepared for them.
+            beam_size: consecutive copies of each sentence in the keys; the cache keeps one.
         """
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = additive_mask(attn_mask, query.dtype)
@@ -108,7 +108,7 @@ class PositionBiasedAttention(MultiheadAttention):
         if held and static_kv:
             key = value = None  # the cache has all of them
         elif incremental_state is not None and beam_size > 1:
-            # One key of each sentence's copies is kept; the note is for reordering.
+            # The cache keeps the keys of one copy. The beam size is stored for reordering.
             self.set_incremental_state(incremental_state, "beam", {"size": beam_size})
             key, value = (first_copies(x, 1, beam_size) for x in (key, value))
             key_padding_mask = first_copies(key_padding_mask, 0, beam_size)
@@ -131,7 +131,7 @@ class PositionBiasedAttention(MultiheadAttention):
     def _attend(
         self, given: Inputs, need_weights: bool, before_softmax: bool, need_head_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend by the softmax of scores; shapes and flags as in :meth:`forward`."""
+        """Attend with a softmax of the scores; shapes and flags as in :meth:`forward`."""
         q, keys = self._queries_and_keys(given)
         hooks, tables, static_kv = given.hooks, given.tables, given.static_kv
         attn_mask = _with_bias(q, keys, given.attn_mask, hooks, tables)
@@ -151,8 +151,8 @@ class PositionBiasedAttention(MultiheadAttention):
         if before_softmax:
             return scores.flatten(0, 1), keys.v.flatten(0, 1)
         if keys.padding is not None and not static_kv:
-            # Under a causal mask padding in front sees no key. Any weights do for it but NaN, which
-            # its own key and value would hand on to real tokens, hidden or not.
+            # Under a causal mask, padding before a sentence sees no key. Its weights must not be NaN:
+            # its own key and value would pass NaN on to real tokens, even though it is hidden.
             scores = scores.clamp(min=torch.finfo(scores.dtype).min)
         output, weights = self._by_weights(scores, keys.v, hooks, tables)
         if not need_weights:
@@ -165,9 +165,9 @@ class PositionBiasedAttention(MultiheadAttention):
         new_order: Tensor,
         known: NewOrder | None = None,
     ) -> IncrementalState:
-        """Reorder as fairseq does; keys kept once a sentence stay while its hypotheses stand together.
+        """Reorder as fairseq does. Keys cached once per sentence stay while its hypotheses are adjacent.
 
-        ``known`` is ``new_order`` [B], looked at once for all attentions.
+        ``known`` is ``new_order`` [B], analysed once for all attentions.
         """
         known = known or NewOrder(new_order)
         held = self._get_input_buffer(incremental_state)
@@ -183,11 +183,11 @@ class PositionBiasedAttention(MultiheadAttention):
         return incremental_state
 
     def holds_keys(self, incremental_state: IncrementalState | None) -> bool:
-        """Return whether an earlier step has left keys, or sums over them."""
+        """Return whether an earlier step has cached keys, or sums over them."""
         return bool(self._get_input_buffer(incremental_state))
 
     def make_generation_fast_(self, weights: str = FLOAT32, **kwargs: Any) -> None:
-        """Prepare for decoding; fairseq calls this where no training will follow."""
+        """Prepare for decoding; fairseq calls this if no training will follow."""
         projections = self.q_proj, self.k_proj, self.v_proj, self.out_proj
         prepare_projections(*projections, weights=weights)
 
@@ -200,7 +200,7 @@ class PositionBiasedAttention(MultiheadAttention):
         return self._heads(hooks.project(stream, getattr(self, f"{stream}_proj"), x))
 
     def _queries_and_keys(self, given: Inputs) -> tuple[Tensor, Keys]:
-        """Project and turn; the keys are new and cached ones, the queries are not turned yet."""
+        """Return projected queries, not turned yet, and all keys, new and cached, turned."""
         query, key, value, padding, _, hooks, tables, incremental_state, held, static_kv = given
         q = self._projected("q", query, hooks)
         if key is None or value is None:
@@ -211,7 +211,7 @@ class PositionBiasedAttention(MultiheadAttention):
         if incremental_state is None:
             return q, keys
         if static_kv and padding is not None and not padding.any():
-            keys = keys._replace(padding=None)  # no step need look at it again
+            keys = keys._replace(padding=None)  # later steps need not check it again
         held = keys.held() if static_kv else appended(held, keys)
         self._set_input_buffer(incremental_state, held)
         return q, Keys.read(held)
@@ -222,7 +222,7 @@ class PositionBiasedAttention(MultiheadAttention):
         return self.out_proj(x)
 
     def _fused(self, q: Tensor, keys: Keys, attn_mask: Tensor | None, scale: float) -> Tensor:
-        """Attend by torch's fused function: [B, H, T, D]; the keys may be one a sentence."""
+        """Attend with torch's fused function: [B, H, T, D]; keys may be held once per sentence."""
         sentences = keys.k.size(0)
         if attn_mask is not None and sentences < q.size(0):
             attn_mask = beams_as_queries(attn_mask.expand(q.size(0), -1, -1, -1), sentences)
@@ -243,7 +243,7 @@ class PositionBiasedAttention(MultiheadAttention):
     def _by_weights(
         self, scores: Tensor, v: Tensor, hooks: AttentionHooks, tables: Tables
     ) -> tuple[Tensor, Tensor]:
-        """Read values by the softmax of scores [B, H, T, S]: [T, B, C], and the weights [H, B, T, S]."""
+        """Attend with the softmax of ``scores`` [B, H, T, S]: [T, B, C], and the weights [H, B, T, S]."""
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
         probabilities = self.dropout_module(weights.type_as(scores))
         attended = products_with(probabilities, v)
@@ -255,7 +255,7 @@ class PositionBiasedAttention(MultiheadAttention):
 def _with_bias(
     q: Tensor, keys: Keys, attn_mask: Tensor | None, hooks: AttentionHooks, tables: Tables
 ) -> Tensor | None:
-    """Add to ``attn_mask`` what positions add to the logits; ``q`` [B, H, T, D], not turned."""
+    """Add the positions' bias of the logits to ``attn_mask``; ``q`` [B, H, T, D] is not turned yet."""
     bias = hooks.bias(q, keys.k, tables)
     if hooks.needs_between:
         hidden = hidden_keys(keys.padding, attn_mask)
@@ -265,7 +265,7 @@ def _with_bias(
 
 
 def _scores(q: Tensor, keys: Keys, attn_mask: Tensor | None) -> Tensor:
-    """Score before the softmax: [B, H, T, S]; the keys may be one a sentence."""
+    """Return the masked logits, [B, H, T, S]; keys may be held once per sentence."""
     scores = products_with(q, keys.k.transpose(2, 3))
     if attn_mask is not None:
         scores = scores + attn_mask

@@ -22,7 +22,7 @@ BERT_EPS = 1e-12
 
 @register_model("floater_bert")
 class FloaterBertModel(RobertaModel):
-    """fairseq's RoBERTa, but for ``--layer-norm-eps``; its tensors have the same names."""
+    """fairseq's RoBERTa with ``--layer-norm-eps``; its tensors have the same names."""
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
@@ -31,21 +31,20 @@ class FloaterBertModel(RobertaModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterBertModel:
-        """Build fairseq's model and set the epsilon of every LayerNorm in it."""
         model: FloaterBertModel = super().build_model(args, task)
         set_layer_norm_eps(model, getattr(args, "layer_norm_eps", None) or BERT_EPS)
         return model
 
 
 def add_layer_norm_eps(parser: argparse.ArgumentParser, default: float) -> None:
-    """Add the option; ``default`` appears in its help only, the parser sets none."""
+    """Add the option; ``default`` appears only in its help, and the parser does not set it."""
     text = f"what LayerNorm adds to the variance (default: {default}; BERT: {BERT_EPS})"
     parser.add_argument("--layer-norm-eps", type=float, metavar="X", help=text)
 
 
 def set_layer_norm_eps(model: nn.Module, eps: float) -> None:
     """Set what every LayerNorm of ``model`` adds to the variance."""
-    kinds = (nn.LayerNorm, type(LayerNorm(1)))  # apex brings its own, where it is installed
+    kinds = (nn.LayerNorm, type(LayerNorm(1)))  # apex, if it is installed, brings its own
     for module in model.modules():
         if isinstance(module, kinds):
             module.eps = eps

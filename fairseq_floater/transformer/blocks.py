@@ -1,9 +1,8 @@
-"""Hand positions from encoder and decoder blocks to their attention.
+"""Pass positions from encoder and decoder blocks to their attention.
 
-Construction, parameters and names are fairseq's, and so is all but the attention and `forward`: fairseq's
-has no argument through which positions could travel. They travel as plain tensors, so that
-activation checkpointing sees them; what they mean is between the encoder that prepared them and
-the block's part of it, ``positions``.
+All but the attention and `forward` is fairseq's, parameters and their names included. fairseq's `forward`
+has no argument for positions. They are passed as plain tensors, so that activation checkpointing sees
+them. Only the encoder that prepared them and the block's part of it, ``positions``, know what they mean.
 
 Letters: T tokens, B sentences, C channels, N rows of the table, S streams (see `position_encoders`).
 """
@@ -37,12 +36,12 @@ from fairseq_floater.transformer.masks import widen_masks
 
 
 class _BlockMixin(nn.Module):
-    """Share what both blocks do in the same way."""
+    """What encoder and decoder blocks have in common."""
 
     normalize_before: bool
     quant_noise: float
     quant_noise_block_size: int
-    # Built by fairseq's layers; torch answers an undeclared attribute with a union.
+    # Built by fairseq's layers. torch types an undeclared attribute as a union.
     activation_fn: Any
     activation_dropout_module: Any
     dropout_module: Any
@@ -80,7 +79,7 @@ class _BlockMixin(nn.Module):
     def make_generation_fast_(
         self, need_attn: bool = False, weights: str = FLOAT32, **kwargs: Any
     ) -> None:
-        """Prepare for decoding, as fairseq's layers do; it calls this where no training will follow."""
+        """Prepare for decoding, as fairseq's layers do; fairseq calls this if no training will follow."""
         self.need_attn = need_attn
         prepare_projections(self.fc1, self.fc2, weights=weights)
 
@@ -92,7 +91,7 @@ class _BlockMixin(nn.Module):
         return norm(x) if self.normalize_before else x
 
     def _feed_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the block's output and, before its residual, that of the second layer."""
+        """Return the block's output, and the output of the second layer before the residual."""
         hidden = self.activation_fn(self.fc1(self._prepared(x, self.final_layer_norm)))
         output = self.fc2(self.activation_dropout_module(hidden))
         return self._residual(x, output, self.final_layer_norm), output
@@ -119,11 +118,11 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the block.
 
-        Shapes: x [T, B, C] -> [T, B, C] (and the feed-forward's output where ``return_fc`` is set).
+        Shapes: x [T, B, C] -> [T, B, C] (and the feed-forward's output if ``return_fc`` is set).
 
         Args:
             x: the stream.
-            encoder_padding_mask: [B, T], or None where ``attn_mask`` hides the padding.
+            encoder_padding_mask: [B, T], or None if ``attn_mask`` hides the padding.
             attn_mask: added to the logits, anything that broadcasts to [B, H, T, T].
             tables: what the position encoder prepared for this block.
         """
@@ -146,9 +145,9 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
 class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     """Extend fairseq's decoder layer by positions of both sides.
 
-    Of a signal's four streams three bias self-attention's q, k, v and one cross-attention's q, by
-    target position; two others bias cross-attention's k and v, by source position. With
-    `--cross-self-attention` the source's share of the joint keys takes the source biases.
+    A signal of target positions has four streams: three bias q, k and v of self-attention, one biases q of
+    cross-attention. A signal of source positions has two, which bias k and v of cross-attention. With
+    `--cross-self-attention` the source's part of the joint keys gets the source biases.
     """
 
     def build_self_attention(
@@ -199,9 +198,9 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             self_attn_mask: added to the logits, anything that broadcasts to [B, H, T, S].
             tables: what the encoder of target positions prepared for this block, then what the encoder
                 of source positions did.
-            source_tables: how many of them are of source positions.
+            source_tables: how many of ``tables`` are of source positions.
             source_bias: added to the logits of cross-attention, [B or 1, H, T, S].
-            beam_size: copies of each sentence in a row, of which cross-attention's cache needs one.
+            beam_size: consecutive copies of each sentence; the cache of cross-attention keeps one.
         """
         target_tables = len(tables) - source_tables
         tables, of_source = tables[:target_tables], tables[target_tables:]
@@ -301,7 +300,7 @@ def _biases(
 
 
 def projection_of(block: Any, stream: str) -> Any:
-    """Return the projection of ``block`` whose output the rows of a signal's ``stream`` are added to."""
+    """Return the projection of ``block`` to whose output a signal's ``stream`` is added."""
     cross, _, name = stream.rpartition("_")
     attention = block.encoder_attn if cross else block.self_attn
     return getattr(attention, f"{name}_proj")

@@ -1,7 +1,7 @@
 """Give positions to the blocks of the decoder.
 
-The class is a subclass of fairseq's, with its parameters, their names and its interface. Overridden are
-the walk through the blocks, where positions enter, and what decoding keeps and reorders.
+The class is a subclass of fairseq's, with its parameters, their names and its interface. It overrides
+the loop over the blocks, where positions enter, and what decoding caches and reorders.
 
 Letters: T target and S source tokens, B sentences, C channels.
 """
@@ -58,7 +58,7 @@ class _Source(NamedTuple):
 
     @classmethod
     def read(cls, encoder_out: dict[str, list[Any]] | None) -> _Source:
-        """Take what ``encoder_out`` holds; its values are lists of one or none."""
+        """Read ``encoder_out``; its values are lists of one item or none."""
         if not encoder_out:
             return cls()
         return cls(
@@ -72,8 +72,8 @@ class _Source(NamedTuple):
 class PositionedDecoder(TransformerDecoderBase):
     """Extend fairseq's decoder by ``positions`` of target and ``source_positions`` of source tokens.
 
-    The second acts in cross-attention alone. With target ``qkv`` it biases keys and values by the position
-    of the source token they come from; with ``--position-cross relative`` it is an encoder of the
+    ``source_positions`` acts in cross-attention alone. With ``--position-target qkv`` it biases keys and
+    values by the position of their source token. With ``--position-cross relative`` it encodes the
     distances between target and source tokens.
     """
 
@@ -138,7 +138,7 @@ class PositionedDecoder(TransformerDecoderBase):
 
         Arguments and results are those of fairseq's decoder.
 
-        Step by step, only the last token is computed; its position counts all tokens before it.
+        In incremental decoding only the last token is computed; its position counts all tokens before it.
         """
         aligns = alignment_layer is not None or alignment_heads is not None
         self._refuse_alignment(full_context_alignment, aligns)
@@ -157,14 +157,14 @@ class PositionedDecoder(TransformerDecoderBase):
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
         source_positions = self._prepared_source(source, tokens, incremental_state, embedded.dtype)
-        # Only now: `prepare` takes an empty state for the start of a batch.
+        # Only after `prepare`, which reads an empty state as the start of a batch.
         if incremental_state is not None and first.self_attn.has_weights:  # it keeps keys, not sums
             read_token(incremental_state, len(prev_output_tokens), prev_output_tokens.device)
         x = positions.enter(embedded.transpose(0, 1), first)  # [T, B, C]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         padding_mask = tokens.is_padding[:, -1:] if one_step else tokens.is_padding
-        # A causal mask hides what stands behind a sentence.
+        # A causal mask already hides the padding after a sentence.
         shows = tokens.has_padding and not (causal and tokens.padding_behind)
         mask = self.buffered_future_mask(x) if causal else None
         window = window_mask(self, tokens, x.dtype)
@@ -190,7 +190,7 @@ class PositionedDecoder(TransformerDecoderBase):
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder what the decoder's modules keep, unless every sentence continues itself."""
+        """Reorder what the decoder's modules cache, unless every hypothesis continues itself."""
         changed = changed_tokens(incremental_state, new_order)
         if changed == 0:
             return
@@ -200,14 +200,14 @@ class PositionedDecoder(TransformerDecoderBase):
             module.reorder_incremental_state(incremental_state, new_order, **options)
 
     def buffered_future_mask(self, tensor: Tensor) -> Tensor:
-        """Make fairseq's mask outside of ``torch.inference_mode``: it is kept, and training takes it too."""
+        """Make fairseq's mask outside ``torch.inference_mode``, since it is cached and training reuses it."""
         with torch.inference_mode(False):
             mask: Tensor = super().buffered_future_mask(tensor)
         return mask
 
     def make_generation_fast_(self, weights: str = FLOAT32, **kwargs: Any) -> None:
-        """Prepare for decoding; fairseq calls this where no training will follow."""
-        # The walk through all modules would take longer than the reordering.
+        """Prepare for decoding; fairseq calls this if no training will follow."""
+        # A search through all modules would take longer than the reordering.
         self._reordered = _reordered_modules(self)
         prepare_projections(self.output_projection, weights=weights)
 
@@ -269,7 +269,7 @@ class PositionedDecoder(TransformerDecoderBase):
         return x, attn, inner_states
 
     def _embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
-        """Embed all tokens or the last, with fairseq's base positions: [B, T, C]."""
+        """Embed all tokens, or while decoding the last, and add fairseq's own positions: [B, T, C]."""
         base = None
         if self.embed_positions is not None:
             base = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -292,7 +292,7 @@ class PositionedDecoder(TransformerDecoderBase):
         incremental_state: IncrementalState | None,
         dtype: torch.dtype,
     ) -> PreparedPositions:
-        """Prepare what cross-attention needs, unless the blocks' caches hold the source's part already."""
+        """Prepare positions for cross-attention, unless the blocks' caches already hold the source's."""
         states, mask = source.states, source.padding_mask
         if self.source_positions is None or states is None:
             return PreparedPositions()

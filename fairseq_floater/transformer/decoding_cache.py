@@ -1,4 +1,4 @@
-"""Keep what a decoder has seen: written in place, reordered only where a search changed it.
+"""Cache keys and values while decoding: write in place, and reorder only what a search changed.
 
 Letters: B sentences (times beam), S keys so far, H heads, D head width.
 """
@@ -13,20 +13,20 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.hooks import IncrementalState
 
-#: What one attention keeps, by fairseq's names: tensors, the sentences first.
+#: The cache of one attention, by fairseq's names: tensors whose first dimension is the sentence.
 Held = dict[str, Tensor | None]
-# Keys and values with room for more, [B, 2, H, capacity, D]; the named ones are views of it.
+# Keys and values with spare capacity, [B, 2, H, capacity, D]; prev_key and prev_value are views of it.
 ROOM = "room"
 SMALLEST_ROOM = 32
-# Where a decoder's incremental state holds what `read_token` notes.
+# Key of a decoder's incremental state for the record of `read_token`.
 ORIGINS = "origins"
 
 
 class Keys(NamedTuple):
-    """Hold what queries read.
+    """The keys and values that queries read.
 
     Attributes:
-        k: [B, H, S, D], turned.
+        k: [B, H, S, D], turned by the hooks.
         v: as k.
         padding: [B, S], or None.
         notes: on the tokens, [B, any, S], or None.
@@ -44,18 +44,18 @@ class Keys(NamedTuple):
         return cls(k, v, held["prev_key_padding_mask"], held["prev_notes"])
 
     def held(self) -> Held:
-        """Return them as they are kept."""
+        """Return these tensors under the cache's names."""
         names = ("prev_key", "prev_value", "prev_key_padding_mask", "prev_notes")
         return dict(zip(names, self))
 
 
 class NewOrder:
-    """An order that a search puts its hypotheses into, looked at once for all attentions.
+    """A search's new order of its hypotheses, analysed once for all attentions.
 
     Args:
-        hypotheses: [B or another number], of each the one that it continues.
-        changed: how many keys, the last ones, may differ from those of the hypothesis that stood in a
-            place before; None: all.
+        hypotheses: [B or another number], for each the index of the hypothesis that it continues.
+        changed: how many of the last keys may differ from those that the same row of the batch held
+            before; None: all.
     """
 
     def __init__(self, hypotheses: Tensor, changed: int | None = None):
@@ -63,15 +63,15 @@ class NewOrder:
         self._sentences: dict[tuple[int, int], tuple[Tensor | None, int]] = {}
 
     def of_sentences(self, held: int, beam: int) -> tuple[Tensor | None, int]:
-        """Return the order of keys that are kept once a sentence, and the beam from here on.
+        """Return the order of keys that are cached once per sentence, and the beam size from now on.
 
         Args:
-            held: sentences kept.
-            beam: hypotheses a sentence.
+            held: number of cached sentences.
+            beam: hypotheses per sentence.
 
         Returns:
-            None for an order that changes nothing; a beam of 1 where the hypotheses of a sentence no
-            longer stand together, so that each has other keys.
+            The order is None if it changes nothing. The beam size is 1 if the hypotheses of a sentence
+            are no longer adjacent, so that each needs its own keys.
         """
         groups = self._sentences.get((held, beam))
         if groups is None:
@@ -92,8 +92,8 @@ class NewOrder:
 def appended(held: Held, new: Keys) -> Held:
     """Append ``new`` keys to the cache ``held``, empty at first, and return the new cache.
 
-    Keys and values are written into the room that is left, which doubles when none is left. Where
-    gradients are wanted nothing is overwritten.
+    Keys and values are written into the spare capacity, which doubles when none is left. If gradients
+    are required, nothing is overwritten.
     """
     earlier = Keys.read(held) if held else None
     start = 0 if earlier is None else earlier.k.size(2)
@@ -123,10 +123,10 @@ def reordered(held: Held, new_order: Tensor, changed: int | None) -> Held:
     """Reorder the cache ``held`` by ``new_order``.
 
     Args:
-        held: of one attention; its room is written in place unless sentences leave.
-        new_order: [B or another number], of each sentence the one that it continues.
-        changed: how many keys, the last ones, may differ from those of the sentence that stood in a
-            place before; None: all.
+        held: of one attention; keys and values are written in place unless the number of rows changes.
+        new_order: [B or another number], for each row the index of the row that it continues.
+        changed: how many of the last keys may differ from those that the same row held before; None:
+            all.
     """
     room = held.get(ROOM)
     in_room = () if room is None else (ROOM, "prev_key", "prev_value")
@@ -151,7 +151,7 @@ def reordered(held: Held, new_order: Tensor, changed: int | None) -> Held:
 
 
 def _room_like(keys: Tensor, sentences: int, tokens: int) -> Tensor:
-    """Make room for the keys and values of ``tokens`` or more: [B, 2, H, capacity, D]."""
+    """Allocate space for the keys and values of ``tokens`` or more: [B, 2, H, capacity, D]."""
     _, heads, _, width = keys.shape
     capacity = max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length())
     return keys.new_empty(sentences, 2, heads, capacity, width)
@@ -162,7 +162,7 @@ def _alive(room: Tensor, tokens: int) -> Keys:
 
 
 def beams_as_queries(x: Tensor, sentences: int) -> Tensor:
-    """Read the beams of a sentence as queries: [B, H, T, D] -> [B / beam, H, beam * T, D]."""
+    """Turn the hypotheses of a sentence into queries: [B, H, T, D] -> [B / beam, H, beam * T, D]."""
     if x.size(0) == sentences:
         return x
     return x.unflatten(0, (sentences, -1)).transpose(1, 2).flatten(2, 3)
@@ -181,10 +181,10 @@ def products_with(x: Tensor, of_keys: Tensor) -> Tensor:
 
 
 def read_token(incremental_state: IncrementalState, sentences: int, device: torch.device) -> None:
-    """Note in ``incremental_state`` that each of ``sentences`` B reads one more token.
+    """Record in ``incremental_state`` that each of B ``sentences`` reads one more token.
 
-    The note holds, for each token, the place in the batch that its sentence had when it was read, [B, T]:
-    two sentences with one origin at t have the same keys up to t.
+    The record [B, T] holds, for each token, the row of the batch in which it was read. Two hypotheses with
+    the same origin at t have the same keys up to t.
     """
     places = torch.arange(sentences, device=device)[:, None]
     before = incremental_state.get(ORIGINS, {}).get(ORIGINS)
@@ -193,11 +193,11 @@ def read_token(incremental_state: IncrementalState, sentences: int, device: torc
 
 
 def changed_tokens(incremental_state: IncrementalState, new_order: Tensor) -> int | None:
-    """Return how many of the last tokens ``new_order`` [B] changes in any place; None: perhaps all.
+    """Return how many of the last tokens ``new_order`` [B] changes in any row; None: perhaps all.
 
-    Where the first token changes, so may the source in front of it (`--cross-self-attention`).
+    If the first token changes, so may the source in front of it (`--cross-self-attention`).
 
-    From here on ``incremental_state`` is taken to be in that order.
+    The record of :func:`read_token` in ``incremental_state`` is reordered.
     """
     before = incremental_state.get(ORIGINS, {}).get(ORIGINS)
     if before is None:

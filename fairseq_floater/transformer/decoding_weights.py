@@ -1,8 +1,7 @@
-"""Multiply by copies of the weights when a model only translates: faster ones, or of bfloat16 or int8.
+"""Translate with copies of the weights: in a faster layout, in bfloat16 or in int8.
 
-fairseq prepares a model that is loaded for translating once, and refuses to train it from then on. Linear
-maps of both stacks' blocks and the output projection get copies; position encoders, embeddings and norms
-do not.
+fairseq prepares a model that is loaded for translation, and refuses to train it afterwards. The linear
+layers of all blocks and the output projection get copies. Position encoders, embeddings and norms do not.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.shared_options import BFLOAT16, FLOAT32
 
 Product = Callable[[Tensor], Tensor]
-# From here on oneDNN's products of int8 are faster than those of torch's default engine.
+# With this many rows or more, oneDNN multiplies int8 faster than torch's default engine does.
 MANY_ROWS = 32
-# Products of float32 are compared by a feed-forward layer of Transformer base and the rows of a decoding
-# step: one sentence with a beam of 4.
+# float32 products are timed on a feed-forward layer of Transformer base with the rows of a decoding step:
+# one sentence with a beam of 4.
 MEASURED, FEW_ROWS = (2048, 512), 4
-# A copy must take at most this share of the time of torch's product. It costs memory, and a choice that
-# differed from run to run would round differently.
+# A copy must take less than this share of the time of torch's product. It costs memory, and if the choice
+# differed from run to run, so would the rounding.
 WORTH_A_COPY = 0.8
-# A call of oneDNN takes 20 microseconds, and smaller weights less than that.
+# A call of oneDNN takes 20 microseconds. torch multiplies smaller weights in less time.
 FEWEST_WEIGHTS = 2**17
 
 
 class PreparedLinear(nn.Linear):
-    """Compute a linear map by a copy of its weight; input and output are float32.
+    """Linear layer that multiplies by a copy of its weight; input and output are float32.
 
-    Parameters keep their names and values, and the copy is in no state dict. It is made anew when the
+    Parameters keep their names and values, and the copy is in no state dict. It is rebuilt when the
     parameters are replaced or changed, except by writing into ``weight.data``. With gradients on, and
-    under ``torch.compile``, the map multiplies by ``weight`` itself.
+    under ``torch.compile``, the layer multiplies by ``weight`` itself.
     """
 
     weights: str
@@ -67,9 +66,9 @@ class PreparedLinear(nn.Linear):
 
 
 def prepare_projections(*projections: Any, weights: str = FLOAT32) -> None:
-    """Let ``projections`` compute with ``weights``, in place.
+    """Make ``projections`` compute with ``weights``, in place.
 
-    Anything but linear maps stays as it is, and float32 that torch multiplies fast enough.
+    Modules that are no plain linear layer stay as they are, as does float32 that torch multiplies fast.
     """
     for projection in projections:
         if type(projection) is nn.Linear:
@@ -82,7 +81,7 @@ def prepare_projections(*projections: Any, weights: str = FLOAT32) -> None:
 
 
 def _product(weight: Tensor, bias: Tensor | None, weights: str) -> Product | None:
-    """Build the product of inputs [..., I] with ``weight`` [O, I] and ``bias``; None: take torch's own."""
+    """Return a function that multiplies inputs [..., I] by ``weight`` [O, I]; None: use torch's own."""
     if weights == FLOAT32:
         return _float32(weight, bias)
     if weight.dtype != torch.float32:
@@ -111,7 +110,7 @@ def _float32(weight: Tensor, bias: Tensor | None) -> Product | None:
 
 @cache
 def _faster_than_torch(threads: int) -> Callable[[Tensor, Tensor | None], Product] | None:
-    """Measure which copy this machine multiplies faster by than by the weight itself, if any."""
+    """Measure which kind of copy is faster than the weight itself on this machine; None if none is."""
     weight, x = torch.ones(MEASURED), torch.ones(FEW_ROWS, 1, MEASURED[1])
 
     def seconds(product: Product) -> float:
@@ -147,11 +146,11 @@ def _bfloat16(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _int8(weight: Tensor, bias: Tensor | None) -> Product:
-    """Quantise each output by its largest weight; inputs are quantised in the product."""
+    """Quantise the weights of each output by the largest of them; the product quantises its inputs."""
     scales = weight.abs().amax(1).clamp(min=1e-12) / 127
     zeros = torch.zeros_like(scales, dtype=torch.long)
     with warnings.catch_warnings():
-        # torch will replace its quantised tensors one day, and says so.
+        # torch warns that it will replace its quantised tensors.
         warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
         quantised = torch.quantize_per_channel(weight.contiguous(), scales, zeros, 0, torch.qint8)
     pack, backend = torch.ops.quantized.linear_prepack, torch.backends.quantized
@@ -161,16 +160,16 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Product:
         many = pack(quantised, bias)
     finally:
         backend.engine = default
-    # Without VNNI sums of products of 8 bits overflow 16 bits; of 7 they do not.
+    # Without VNNI, sums of 8-bit products overflow 16 bits. Sums of 7-bit products do not.
     narrow = not torch.cpu._is_vnni_supported()
     return partial(_int8_product, few, many, bias, narrow)
 
 
 def _int8_product(few: Any, many: Any, bias: Tensor | None, narrow: bool, x: Tensor) -> Tensor:
-    """Multiply x [T, B, I] quantised by one range.
+    """Multiply ``x`` [T, B, I], quantised with one range for all tokens.
 
-    Tokens at one place of their sentences have much the same range. Tokens of a whole sentence may not, since
-    a signal may grow along it: each is divided by its largest entry first.
+    The tokens of a single decoding step have similar ranges. The tokens of a whole sentence may not,
+    since a signal may grow along it. So each of them is divided by its largest entry first.
     """
     largest = None
     if x.size(0) > 1:

@@ -1,7 +1,7 @@
 """Give positions to the blocks of the encoder.
 
-The class is a subclass of fairseq's, with its parameters, their names and its interface. Overridden are
-the walk through the blocks, where positions enter, and what decoding keeps and reorders.
+The class is a subclass of fairseq's, with its parameters, their names and its interface. It overrides
+the loop over the blocks, where positions enter, and what decoding caches and reorders.
 
 Letters: S source tokens, B sentences, C channels.
 """
@@ -101,7 +101,7 @@ class PositionedEncoder(TransformerEncoderBase):
             "fc_results": fc_results,
             "src_tokens": [],
             "src_lengths": [lengths],
-            # The decoder's tokens stand where the source's do.
+            # The decoder moves its tokens in the same way.
             WARP: [] if warp is None else [warp],
         }
 
@@ -134,7 +134,7 @@ class PositionedEncoder(TransformerEncoderBase):
     ) -> dict[str, list[Any]]:
         """Reorder as fairseq does, and note that a search made ``beam_size`` copies of each sentence.
 
-        What stays among the copies of a sentence changes nothing.
+        An order that only permutes the copies of a sentence changes nothing.
         """
         held = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
         beam = next(iter(encoder_out.get(BEAM, ())), 1)
@@ -154,13 +154,13 @@ class PositionedEncoder(TransformerEncoderBase):
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
         """Register a full hook instead, for fairseq's NanDetector.
 
-        torch looks for a tensor among the values of an output that is a dict; here, as in fairseq, all
-        are lists, and it dies of a StopIteration.
+        For a plain hook torch searches an output dict for a tensor. Here, as in fairseq, all values are
+        lists, and torch would raise StopIteration.
         """
         return self.register_full_backward_hook(hook)
 
     def embed(self, src_tokens: Tensor, token_embeddings: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Embed the tokens, with fairseq's base positions and without: [B, S, C] each."""
+        """Return the embedded tokens with and without fairseq's own positions: [B, S, C] each."""
         if token_embeddings is None:
             token_embeddings = self.embed_tokens(src_tokens)
         embedding = self.embed_scale * token_embeddings
@@ -169,7 +169,7 @@ class PositionedEncoder(TransformerEncoderBase):
         return embedding + self.embed_positions(src_tokens), embedding
 
     def _finished_embedding(self, x: Tensor) -> Tensor:
-        """Apply to the sum of embedding and positions what fairseq does, in its order."""
+        """Apply layer norm, dropout and quantisation noise in fairseq's order."""
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x)

@@ -1,9 +1,9 @@
 """Attend without a softmax: a key's weight is a product of features, so that keys can be summed first.
 
-o_i = Σ_j w_ij v_j / Σ_j u_ij with w_ij = (R_i φ(q_i))·(R_j φ(k_j)) above, turned by RoPE's R, and
-u_ij = φ(q_i)·φ(k_j) below, which stays positive. Either is a product of φ(q_i) with a sum that does
-not know i: a sentence needs two sums, and decoding a state of fixed size in place of cached keys.
-Katharopoulos et al. 2020; with RoPE, Su et al. 2021.
+o_i = Σ_j w_ij v_j / Σ_j u_ij. Above the fraction bar w_ij = (R_i φ(q_i))·(R_j φ(k_j)) is rotated by RoPE's
+R. Below it u_ij = φ(q_i)·φ(k_j) is not, and stays positive. Both are products of φ(q_i) with a sum that
+does not depend on i. So a sentence needs two sums, and decoding keeps a state of fixed size instead of
+cached keys. Katharopoulos et al. 2020; with RoPE, Su et al. 2021.
 
 Letters: T query length, S key length, B sentences (times beam), H heads, D head width, F features
 (D for kernel `elu`, D + 1 for `cosine`), C = H * D.
@@ -26,12 +26,12 @@ from fairseq_floater.transformer.attention import Inputs, PositionBiasedAttentio
 from fairseq_floater.transformer.decoding_cache import products_with
 from fairseq_floater.transformer.masks import hidden_keys
 
-# Divides where the sum of the weights vanishes: padding in front of a sentence sees no key.
+# The smallest divisor. Padding before a sentence sees no key, so its weights sum to 0.
 SMALLEST_SUM = 1e-6
 
 
 class Features(NamedTuple):
-    """Hold φ of queries or keys, turned as it stands above the fraction bar, and as below.
+    """Features φ of queries or keys: rotated, for above the fraction bar, and for below it.
 
     Shapes: [B, H, T or S, F] each, float32 or more.
     """
@@ -40,7 +40,7 @@ class Features(NamedTuple):
     below: Tensor
 
     def hide(self, hidden: Tensor | None) -> Features:
-        """Give hidden keys, [B or 1, H or 1, 1, S], features of zero."""
+        """Set the features of ``hidden`` keys, [B or 1, H or 1, 1, S], to zero."""
         if hidden is None:
             return self
         hidden = hidden.transpose(-2, -1)
@@ -48,7 +48,7 @@ class Features(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Hold all that queries read of the keys: Σ_j k_j v_j^T [B, H, F, D] and Σ_j k_j [B, H, F]."""
+    """All that queries need of the keys: Σ_j k_j v_j^T [B, H, F, D] and Σ_j k_j [B, H, F]."""
 
     key_values: Tensor
     keys: Tensor
@@ -59,20 +59,19 @@ class Sums(NamedTuple):
         return cls(keys.above.transpose(2, 3) @ values, keys.below.sum(2))
 
     def plus(self, other: Sums) -> Sums:
-        """Add the sums over other keys."""
         return Sums(self.key_values + other.key_values, self.keys + other.keys)
 
 
 class LinearAttention(PositionBiasedAttention):
-    """Replace the softmax in attention with positions by normalised products of features.
+    """Attention with positions that replaces the softmax by normalised products of features.
 
-    Features and sums are float32 (of a double model float64), with autocast off. Parameters and their
-    names are the base class's. Of the hooks, logits' scale and biases and values of weights have no
-    place here, and attention dropout has no weights to drop.
+    Features and sums are float32 (float64 in a double model), with autocast off. Parameters and their
+    names are the base class's. The hooks for scale and bias of the logits and for values of weights do
+    not apply. Attention dropout has no effect, since there are no weights to drop.
 
     Args:
-        kernel: ``elu``: φ = elu + 1. ``cosine``: w = u = 1 + (R_i q_i)·(R_j k_j) of unit vectors, turned
-            on both sides of the bar, since it is never negative.
+        kernel: ``elu``: φ = elu + 1. ``cosine``: w = u = 1 + (R_i q_i)·(R_j k_j) of unit vectors. It is
+            rotated below the fraction bar too, since it is never negative.
     """
 
     has_weights: ClassVar[bool] = False
@@ -84,13 +83,13 @@ class LinearAttention(PositionBiasedAttention):
     def _attend(
         self, given: Inputs, need_weights: bool, before_softmax: bool, need_head_weights: bool
     ) -> tuple[Tensor, None]:
-        """Attend by sums over the keys, which the cache holds.
+        """Attend with sums over the keys; the cache holds these sums.
 
-        A mask of one row for all queries leaves the sums as they are; one of [T, S] needs the product
-        of each query with each key, and no incremental state.
+        If the mask has one row for all queries, sums suffice. A mask of [T, S] needs the product of each
+        query with each key, and allows no incremental state.
 
         Raises:
-            ValueError: weights or logits are to be returned.
+            ValueError: weights or logits are requested.
         """
         if need_weights or before_softmax:
             raise ValueError(
@@ -132,11 +131,11 @@ def _read(
     mask: Tensor | None,
     held: Sums | None,
 ) -> tuple[Tensor, Sums | None]:
-    """Return what queries read, [B, H, T, D], and the sums that they read it from, if any.
+    """Return the output of the attention, [B, H, T, D], and the sums that it used, if any.
 
     Args:
-        q: of the queries.
-        k: of new keys; None where ``held`` has all.
+        q: features of the queries.
+        k: features of new keys; None if ``held`` has all keys.
         v: values of new keys, [B, H, S, D].
         mask: -inf hides a key from a query; broadcasts to [B, H, T, S].
         held: sums over earlier keys, [B or B / beam, ...].
@@ -157,7 +156,7 @@ def _read(
 def _masked_products(q: Features, k: Features, v: Tensor, mask: Tensor) -> Tensor:
     """Multiply each query with each key that ``mask`` shows it: [B, H, T, D].
 
-    Training a decoder takes this form, T^2 products that run side by side, for the state's T steps.
+    Training a decoder uses this form: T^2 products in parallel instead of T steps of the state.
     """
     hidden = mask.isneginf()
     weights = (q.above @ k.above.transpose(2, 3)).masked_fill(hidden, 0.0)
@@ -167,7 +166,7 @@ def _masked_products(q: Features, k: Features, v: Tensor, mask: Tensor) -> Tenso
 
 
 def attention_class(cfg: Any, cross: bool) -> Callable[..., PositionBiasedAttention]:
-    """Return what builds self- or ``cross``-attention under the model's options."""
+    """Return the constructor of self- or ``cross``-attention for the model's options."""
     if cfg.attention_kind == LINEAR and (cfg.linear_cross or not cross):
         return partial(LinearAttention, kernel=cfg.linear_kernel)
     law = EvalLaw.read(cfg)

@@ -1,4 +1,4 @@
-"""Say which keys a query must not see: by masks that are added to the logits, or by flags.
+"""Hide keys from queries: by masks that are added to the logits, or by boolean flags.
 
 Letters: T query length, S key length, B sentences, H heads.
 """
@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.eval_law import WINDOW
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.decoding_cache import Keys
 
-# Of a query that sees one key, ln n would be 0, and of padding that sees none, -inf.
+# ln n would be 0 for a query that sees one key, and -inf for padding that sees none.
 SMALLEST_LOG = 0.1
 # The first tokens, which `--position-eval window` never hides (attention sinks).
 ALWAYS_SEEN = 4
@@ -29,14 +29,14 @@ def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def summed(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Return the sum of two additive masks, of which either may be None."""
+    """Add two additive masks; either may be None."""
     if mask is None or other is None:
         return other if mask is None else mask
     return mask + other
 
 
 def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """Return whether a query must not see a key, [B or 1, 1, T or 1, S], by padding [B, S] or mask."""
+    """Return which keys padding [B, S] or mask hides from each query: bool [B or 1, 1, T or 1, S]."""
     hidden = None if padding is None else padding.bool()[:, None, None]
     if attn_mask is None:
         return hidden
@@ -47,9 +47,9 @@ def hidden_keys(padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | No
 
 
 def log_length_factor(q: Tensor, keys: Keys, attn_mask: Tensor | None, trained: float) -> Tensor:
-    """Return max(ln n, 0.1) / ln N, n the keys that each query sees: [B or 1, 1, T or 1, 1], of q's dtype.
+    """Return max(ln n, 0.1) / ln N for queries that see n keys: [B or 1, 1, T or 1, 1], of q's dtype.
 
-    Attention to n keys then stays as sharp as it was trained to be with N (Chiang and Cholak 2022).
+    With this factor, attention to n keys is as sharp as in training with N (Chiang and Cholak 2022).
 
     Args:
         q: queries, [B, H, T, D].
@@ -76,7 +76,7 @@ def widen_masks(
     attn_mask: Tensor | None,
     padding_mask: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Widen the masks of self-attention by the source in front (every source key is visible)."""
+    """Prepend the source's keys to the masks of self-attention; only the source's padding is hidden."""
     source_len, batch, _ = encoder_out.shape
     if attn_mask is not None:
         attn_mask = torch.cat(
@@ -90,11 +90,11 @@ def widen_masks(
 
 
 def window_mask(stack: Any, tokens: Tokens, dtype: torch.dtype) -> Tensor | None:
-    """Return what hides keys from self-attention under ``--position-eval window:W``: [B or 1, 1, T, S]."""
+    """Return the self-attention mask of ``--position-eval window:W``, [B or 1, 1, T, S], or None."""
     law = stack.eval_law
     if law is None or law.kind != WINDOW or stack.training:
         return None
-    at = replace(tokens, warp=None).at(slots_do=False)  # W counts tokens, wherever they stand
+    at = replace(tokens, warp=None).at(slots_do=False)  # W counts tokens, whatever their positions
     far = at.distances.abs() > law.size
     hidden = far & (at.keys >= ALWAYS_SEEN)[:, None]
     return additive_mask(hidden[:, None], dtype) if bool(hidden.any()) else None

@@ -12,13 +12,13 @@ from fairseq_floater.transformer.stack_positions import owned_parts, owning_bloc
 
 
 class Positions(NamedTuple):
-    """Hold a position encoder of a model with what it acts on.
+    """A position encoder of a model, and what it acts on.
 
     Attributes:
-        stack: its stack's place in the model.
+        stack: module name of its stack in the model.
         attribute: ``positions`` or ``source_positions``.
-        encoder: of the stack.
-        parts: of the blocks that receive positions.
+        encoder: the stack's position encoder.
+        parts: its part in each block that receives positions.
         blocks: these blocks.
     """
 
@@ -30,13 +30,13 @@ class Positions(NamedTuple):
 
     @property
     def attentions(self) -> list[Any]:
-        """Return the attention of each block that an encoder of distances acts in."""
+        """Return, for each block, the attention in which an encoder of distances acts."""
         crosses = self.encoder.spec.crosses
         return [block.encoder_attn if crosses else block.self_attn for block in self.blocks]
 
 
 def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
-    """Yield every position encoder of ``stacks``, which are by their place in the model."""
+    """Yield every position encoder of ``stacks``, which maps module names to stacks."""
     for name, stack in stacks.items():
         for attribute in ("positions", "source_positions"):
             encoder = getattr(stack, attribute, None)
@@ -46,7 +46,7 @@ def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
 
 
 def biases_of(positions: Positions) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield the part of a block, p(0) of a stream, and the bias of the projection it is added to."""
+    """Yield, for each block and stream, the part, p(0), and the bias of the projection that p(0) enters."""
     for part, block in zip(positions.parts, positions.blocks):
         for stream, start in zip(positions.encoder.spec.streams, part.values):
             yield part, start, projection_of(block, stream).bias

@@ -1,4 +1,4 @@
-"""Hold what every model with positions shares: its options, what it refuses, how it is trained."""
+"""Define what all models with positions share: their options, checks and training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def completed(args: Any, stacks: int) -> argparse.Namespace:
 
     Args:
         args: the model's options.
-        stacks: of the model, as `rules.py` numbers them.
+        stacks: how many the model has (`rules.py`).
 
     Raises:
-        ValueError: an unknown or inconsistent option, or one that positions cannot go with.
+        ValueError: an option is unknown, inconsistent, or does not work with positions.
     """
     if isinstance(args, DictConfig):
         args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
@@ -38,7 +38,7 @@ def completed(args: Any, stacks: int) -> argparse.Namespace:
 
 
 class PositionedModel(BaseFairseqModel):
-    """Add to a model of fairseq's the options of positions and what they ask of training."""
+    """Add the options of positions to a fairseq model, and what they require of training."""
 
     #: Why the model must not be trained with the optimiser of its arguments, or None.
     not_to_train: str | None = None
@@ -49,7 +49,7 @@ class PositionedModel(BaseFairseqModel):
         position_encoders.add_args(parser)
 
     def apply_training_options(self, args: argparse.Namespace) -> None:
-        """Take from ``args``, complete, what is to be trained and what must not be."""
+        """Freeze what ``args``, complete, exclude from training, and note if training must be refused."""
         restrict_training(self, args)
         self.not_to_train = training_fault(args)
 
@@ -65,7 +65,7 @@ class PositionedModel(BaseFairseqModel):
         super().set_num_updates(num_updates)
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:
-        """Log how large positions are: fairseq's NanDetector calls this where gradients are not finite."""
+        """Log how large positions are; fairseq's NanDetector calls this if gradients are not finite."""
         encoders = [module for module in self.modules() if isinstance(module, PositionEncoder)]
         logger.error(
             "Gradients are not finite. The tables of positions of the last batch had the norms %s "

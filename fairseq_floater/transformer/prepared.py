@@ -22,10 +22,10 @@ from fairseq_floater.transformer.blocks import (
 
 
 class PreparedPositions:
-    """Give the blocks nothing; subclasses give them what their kind of encoder prepared."""
+    """No positions; subclasses hold the positions of their kind of encoder."""
 
     def enter(self, x: Tensor, block: nn.Module) -> Tensor:
-        """Let positions enter the input ``x`` [T, B, C] of ``block``."""
+        """Return the input ``x`` [T, B, C] of ``block`` with its positions."""
         return x
 
     def tables(self, block: nn.Module) -> Tables:
@@ -33,16 +33,16 @@ class PreparedPositions:
         return ()
 
     def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
-        """Return ``mask``, which is added to the logits of self-attention, as ``block`` needs it."""
+        """Return ``mask``, which is added to the logits, plus the position bias of ``block``, if any."""
         return mask
 
 
 class PreparedSignal(PreparedPositions):
     """Hold the rows of a signal.
 
-    Blocks take them as flat arguments: the row of each token, [T, B or 1], time first as they hold their
-    tokens, or [0] where token i of every sentence has row i; whether rows hold the projections' biases;
-    and the rows of each stream, [N, C].
+    Blocks take them as flat arguments. First comes the row number of each token, [T, B or 1], or an empty
+    tensor if token i of every sentence has row i. Then comes whether the rows include the projections'
+    biases, and then the rows of each stream, [N, C].
     """
 
     def __init__(
@@ -72,18 +72,16 @@ class PreparedSignal(PreparedPositions):
         """Lay out the ``table`` [N, S, L, C] of ``signal`` for the L blocks ``owners``.
 
         Args:
-            signal: whose rows they are.
-            table: rows.
-            owners: in the table's order.
-            tokens: of the batch.
-            at: where they stand.
+            signal: the position encoder that the rows belong to.
+            owners: the blocks, in the table's order.
+            at: where ``tokens`` stand.
         """
-        flat = table.flatten(1, 2)  # streams, and in them blocks: [N, S * L, C]
+        flat = table.flatten(1, 2)  # stream by stream, block by block: [N, S * L, C]
         streams, biases = signal.spec.streams, None
         if signal.spec.target == QKV and not tokens.last_only:
             biases = _projection_biases(owners, streams)
             flat = flat if biases is None else flat + biases
-        # One backward pass joins what flows into all rows.
+        # The backward pass of `unbind` joins the gradients of all rows at once.
         rows, count = flat.unbind(1), len(owners)
         in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
         positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
@@ -94,8 +92,8 @@ class PreparedSignal(PreparedPositions):
 def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:
     """Return the biases of the projections that a signal enters, stream by stream: [S * L, C].
 
-    None where they cannot be added to the rows ahead of the blocks: a projection has none, or is no plain
-    layer; a sharded block's are not all here; joint keys take rows of both sides.
+    None if they cannot be added to the rows before the blocks run: a projection has no bias or is no
+    plain linear layer, a block is sharded, or joint keys take rows of both sides.
     """
     whole = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
     if any(not isinstance(b, whole) or getattr(b, "cross_self_attention", False) for b in owners):

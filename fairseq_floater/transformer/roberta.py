@@ -1,11 +1,11 @@
-"""Register the encoder-only model: fairseq's RoBERTa, in its named shapes, with a choice of encoders.
+"""Register the encoder-only model: fairseq's RoBERTa in its named shapes, with any position encoder.
 
-Heads, masked language model and hub interface are fairseq's, state-dict names included; new are
+Heads, masked language model, hub interface and names in the state dict are fairseq's. The new names are
 ``encoder.sentence_encoder.positions`` and ``encoder.sentence_encoder.layers.N.positions``.
 
-The base underneath is RoBERTa's learned table, with three exceptions. ``sinusoidal`` is a base itself:
-fairseq's sinusoid takes the table's place. ``learned`` is a table, one a block, and replaces it. ``none``
-and the encoders that act inside attention have none, unless ``--position-base keep`` asks for it.
+RoBERTa's learned position table stays at the input, with three exceptions. ``sinusoidal`` replaces it by
+fairseq's sinusoid. ``learned`` replaces it by a table in each block. ``none`` and the encoders that act
+inside attention drop it, unless ``--position-base keep`` asks for it.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ MODEL = "floater_roberta"
 
 
 class PositionedSentenceEncoder(PositionedEncoder):
-    """Hold RoBERTa's blocks, which take positions once the Transformer around them is initialised.
+    """Hold RoBERTa's blocks, which get positions only after the Transformer is initialised.
 
-    Until then it is fairseq's, table included: it draws the same random numbers, so that under one
-    seed it starts as fairseq's own whatever the position encoder, and fairseq's initialisation of
-    every linear map and embedding meets none of the position encoder's.
+    Until then it equals fairseq's encoder, table included, and draws the same random numbers. So under
+    one seed it starts like fairseq's with every position encoder. fairseq's initialisation of linear
+    layers and embeddings does not touch the position encoder's.
     """
 
     length_option = "--max-positions"
     fills_length = True
 
     def attach_positions(self, cfg: Any) -> None:
-        """Leave that to :meth:`take_positions`."""
+        """Do nothing: :meth:`take_positions` attaches the position encoder later."""
 
     def take_positions(self) -> None:
-        """Put what the options ask for in the place of RoBERTa's table, and attach the encoder."""
+        """Replace RoBERTa's table as the options ask, and attach the position encoder."""
         cfg = with_base(self.cfg, "source")
         if cfg.no_token_positional_embeddings:
             self.embed_positions = None
@@ -72,7 +72,7 @@ class PositionedRobertaEncoder(RobertaEncoder):
         self, args: argparse.Namespace, dictionary: Any, embed_tokens: nn.Embedding
     ) -> PositionedSentenceEncoder:
         cfg = TransformerConfig.from_namespace(args)
-        cfg.decoder.layers = 0  # fairseq names a number, and `--position-blocks` would count them
+        cfg.decoder.layers = 0  # fairseq sets a number, and `--position-blocks` would count these
         base = cfg.no_token_positional_embeddings, cfg.encoder.learned_pos
         cfg.no_token_positional_embeddings, cfg.encoder.learned_pos = False, True
         encoder = PositionedSentenceEncoder(cfg, dictionary, embed_tokens)
@@ -81,7 +81,7 @@ class PositionedRobertaEncoder(RobertaEncoder):
         return encoder
 
     def max_positions(self) -> int:
-        """Return the longest input: the position encoder's limit and that of a table underneath."""
+        """Return the longest input that both the position encoder and a learned table allow."""
         return self.sentence_encoder.max_positions()
 
 
@@ -110,7 +110,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         """Build the model for ``args``, a Namespace or Hydra's DictConfig.
 
         Raises:
-            ValueError: an unknown or inconsistent option, or one that positions cannot go with.
+            ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
         args = completed(args, ONE_STACK)
         if getattr(args, "max_positions", None) is None:
@@ -126,7 +126,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
 
 
 def _complete_shape(args: argparse.Namespace) -> None:
-    """Fill in fairseq's defaults; an encoder that is a base itself takes the place of RoBERTa's table."""
+    """Fill in fairseq's defaults; an encoder with base ``itself`` replaces RoBERTa's learned table."""
     if POSITION_ENCODERS[args.position_encoder].base == "itself":
         args.encoder_learned_pos = False
     base_architecture(args)

@@ -1,6 +1,6 @@
 """Name the shapes and their sizes, for tools that need neither torch nor fairseq."""
 
-#: Marian's Transformer as Hugging Face has it: fairseq's in shape, with a few things computed otherwise
+#: Hugging Face's Marian: fairseq's Transformer in shape, with a few things computed differently
 MARIAN = "floater_marian"
 #: our architecture -> fairseq's
 ARCHITECTURES = {
@@ -20,7 +20,7 @@ ROBERTA_ARCHITECTURES = {
     "floater_roberta_base": "roberta_base",
     "floater_roberta_large": "roberta_large",
 }
-#: our encoder-only architecture -> channels, blocks, heads, and channels between a block's maps
+#: our encoder-only architecture -> channels, blocks, heads, and channels inside the feed-forward layer
 ROBERTA_SIZES = {
     "floater_roberta": (768, 12, 12, 3072),
     "floater_roberta_tiny": (64, 2, 2, 256),

@@ -1,6 +1,6 @@
-"""Connect a stack of blocks and its position encoder: who owns what, and which block gets what.
+"""Connect a stack of blocks with its position encoder.
 
-The stack owns the encoder (FLOATER's dynamics); each block owns its part of it (FLOATER's p(0)) as
+The stack owns the encoder (FLOATER's dynamics). Each block owns its part of it (FLOATER's p(0)) as
 ``layers.N.<attribute>``, so that layerdrop and ``--*-layers-to-keep`` keep block and part together.
 
 Letters: N rows of the table, S streams, C channels, H heads, B sentences, T tokens.
@@ -40,9 +40,9 @@ BEAM = "beam_size"
 
 
 def random_numbers_given_back() -> AbstractContextManager[None]:
-    """Give back what is drawn inside: the Transformer starts, and drops out, like fairseq's.
+    """Restore the random state on exit, so that the Transformer's initialisation and dropout are fairseq's.
 
-    A stack opens it once around all its encoders: opened for each, they would draw the same numbers.
+    A stack enters it once for all its encoders. If each had its own, they would draw the same numbers.
     """
     return torch.random.fork_rng(devices=[])
 
@@ -59,17 +59,17 @@ def attach_encoder(
     """Build ``cfg``'s encoder as ``stack.<attribute>`` and each block's part as ``block.<attribute>``.
 
     Args:
-        stack: encoder or decoder, built but for its positions; ``length_option`` names the option that
+        stack: encoder or decoder, complete except for positions; ``length_option`` names the option that
             limits its input, ``fills_length`` says whether input usually reaches that limit.
-        attribute: under which stack and blocks hold encoder and parts.
+        attribute: name of the encoder in the stack, and of its part in each block.
         cfg: the model's options, complete.
         streams: what a signal is added to.
         side: ``source`` or ``target``: whose tokens are counted.
-        shape: ``cfg.encoder`` or ``cfg.decoder``: width, heads, and ``layers_to_keep``, fairseq's
-            option; blocks keep the index they were trained under.
+        shape: ``cfg.encoder`` or ``cfg.decoder``: width, heads, and fairseq's ``layers_to_keep``. Blocks
+            keep the index they were trained under.
 
     Raises:
-        ValueError: `--position-blocks` names a block that no stack has, or none that this one has.
+        ValueError: `--position-blocks` names a block that no stack has, or no block of this stack.
     """
     layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
@@ -98,7 +98,7 @@ def _chosen_blocks(cfg: Any) -> tuple[int, ...] | None:
     sides = (("source", cfg.encoder), ("target", cfg.decoder))
     shapes = [shape for side, shape in sides if has_positions(cfg, side)]
     is_pruned = any(shape.layers_to_keep for shape in shapes)
-    if not is_pruned:  # nothing says how many blocks such a stack had
+    if not is_pruned:  # a pruned stack does not say how many blocks it had
         check_depth(numbers, max(shape.layers for shape in shapes))
     return numbers
 
@@ -148,8 +148,8 @@ def _kept_indices(layers_to_keep: str) -> list[int]:
 
 
 def _log_statistics(encoder: PositionEncoder) -> None:
-    """Log as fairseq does: means over the encoders and updates, but the sum of the fallbacks."""
-    statistics = encoder.statistics()  # taken in evaluation too, and dropped
+    """Log the encoder's statistics: means over encoders and updates, but the sum of the fallbacks."""
+    statistics = encoder.statistics()  # in evaluation too, which resets the counts without logging
     for name, value in statistics.items() if encoder.training else ():
         log = metrics.log_scalar_sum if name == "fallbacks" else metrics.log_scalar
         log(f"flow_{name}", value, priority=1500, round=8)
@@ -166,7 +166,7 @@ def owning_blocks(stack: Any, attribute: str) -> list[nn.Module]:
 
 
 def owned_parts(stack: Any, attribute: str) -> list[Any]:
-    """Return these blocks' parts of that encoder."""
+    """Return the part of the encoder ``stack.<attribute>`` in each block that receives positions."""
     return [getattr(block, attribute) for block in owning_blocks(stack, attribute)]
 
 
@@ -174,7 +174,7 @@ class PreparedAttention(PreparedPositions):
     """Hold the tables of positions inside attention, and the bias that the blocks share."""
 
     def __init__(self, tables: dict[int, Tables], bias: Tensor | None, rows: dict[int, Tensor]):
-        self._tables = tables  # by id of the block, as `rows`, [T, B or 1, C]
+        self._tables = tables  # by id of the block, like `rows` [T, B or 1, C]
         self._rows = rows
         self._bias = bias
         self._merged: Tensor | None = None  # one mask for all blocks of a pass
@@ -195,7 +195,7 @@ class PreparedAttention(PreparedPositions):
 
 
 class PreparedStage(PreparedPositions):
-    """Hold what a stage works with, and run it before the blocks that have a part of it."""
+    """Run a stage before the blocks that have a part of it."""
 
     def __init__(self, stage: InputStage, parts: dict[int, nn.Module], at: Pass):
         self._stage = stage
@@ -216,17 +216,17 @@ def prepare(
     incremental_state: IncrementalState | None = None,
     facing: Tokens | None = None,
 ) -> PreparedPositions:
-    """Let the encoder ``stack.<attribute>`` prepare one forward pass.
+    """Prepare the positions of the encoder ``stack.<attribute>`` for one forward pass.
 
     Args:
         stack: encoder or decoder.
-        attribute: under which stack and blocks hold encoder and parts.
+        attribute: name of the encoder in the stack, and of its part in each block.
         tokens: whose positions are needed.
         dtype: of the model.
-        words: [B, T], their indices in the dictionary; a stage reads those of the tokens in the stream.
-        incremental_state: of the decoding; a batch begins where it is empty or None.
-        facing: the source tokens that the target tokens ``tokens`` see in cross-attention; None: those
-            of the same side.
+        words: [B, T], indices of ``tokens`` in the dictionary; only a stage reads them.
+        incremental_state: of the decoding; a batch begins if it is empty or None.
+        facing: the source tokens that the target tokens ``tokens`` see in cross-attention; None:
+            ``tokens`` see those of their own side.
     """
     encoder: Any = getattr(stack, attribute)
     owners = owning_blocks(stack, attribute)
@@ -245,7 +245,7 @@ def prepare(
     else:
         at = tokens.facing(facing, stack.cfg.position_cross_ratio)
     law, lengths = stack.eval_law, getattr(tokens.warp, "lengths", None)
-    # Without lengths no source is longer than T.
+    # Without lengths no source is longer than the trained length.
     if law is not None and not stack.training and not (law.changes_frequencies and lengths is None):
         at = at._replace(law=law, lengths=lengths)
     if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
@@ -270,8 +270,8 @@ def prepare(
 
 
 def with_base(cfg: Any, side: str) -> Any:
-    """Return ``cfg`` with fairseq's sinusoid switched off where positions replace it or ``side`` has none."""
-    cfg = copy.copy(cfg)  # both stacks are built from one
+    """Return ``cfg`` with fairseq's positions off, if others replace them or ``side`` has none."""
+    cfg = copy.copy(cfg)  # both stacks are built from the same cfg
     cfg.no_token_positional_embeddings = not has_base(cfg, side)
     return cfg
 
@@ -288,16 +288,16 @@ def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 def check_base_length(stack: Any, is_padding: Tensor) -> None:
-    """Refuse a sequence, by its padding [B, T], that a *learned* table underneath has no rows for.
+    """Check that fairseq's *learned* table, if any, has a row for every token; ``is_padding`` [B, T].
 
     Raises:
-        ValueError: more tokens than rows.
+        ValueError: a sequence has more tokens than the table has rows.
     """
     table = stack.embed_positions
     if not isinstance(table, LearnedPositionalEmbedding):
         return
     limit, tokens = table.max_positions, is_padding.size(1)
-    if tokens > limit:  # slots: only now is it worth to wait for the device
+    if tokens > limit:  # only now: counting real tokens waits for the device
         tokens = int((~is_padding).sum(1).max())
     if tokens > limit:
         raise ValueError(
@@ -308,7 +308,7 @@ def check_base_length(stack: Any, is_padding: Tensor) -> None:
 
 
 def longest_input(stack: Any, encoder: PositionEncoder, learned_base: bool) -> int:
-    """Return the longest input: the encoder's limit and, underneath, that of a *learned* base."""
+    """Return the longest input that the encoder and fairseq's table, if it is *learned*, allow."""
     if stack.embed_positions is None or not learned_base:
         return encoder.max_positions
     return min(encoder.max_positions, int(stack.embed_positions.max_positions))

@@ -1,6 +1,6 @@
 """Register the length oracle: each hypothesis has as many tokens as its reference (Newman et al. 2020).
 
-What a model loses by stopping too early or too late is then gone; what it loses by misplaced words stays.
+This removes the errors of stopping too early or too late, and leaves those of misplaced words.
 """
 
 import argparse
@@ -17,7 +17,7 @@ TASK = "translation_told_length"
 
 
 class ToldLengthSearch(BeamSearch):
-    """Search by beams that may end at one step only; ``ends`` says at which, by the sentence's id."""
+    """Beam search in which hypotheses must end at one step; ``ends`` holds that step by sentence id."""
 
     def __init__(self, dictionary: Any):
         super().__init__(dictionary)
@@ -32,7 +32,7 @@ class ToldLengthSearch(BeamSearch):
         original_batch_idxs: Tensor | None = None,
         candidate_multiple: int = 2,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Choose candidates as fairseq does, of ``lprobs`` [B, beam, V] that leave no choice of the end."""
+        """Choose candidates as fairseq does, but force or forbid the end in ``lprobs`` [B, beam, V]."""
         assert original_batch_idxs is not None
         ends = [self.ends[sentence] == step for sentence in original_batch_idxs.tolist()]
         at_end = torch.tensor(ends, device=lprobs.device)[:, None, None]
@@ -50,7 +50,7 @@ class ToldLengthSearch(BeamSearch):
 
 @register_task(TASK, dataclass=TranslationConfig)
 class ToldLengthTask(TranslationTask):
-    """Translate as fairseq's task does, but for the lengths of hypotheses."""
+    """Translate like fairseq's task, but with hypotheses as long as their references."""
 
     def build_generator(
         self, models: Any, args: argparse.Namespace, *further: Any, **options: Any
@@ -67,7 +67,7 @@ class ToldLengthTask(TranslationTask):
         *further: Any,
         **options: Any,
     ) -> Any:
-        # Without the end symbol. At the first step fairseq has one beam, and too few could end.
+        # Without the end symbol. At least 1: at the first step fairseq has one beam, and too few could end.
         lengths = (sample["target"].ne(self.target_dictionary.pad()).sum(1) - 1).clamp(min=1)
         generator.search.ends = dict(zip(sample["id"].tolist(), lengths.tolist()))
         generator.min_len, generator.max_len_a, generator.max_len_b = 0, 0, int(lengths.max())

@@ -18,9 +18,9 @@ from fairseq_floater.transformer.owners import biases_of, positions_of
 
 
 def restrict_training(model: nn.Module, args: Namespace) -> None:
-    """Freeze all but h and p(0) where ``args``, complete, ask for the flow alone; else what p(0) replaces.
+    """Freeze all but h and p(0) if ``args``, complete, train only the flow; else biases that p(0) replaces.
 
-    Which of h and p(0) is trained, both decide by themselves. Modules that come later, such as the
+    h and p(0) decide by themselves whether they are trained. Modules that are added later, such as the
     heads that a task registers, are trained.
     """
     if args.position_encoder != FloaterPositions.name:
@@ -42,7 +42,7 @@ def restrict_training(model: nn.Module, args: Namespace) -> None:
 
 
 def _freeze_replaced_biases(model: nn.Module) -> None:
-    """Leave p(0) alone to move where a bias would get the same gradient, and the sum twice the step."""
+    """Freeze the biases that p(0) replaces: with the same gradient, their sum would take a double step."""
     stacks = {name: m for name, m in model.named_modules() if hasattr(m, "layers")}
     for positions in positions_of(stacks):
         for _, _, bias in biases_of(positions):

@@ -1,4 +1,4 @@
-"""Register the translation model: fairseq's Transformer, in its named shapes, with a choice of encoders."""
+"""Register the translation model: fairseq's Transformer in its named shapes, with any position encoder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         """Build the model for ``args``, a Namespace or Hydra's DictConfig.
 
         Raises:
-            ValueError: an unknown or inconsistent option, or one that positions cannot go with.
+            ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
         args = completed(args, TWO_STACKS)
         model: FloaterTransformerModel = super().build_model(args, task)
@@ -54,7 +54,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Run as fairseq's; a shift that both sides share leaves room for the longer one."""
+        """Run like fairseq's; a shift that both sides share leaves room for the longer side."""
         law = self.encoder.warp_law
         if law is not None and law.shift is not None and law.shift.fill:
             both = (src_tokens, prev_output_tokens)
@@ -84,10 +84,10 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
 
 
 def marian(args: Any) -> None:
-    """Fill in what Marian's models are beside `transformer`.
+    """Set the options in which Marian's models differ from `transformer`.
 
-    The output has a bias, and the decoder starts with <pad>: it reads its vector instead of </s>'s.
-    Marian's sinusoid is not fairseq's, so its rows stand in fairseq's learned tables.
+    The output has a bias. The decoder starts with <pad>, whose embedding it reads instead of </s>'s.
+    Marian's sinusoid is not fairseq's, so fairseq's learned tables hold its rows.
     """
     args.output_bias = args.starts_with_padding = True
     args.encoder_learned_pos = args.decoder_learned_pos = True

@@ -1,13 +1,13 @@
-"""Register translation in windows, the baseline of every way to go past the trained length.
+"""Register translation in windows, a baseline for sources that are longer than in training.
 
 A source of more than T tokens, its end symbol not counted, is cut into windows of T tokens (the last may be
 shorter) that share O tokens with the next one. Each window ends with the end symbol and is translated alone.
 
 The O shared tokens are translated twice: by the last O/T of one window's tokens, and by the first tokens of
-the next. The two translations are joined at the longest run of tokens that these two parts have in common; of
-several, at the one whose places in both parts differ least. Tokens behind the run in the first part, and
-before it in the second, were translated without their neighbours, and are left out. Parts with no token in
-common follow each other.
+the next. The two translations are joined at the longest run of tokens that these two parts have in common. If
+there are several, it is the one whose places in the two parts differ least. Tokens after the run in the first
+part, and before it in the second, were translated without their neighbours, and are left out. Parts that have
+no token in common are put one after the other.
 """
 
 import math
@@ -49,7 +49,7 @@ def seam(tail: Sequence[int], head: Sequence[int]) -> tuple[int, int]:
 
 @register_task(TASK, dataclass=WindowsConfig)
 class WindowsTask(TranslationTask):
-    """Translate as fairseq's task does, but long sources in windows; losses are of whole sentences."""
+    """Translate like fairseq's task, but long sources in windows. Losses are of whole sentences."""
 
     def __init__(self, cfg: WindowsConfig, *dictionaries: Any):
         super().__init__(cfg, *dictionaries)
@@ -115,5 +115,5 @@ class WindowsTask(TranslationTask):
         return joined | {"attention": nothing, "alignment": nothing}
 
     def _overlap_in(self, size: int, translation: dict[str, Tensor]) -> int:
-        """Return how many tokens of a window's translation are of the shared source tokens."""
+        """Return how many tokens of a window's translation count as those of the shared source tokens."""
         return math.ceil((len(translation["tokens"]) - 1) * self.overlap / size)

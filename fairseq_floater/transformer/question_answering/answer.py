@@ -1,4 +1,4 @@
-"""Answer the questions of a split by a trained model."""
+"""Answer the questions of a split with a trained model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Answers(NamedTuple):
     """Answers of all questions of a split.
 
     Attributes:
-        texts: by the question's id, the best span's text, also where no answer is likelier.
-        no_answer: by id, the probability that the passage has no answer; None for SQuAD 1.1.
+        texts: the best span's text, by question id, even if no answer is more probable.
+        no_answer: the probability that the passage has no answer, by question id; None for SQuAD 1.1.
     """
 
     texts: dict[str, str]
@@ -34,7 +34,7 @@ def answer_questions(model: Any, task: Any, split: str, max_tokens: int = 8192) 
     """Answer the questions of a split, in the order of its file.
 
     Args:
-        model: of ``task``; it is put into evaluation.
+        model: of ``task``; it is put into evaluation mode.
         task: ``floater_question_answering``.
         split: valid, or another one that the data have.
         max_tokens: of a batch, padding included.
@@ -54,10 +54,10 @@ def answer_questions(model: Any, task: Any, split: str, max_tokens: int = 8192) 
 
 @torch.no_grad()
 def _window_spans(model: Any, task: Any, data: Any, max_tokens: int) -> Iterator[tuple[int, Span]]:
-    """Yield the best span of each window, in the passage's tokens, with its question's number."""
+    """Yield, for each window, its question's number and its best span in the passage's tokens."""
     device = next(model.parameters()).device
     order = sorted(range(len(data)), key=data.num_tokens)
-    # A window alone may be longer than a batch should be.
+    # A single window may have more tokens than a batch should have.
     limit = max(max_tokens, *data.sizes)
     for batch in data_utils.batch_by_size(order, data.num_tokens, max_tokens=limit):
         sample = data.collater([data[i] for i in batch])

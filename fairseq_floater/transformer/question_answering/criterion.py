@@ -24,8 +24,8 @@ _LOSSES = ("loss", "span_loss", "answerable_loss")
 class QuestionAnsweringCriterion(FairseqCriterion):
     """Sum over windows the mean of the two cross-entropies of the answer's first and last token.
 
-    The tokens are those of the window, and ``<s>``, which is right where the window holds no answer.
-    SQuAD 2.0 adds half the binary cross-entropy of whether one exists.
+    The candidates are the window's tokens and ``<s>``, which is the target if the window has no answer.
+    SQuAD 2.0 adds half the binary cross-entropy of whether the window has an answer.
     """
 
     def __init__(self, task: Any) -> None:
@@ -58,7 +58,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
     def _hits(
         self, logits: Tensor, answerable: Tensor, has_answer: Tensor, sample: dict[str, Any]
     ) -> dict[str, Any]:
-        """Sum what the best spans share with the answers."""
+        """Return the sums of exact matches and of F1 of the best spans, and the windows counted."""
         _, span = best_spans(logits[..., 0], logits[..., 1], sample["inside"], self.longest)
         exact, f1 = overlap(span, sample["answers"])
         counted = has_answer
@@ -76,10 +76,10 @@ class QuestionAnsweringCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: Iterable[dict[str, Any]]) -> None:
-        """Log means a window, losses in bits; ``window_exact`` and ``window_f1`` in per cent.
+        """Log means per window: losses in bits, ``window_exact`` and ``window_f1`` in per cent.
 
-        The latter compare tokens of single windows, to choose a checkpoint by: SQuAD's scores compare
-        words of whole answers (``floater squad score``).
+        These two scores compare tokens of single windows, and serve to choose a checkpoint. SQuAD's own
+        scores compare words of whole answers (``floater squad score``).
         """
         outputs = list(logging_outputs)
 
@@ -106,7 +106,7 @@ def span_loss(logits: Tensor, inside: Tensor, target: Tensor) -> Tensor:
 
     Args:
         logits: [B, T, 2], float32.
-        inside: tokens of the passage, bool [B, T]; ``<s>`` joins them.
+        inside: tokens of the passage, bool [B, T]; ``<s>`` is added to them.
         target: slots of first and last token [B, 2]; 0 without an answer.
     """
     allowed = inside.clone()

@@ -14,10 +14,10 @@ NAME = "question_answering"
 
 
 class QuestionHead(nn.Module):
-    """Score each token as first and last of the answer, and ``<s>`` for whether the window has one.
+    """Score each token as first and last of the answer; score at ``<s>`` whether the window has one.
 
     Args:
-        args: of the model.
+        args: the model's options.
     """
 
     def __init__(self, args: Any) -> None:
@@ -34,7 +34,7 @@ class QuestionHead(nn.Module):
         return self.span(features), self.answerable(features).squeeze(1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fill in what a donor lacks; fairseq calls this before it loads a checkpoint."""
+        """Add tensors that a checkpoint lacks; fairseq calls this before it loads the checkpoint."""
         for key, value in self.state_dict().items():
             state_dict.setdefault(f"{name}.{key}", value)
 
@@ -42,8 +42,8 @@ class QuestionHead(nn.Module):
 def add_head(model: RobertaModel) -> None:
     """Give a model the head; ``model(..., features_only=True, question_answering=True)`` returns its logits.
 
-    Data-parallel wrappers must see the head at work within the model's forward, which is fairseq's:
-    so it runs in a hook.
+    The head runs in a forward hook, because data-parallel wrappers must see it run within the model's
+    forward, which is fairseq's.
     """
     setattr(model, NAME, QuestionHead(model.args))
     model.register_forward_hook(_use_head, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Search the best answer: windows of a passage, logits of their tokens, and what they say together."""
+"""Find the best answer: cut a passage into windows, score their spans, and combine the windows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Span(NamedTuple):
     """The best answer of a window.
 
     Attributes:
-        score: start logit + end logit; -inf where the window has no token.
-        first, last: subwords of the passage, both within the answer.
+        score: start logit + end logit; -inf if the window has no token.
+        first, last: the answer's first and last subword, counted in the passage.
         answerable: logit that the window holds an answer.
     """
 
@@ -25,12 +25,12 @@ class Span(NamedTuple):
 
 
 def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Cut a passage into overlapping windows: (begin, tokens) of each; every token is in one at least.
+    """Cut a passage into overlapping windows that cover every token. Return (begin, tokens) of each.
 
     Args:
         length: tokens of the passage.
         room: tokens that a window can hold, at least 1.
-        stride: tokens from the beginning of a window to that of the next; more than ``room`` counts as it.
+        stride: tokens from the beginning of a window to that of the next, at most ``room``.
     """
     step = min(stride, room)
     begins = [(0, min(room, length))]
@@ -41,11 +41,11 @@ def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-    """Find the span with the greatest start + end logit in each row; among equals the shortest, then first.
+    """Find the span with the greatest start + end logit in each row; of equals the shortest, then first.
 
     Args:
         start, end: logits [B, T].
-        inside: which tokens an answer may have, bool [B, T]; those of a row are neighbours.
+        inside: tokens that an answer may contain, bool [B, T]; they are contiguous in each row.
         longest: tokens of the longest answer.
 
     Returns:
@@ -66,14 +66,14 @@ def best_spans(start: Tensor, end: Tensor, inside: Tensor, longest: int) -> tupl
 
 
 def best_over_windows(spans: Iterable[tuple[int, Span]]) -> dict[int, Span]:
-    """Join the windows of each question.
+    """Return the best span of each question over its windows.
 
     Args:
         spans: number of the question and the best span of a window, for all windows.
 
     Returns:
-        By question, the span with the greatest score (the earliest among equals), and the greatest
-        ``answerable``: a passage answers a question if one of its windows does.
+        By question, the span with the greatest score (the earliest among equals), with the greatest
+        ``answerable`` of all windows: a passage answers a question if one of its windows does.
     """
     best: dict[int, Span] = {}
     for question, span in spans:
@@ -85,7 +85,7 @@ def best_over_windows(spans: Iterable[tuple[int, Span]]) -> dict[int, Span]:
 
 
 def text_of(passage: str, starts: Sequence[int], ends: Sequence[int], span: Span) -> str:
-    """Return the characters of a span, without white space around; nothing where no token was scored.
+    """Return the text of a span, without white space around it; empty if no token was scored.
 
     Args:
         passage: the original text.

@@ -86,7 +86,7 @@ class QuestionAnsweringTask(FairseqTask):
         """Build a RoBERTa model with the head for questions.
 
         Raises:
-            ValueError: another model, or one that is shorter than a window.
+            ValueError: the model is no RoBERTa, or takes fewer tokens than a window has.
         """
         with open_dict(cfg) if OmegaConf.is_config(cfg) else contextlib.nullcontext():
             cfg.max_positions = self.cfg.max_positions  # as fairseq's sentence_prediction does
@@ -117,7 +117,7 @@ class QuestionAnsweringTask(FairseqTask):
 
 
 def _sizes(cfg: Any) -> WindowSizes:
-    """Return the sizes of windows; refuse those that cannot work."""
+    """Return the sizes of windows; raise ValueError if they cannot work."""
     tokens = cfg.window_tokens or cfg.max_positions
     sizes = WindowSizes(tokens, cfg.question_tokens, cfg.window_stride)
     for name, value in (

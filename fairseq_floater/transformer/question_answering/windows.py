@@ -49,7 +49,7 @@ def read_questions(path: Path, dictionary: Dictionary) -> list[EncodedQuestion]:
     """Read a split of prepared SQuAD (``floater squad prepare``)."""
 
     def encoded(subwords: str) -> np.ndarray:
-        # At spaces alone: sentencepiece leaves other white space, such as U+0085, inside its pieces.
+        # Split at spaces alone: sentencepiece leaves other white space, such as U+0085, inside its pieces.
         symbols = subwords.split(" ") if subwords else []
         return np.array([dictionary.index(symbol) for symbol in symbols], dtype=np.int64)
 
@@ -71,7 +71,7 @@ class QuestionWindows(FairseqDataset):
         questions: in the order of the file.
         dictionary: of their subwords.
         sizes: limits.
-        seed: of a random order; None: that of the file.
+        seed: of a random order; None: the file's order.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class QuestionWindows(FairseqDataset):
             room = sizes.input - SYMBOLS - min(len(question.tokens), sizes.question)
             parts = windows(len(question.passage.tokens), room, sizes.stride)
             rows += [(number, begin, length) for begin, length in parts]
-        # Question, first token of the passage, tokens of the passage.
+        # Columns: question, the window's first token in the passage, number of its passage tokens.
         self.rows = np.array(rows, dtype=np.int64).reshape(-1, 3)
         lengths = np.array([min(len(q.tokens), sizes.question) for q in questions], dtype=np.int64)
         self.sizes = SYMBOLS + lengths[self.rows[:, 0]] + self.rows[:, 2]
@@ -103,7 +103,7 @@ class QuestionWindows(FairseqDataset):
         bos, eos = [self.dictionary.bos()], [self.dictionary.eos()]
         text = question.passage.tokens[begin : begin + length]
         shift = len(question_tokens) + 3 - begin  # from a token of the passage to its slot
-        # An answer must lie in the window whole; other windows are as if without one.
+        # An answer counts only if it lies in the window completely.
         answers = [
             [first + shift, last + shift]
             for first, last in question.answers
