@@ -32,13 +32,13 @@ def binarise_command(
     command += ["--trainpref", str(text / "train"), "--validpref", str(text / "valid")]
     if tests:
         command += ["--testpref", ",".join(str(text / name) for name in tests)]
-    if "separate_dictionaries" not in parameters:  # else fairseq counts one for each side
+    if "separate_dictionaries" not in parameters:  # else fairseq makes one for each side
         command += ["--srcdict", str(out_dir / "dict.txt"), "--joined-dictionary"]
     return [*command, "--destdir", str(out_dir / ".bin.tmp"), "--workers", str(workers)]
 
 
 def binarise(out_dir: Path, command: list[str]) -> None:
-    """Run ``command``, unless its result exists, with its output in a log that stays if it fails."""
+    """Run ``command``, unless its result exists; the log of its output is kept only if it fails."""
     if (out_dir / "bin").is_dir():
         say(f"{out_dir / 'bin'} exists already: skipped.")
         return

@@ -18,8 +18,6 @@ from fairseq_floater.verbs import add_parts, add_verb, from_options, positive
 
 @dataclass(frozen=True)
 class UserDir:
-    """The folder of the plugin."""
-
     user_dir: str
 
     def format_text(self) -> str:

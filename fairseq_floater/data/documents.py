@@ -1,4 +1,4 @@
-"""Join neighbouring lines of a parallel text into documents, whose sentences a separator divides."""
+"""Join neighbouring lines of a parallel text into documents, with a separator between sentences."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def join_lines(
 ) -> PreparedFolder:
     """Write the text of ``raw_dir`` to ``out_dir`` as documents, in the form that prepare_text.sh takes.
 
-    Every form of a split has the same sentences, in order. Train and valid hold documents of 1, then of
-    each number of ``segments``, over and over. A test split stays, and ``<split>_<number>`` beside it has
-    its sentences in documents of that many (the last of fewer).
+    Every form of a split has the same sentences, in the same order. The documents of train and valid
+    have 1 sentence, then each number in ``segments``, then 1 again, and so on. A test split stays as it
+    is, and ``<split>_<number>`` has its sentences in documents of that number (the last may be shorter).
 
     Raises:
-        TextDataError: the text cannot be used, holds the separator, or has a split that would be replaced.
+        TextDataError: the text cannot be used, holds the separator, or has a split of that name already.
     """
     langs = sorted({path.name.split(".")[1] for path in raw_dir.glob("train.*")})
     if len(langs) != 2:

@@ -1,10 +1,10 @@
-"""Cut Moses tokens by subword-nmt: the preprocessing of the papers that use fairseq's WMT14 recipe.
+"""Segment Moses tokens with subword-nmt: the preprocessing of papers that use fairseq's WMT14 recipe.
 
 The steps are those of fairseq's ``prepare-wmt14en2de.sh``, with sacremoses instead of Moses' Perl
-scripts: in training text punctuation is normalised and control characters are removed, in test text
-``’`` becomes ``'``; then all text is tokenised, hyphens split off (``-a``), and cut by a joint byte-pair
-encoding (Sennrich et al., 2016). The two tokenisers differ on rare characters, so vocabularies are
-similar, not equal.
+scripts. In training text, punctuation is normalised and control characters are removed; in test text,
+``’`` becomes ``'``. Then all text is tokenised, with hyphens split off (``-a``), and segmented by a
+joint byte-pair encoding (Sennrich et al., 2016). The two tokenisers differ on rare characters, so
+vocabularies are similar, not equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MosesTokens:
     """Split sentences of one language into Moses tokens, special characters escaped.
 
     Args:
-        language: a code such as ``de``; sacremoses uses English rules for those that it does not know.
+        language: a code such as ``de``; sacremoses uses English rules for languages that it does not know.
     """
 
     def __init__(self, language: str) -> None:
@@ -44,7 +44,7 @@ class MosesTokens:
         return self._tokens(self._normaliser.normalize(line))
 
     def test(self, line: str) -> list[str]:
-        """Return the tokens of a sentence that is to be scored: its punctuation is left alone."""
+        """Return the tokens of a test sentence; its punctuation is not normalised."""
         return self._tokens(line.replace("’", "'"))
 
     def _tokens(self, line: str) -> list[str]:
@@ -123,7 +123,7 @@ class MosesSegmenter:
     def pieces(
         self, batch: Sequence[_Pair], *, test: bool = False
     ) -> Iterable[tuple[list[str], ...]]:
-        """Return the subwords of both sides; ``test`` sentences are to be scored."""
+        """Return the subwords of both sides; ``test``: whether they are test sentences."""
         return self._pool.map(functools.partial(_cut, test=test), batch)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class MosesSegmenter:
 
 
 def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:
-    """Write the joint dictionary of encoded texts as fairseq counts it."""
+    """Write the joint dictionary of encoded texts as fairseq counts it; return its number of entries."""
     from fairseq.data import Dictionary  # slow to import
     from fairseq.tokenizer import tokenize_line
 

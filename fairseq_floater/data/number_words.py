@@ -2,12 +2,12 @@
 
     forty-two, seventy-three        ->  zweiundvierzig, dreiundsiebzig
 
-It needs no download, has one right translation for every line, real reordering (German says the ones
-before the tens), and any size and length. The same arguments give the same bytes on every machine
-that has the same num2words.
+The corpus needs no download, and may have any size and length. Every line has one right translation,
+with real reordering: German says the ones before the tens. The same arguments give the same bytes on
+every machine that has the same num2words.
 
-Every line belongs to one split by a hash of its numbers, so that splits never share a line, and each
-split has a stream of draws, so that the size of one does not change another.
+A hash of its numbers decides which split a line belongs to, so splits never share a line. Each split
+has its own stream of random numbers, so the size of one does not change another.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SHARES = {
     "test": range(12, 14),
     "test_long": range(14, 16),
 }
-# After so many refused draws in a row a split has run out.
+# After this many refused draws in a row, a split has no lines left.
 MAX_REFUSED_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Describe a corpus; refuse one that cannot be made by a UsageError.
+    """The parameters of a corpus; raises UsageError if they are impossible.
 
     Attributes:
         train, valid, test, test_long: lines; 0 leaves a test split out.
@@ -117,7 +117,7 @@ def write_numbers(
         parameters: those of :class:`Parameters` that differ from its defaults.
 
     Raises:
-        UsageError: parameters that make no corpus.
+        UsageError: the parameters are impossible.
         TextDataError: other files are in the way.
     """
     out_dir, corpus = Path(out_dir), Parameters(**parameters)
@@ -208,14 +208,14 @@ def each_once(
     *,
     repeats: bool = False,
 ) -> Iterator[T]:
-    """Draw ``size`` things of a split.
+    """Draw ``size`` items of a split.
 
     Args:
-        draw: returns a thing, and the text that tells it from others and has the hash.
-        size: how many; eight bytes of each are kept to know it again.
+        draw: returns an item, and the text that identifies it and is hashed.
+        size: number of items; eight bytes of each one's hash are kept to recognise it.
         share: the sixteenths of all hashes that belong to the split.
-        refusal: the message where too few are left, with a place for the number drawn.
-        repeats: whether a thing may come again.
+        refusal: the error message if too few items are left, with ``{}`` for the number drawn.
+        repeats: whether an item may be drawn again.
     """
     drawn: set[int] = set()
     count = refused = 0
@@ -252,10 +252,10 @@ def _draw_number(rng: random.Random, digits: int, max_number: int) -> int:
 
 
 def stream(name: str) -> random.Random:
-    """Return a stream of pseudo-random numbers by its name.
+    """Return a generator of pseudo-random numbers, seeded by ``name``.
 
-    Only its ``random`` is used: Python promises those values from version to version, and not those of
-    the other methods.
+    Only its method ``random`` is used: Python promises to keep its values from version to version, but
+    not those of other methods.
     """
     return random.Random(int.from_bytes(_digest(name), "big"))
 

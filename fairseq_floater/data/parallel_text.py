@@ -1,4 +1,4 @@
-"""Read raw parallel text strictly, one file a side.
+"""Read raw parallel text strictly, one file per side.
 
 Only "\\n" ends a line. Other characters at which some tool breaks lines (form feed, U+2028,
 ...) become spaces, so that line k is the same sentence for sentencepiece, fairseq and the scorer.
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from fairseq_floater.errors import UsageError, UserError, shown
 
-# The form of a language code in signatures of scores and in file names, where `.` separates: en_XX, zh-Hans.
+# A language code, such as en_XX or zh-Hans, as in score signatures and file names (hence no `.`).
 LANGUAGE = re.compile(r"[A-Za-z]\w*(-\w+)*", re.ASCII)
 LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
@@ -29,11 +29,11 @@ _Item = TypeVar("_Item")
 
 
 class TextDataError(UserError):
-    """Report text that cannot be used, in one sentence for a person."""
+    """Text that cannot be used; the message is one sentence for a person."""
 
 
 def check_languages(source: str, target: str) -> None:
-    """Refuse languages that are equal, or cannot be parts of the names of files."""
+    """Raise UsageError if the languages are equal, or cannot be part of a file name."""
     for language in (source, target):
         if not LANGUAGE.fullmatch(language):
             rule = "A language is a letter, then letters, digits, _ and -"
@@ -43,12 +43,12 @@ def check_languages(source: str, target: str) -> None:
 
 
 def first_subtag(language: str) -> str:
-    """Return the language of a code with or without a script or country: zh of zh-Hans."""
+    """Return the language of a code, without its script or country: zh of zh-Hans."""
     return re.split("[-_]", language)[0]
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
-    """Return train, valid and, sorted, every test split of which at least one side exists."""
+    """Return train, valid and, sorted, every test split that has a file for at least one side."""
     if not raw_dir.is_dir():
         raise TextDataError(f"There is no folder {raw_dir}.")
     # fairseq separates test sets by commas, the shell by spaces.
@@ -102,7 +102,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:
-    """Yield the sentence pairs of a split."""
+    """Yield the sentence pairs of a split; raises TextDataError if a side is empty or lengths differ."""
     paths = [text_file(raw_dir, split, lang) for lang in (src, tgt)]
     lengths = [0, 0]
     for source, target in itertools.zip_longest(*map(read_lines, paths)):
@@ -131,7 +131,7 @@ def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> 
 
 @contextmanager
 def opened(paths: Iterable[Path]) -> Iterator[list[TextIO]]:
-    """Open files of text together, to be written line by line."""
+    """Open several text files for writing."""
     with ExitStack() as files:
         yield [files.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in paths]
 

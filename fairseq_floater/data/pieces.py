@@ -1,4 +1,4 @@
-"""Tell text in subwords from whole words, and join its pieces."""
+"""Detect whether text is in subwords or whole words, and join subwords."""
 
 import itertools
 import re
@@ -14,14 +14,14 @@ _HEAD_LINES = 1_000
 
 
 def join_pieces(line: str, kind: str) -> str:
-    """Return the words of a line that is in pieces of ``kind``, a key of :data:`BPE_MARKS`."""
+    """Join the subwords of a line to words; ``kind`` is a key of :data:`BPE_MARKS`."""
     if kind == "subword_nmt":
         return BPE_MARKS[kind].sub("", line).rstrip()
     return line.replace(" ", "").replace("\u2581", " ").strip()
 
 
 def check_pieces(files: Iterable[Path], encoded: bool) -> None:
-    """Refuse files of whole words if the text is ``encoded``, and files in subwords if not."""
+    """Raise TextDataError for files in whole words if ``encoded``, and in subwords if not."""
     marks = [BPE_MARKS["sentencepiece"]] if encoded else list(BPE_MARKS.values())
     for path in files:
         head = itertools.islice(read_lines(path), _HEAD_LINES)

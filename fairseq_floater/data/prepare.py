@@ -1,8 +1,8 @@
-"""Make binarised fairseq data of raw parallel text; `scripts/prepare_text.sh` runs it.
+"""Make binarised fairseq data from raw parallel text, for `scripts/prepare_text.sh`.
 
 The step `encode` checks the text, learns the subwords, encodes and writes the joint dictionary. Then
-comes `fairseq-preprocess`; the step `finish` (`binarised.py`) checks its output.
-Everything streams, and every output is whole or not made at all.
+`fairseq-preprocess` runs, and the step `finish` (`binarised.py`) checks its output.
+All text is streamed, and every output is made completely or not at all.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STEP = (sys.executable, "-m", "fairseq_floater", "prepare")
 
 
 class Preparation:
-    """Make everything in ``out_dir`` but ``bin``, and keep what the same text and parameters made."""
+    """Make everything in ``out_dir`` except ``bin``; keep what the same text and parameters made."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class Preparation:
         inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
         inputs += filter(Path.is_file, map(self._groups, self.splits[2:]))
         if self.spm_model is not None:
-            Segmenter(self.spm_model)  # refuses what is no model
+            Segmenter(self.spm_model)  # raises TextDataError if it is no model
             inputs.append(self.spm_model)
         return Origin(self.parameters, {path.name: file_hash(path) for path in inputs})
 
     def _stale_products(self, origin: Origin) -> list[str]:
-        """Return the products that must go before work can start; decide on none without --force."""
+        """Return the products to delete before work can start; raise an error if only --force allows it."""
         present = [name for name in PRODUCTS if (self.out_dir / name).exists()]
         if not present:
             return []
@@ -131,7 +131,7 @@ class Preparation:
                 "OUT_DIR."
             )
         is_made(self.out_dir, old, origin, force=self.force, option="OUT_DIR")
-        # Without its model the encoded text is of no use.
+        # Encoded text is of no use without its model.
         return present if self.force or not self.model.is_file() else []
 
     def _learn(self, lines: int) -> None:
@@ -189,10 +189,10 @@ class Preparation:
                 write_text(folders[1] / path.name, "".join(f"{name}\n" for name in names))
         write_text(folders[0] / "counts.json", json.dumps(counts, indent=2) + "\n")
         _remove(self.text)
-        # A dictionary that was counted from other text goes with it.
+        # The dictionary may have been counted from the text that is removed.
         _remove(self.out_dir / "dict.txt")
         put_folder(folders[1], self.out_dir / "raw")
-        put_folder(folders[0], self.text)  # last: it says that all of them are whole
+        put_folder(folders[0], self.text)  # last: it marks all of them as complete
 
 
 def _remove(path: Path) -> None:
@@ -215,12 +215,12 @@ def prepare(
     separate_dictionaries: bool = False,
     **parameters: Any,
 ) -> dict[str, Any] | None:
-    """Make the data of ``raw_dir`` in ``out_dir``; return their summary once they are whole.
+    """Write the data of ``raw_dir`` to ``out_dir``; return their summary once they are complete.
 
     ``parameters`` are the options that shape the data, by their names in Python.
 
     Raises:
-        UsageError: languages or options that cannot be.
+        UsageError: the languages are invalid, or options do not fit together.
         TextDataError: the text cannot be used, or other data are in the way.
     """
     check_languages(parameters["src"], parameters["tgt"])
@@ -233,7 +233,7 @@ def prepare(
         raise UsageError("`--separate-dictionaries` is of `--subwords none`: subwords are joint.")
     if subwords:
         parameters["bpe"] = subwords
-    if separate_dictionaries:  # data of before have no such parameter
+    if separate_dictionaries:  # older data have no such parameter
         parameters["separate_dictionaries"] = True
     with naming(out_dir):
         if only == "finish":

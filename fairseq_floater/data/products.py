@@ -1,4 +1,4 @@
-"""Keep data that the same input made before, refuse other data, and make folders whole or not at all."""
+"""Make folders of data, complete or not at all; keep data of the same input, and refuse other data."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _PACKAGES = ("fairseq-fixed", "sentencepiece", "tokenizers")
 
 
 class Origin(NamedTuple):
-    """What data are made from: parameters, as JSON has them, and the checksum of each input by name."""
+    """What data are made from: parameters, as in JSON, and the checksum of each input by name."""
 
     parameters: dict[str, Any]
     inputs: dict[str, str]
 
     @classmethod
     def read(cls, path: Path) -> Origin | None:
-        """Read the origin that a JSON file records; None where there is no file, or it records none."""
+        """Read the origin from a JSON file; None if there is no file, or no origin in it."""
         record = read_json(path) if path.is_file() else {}
         is_origin = isinstance(record, dict) and "parameters" in record
         return cls(record["parameters"], record.get("inputs", {})) if is_origin else None
 
     def differs_from(self, new: Origin) -> str | None:
-        """Name the first parameter or input that is another; None: the data are the same."""
+        """Describe the first difference in parameters or inputs; None if there is none."""
         for name in {**self.parameters, **new.parameters}:
             before, now = self.parameters.get(name), new.parameters.get(name)
             if before != now:
@@ -49,12 +49,12 @@ class Origin(NamedTuple):
 def is_made(
     folder: Path, old: Origin | None, new: Origin, *, force: bool = False, option: str = "OUT"
 ) -> bool:
-    """Tell whether a folder holds the data already.
+    """Return whether a folder holds the data already.
 
     Args:
-        old: what the folder says that it is made from; None: it says nothing.
-        force: other data may be replaced, but never a folder that says nothing.
-        option: what the command line calls the folder.
+        old: the origin recorded in the folder; None if it has none.
+        force: other data may be replaced, but never a folder without an origin.
+        option: the name of the folder on the command line.
 
     Raises:
         TextDataError: something else is in the way.
@@ -73,7 +73,7 @@ def is_made(
 
 @contextmanager
 def work_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder ``path`` to fill; what is still in it at the end is deleted."""
+    """Make an empty folder ``path`` to fill; delete what is still in it at the end."""
     remove_folder(path)
     path.mkdir(parents=True)
     try:
@@ -112,8 +112,8 @@ def make_folder(
     """Let ``build`` fill a folder beside ``out_dir``, add the summary, and rename it to ``out_dir``.
 
     Args:
-        out_dir: kept as it is where the same parameters and inputs made it.
-        inputs: the files that shape the data, each in its place; they may have moved since.
+        out_dir: kept as it is if the same parameters and inputs made it.
+        inputs: the files that shape the data, always in the same order; their paths may change.
         build: fills the folder; returns ``splits`` ({split: {count: number}}), ``warnings`` and more.
 
     Raises:
@@ -137,7 +137,7 @@ def make_folder(
 
 
 def _checksums(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the checksum of each file, or one of all where they are many."""
+    """Return the checksum of each file, or one of all if there are many."""
     sums = {}
     for path in paths:
         if not path.is_file():

@@ -21,7 +21,7 @@ TASKS = Archive(
 
 
 def fetch_scan(folder: Path) -> Path:
-    """Fetch the file into ``folder`` by the download of `scripts/common.sh`, unless it exists."""
+    """Fetch the file into ``folder`` by `fetch_all` of `scripts/common.sh`, unless it exists."""
     script = USER_DIR.parent / "scripts" / "common.sh"
     line = listed(TASKS, folder, None, check=True)
     command = ["bash", "-c", 'source "$0" && fetch_all "$1"', str(script), line]
@@ -36,7 +36,7 @@ def read_scan(path: Path) -> list[Example]:
     """Return every pair of tasks.txt (or .gz) in its order; the length is the number of actions.
 
     Raises:
-        TextDataError: another file.
+        TextDataError: the file is not SCAN's tasks.txt.
     """
     content = path.read_bytes()
     try:

@@ -13,10 +13,10 @@ import sentencepiece
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.files import write_text, write_whole
 
-# As pieces of text these would become fairseq's control symbols.
+# In the text, fairseq would read these as its control symbols.
 FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
-# sentencepiece keeps its training text in memory, some 300 bytes a sentence: it learns from at most a
-# million sentences, an even sample of longer corpora.
+# sentencepiece keeps its training text in memory, some 300 bytes per sentence. So it learns from at
+# most a million sentences; longer corpora are sampled evenly.
 SUBWORD_PAIRS = 500_000
 BATCH = 10_000
 
@@ -32,8 +32,8 @@ def train_subword(
 ) -> None:
     """Learn one sentencepiece BPE model from both sides of ``lines`` sentence pairs.
 
-    The same text gives the same model. Past :data:`SUBWORD_PAIRS` pairs an even sample is taken.
-    A ``separator`` is never cut.
+    The same text gives the same model. From more than :data:`SUBWORD_PAIRS` pairs an even sample is
+    taken. A ``separator`` stays one subword.
 
     Raises:
         TextDataError: the text does not allow such a vocabulary, or the separator is no word.
@@ -75,7 +75,7 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
-    """Read a sentencepiece model; raises TextDataError for another file."""
+    """Read a sentencepiece model; raises TextDataError if the file is none."""
     try:
         return sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError):
@@ -100,7 +100,7 @@ class Segmenter:
 
 
 def without_symbols(pieces: list[str], symbols: frozenset[str] = FAIRSEQ_SYMBOLS) -> list[str]:
-    """Spell out pieces that fairseq would take for its symbols."""
+    """Split pieces that fairseq would take for its symbols into characters."""
     if symbols.isdisjoint(pieces):
         return pieces
     return [c for piece in pieces for c in (piece if piece in symbols else [piece])]

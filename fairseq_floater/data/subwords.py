@@ -1,4 +1,4 @@
-"""Name the ways to cut text into subwords, or to leave its words whole, and encode splits by each.
+"""The ways to segment text into subwords or whole words, and the encoding of splits by each.
 
 ``sentencepiece`` learns from raw text and gives raw text back; ``subword-nmt`` works on Moses tokens, as
 in the published WMT14 results; ``none`` takes the words that spaces separate.
@@ -20,9 +20,9 @@ _CONTROL = FAIRSEQ_SYMBOLS - {"<unk>"}
 
 
 class Segmentation(NamedTuple):
-    """Name the folder of the text in subwords, the model's file, and the packages that shape both.
+    """The folder of the text in subwords, the file of the model, and the packages that shape both.
 
-    Of whole words the dictionary is the model.
+    For whole words, the dictionary is the model.
     """
 
     folder: str
@@ -38,12 +38,12 @@ SEGMENTATIONS = {
 
 
 class Words:
-    """Takes pairs of raw sentences apart at spaces."""
+    """Split pairs of raw sentences at spaces."""
 
     def pieces(
         self, batch: Sequence[tuple[str, str]], *, test: bool = False
     ) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield the words of both sides; raises TextDataError for those that are fairseq's symbols."""
+        """Yield the words of both sides; raises TextDataError if a word is a symbol of fairseq's."""
         for source, target in batch:
             sides = source.split(), target.split()
             if symbols := _CONTROL.intersection([*sides[0], *sides[1]]):
@@ -61,13 +61,13 @@ def encode_split(
     max_len: int = 0,
     max_ratio: float = 0.0,
 ) -> dict[str, Any]:
-    """Write a split in subwords, and its raw text, line for line the same sentences.
+    """Write a split in subwords, and its raw text, with the same sentence on each line.
 
     Train and valid lose the pairs with an empty side, with more than ``max_len`` subwords on one
     side or with one side more than ``max_ratio`` times as long as the other. Test splits keep every line.
 
     Args:
-        folders: of the text in subwords, and of the raw text, which train has no use for.
+        folders: for the text in subwords, and for the raw text, which is not written for train.
     """
     is_test = split.startswith("test")
     dropped = {"empty": 0, "too_long": 0, "ratio": 0}

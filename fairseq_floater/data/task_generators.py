@@ -32,7 +32,7 @@ _Span = tuple[int, int]
 
 
 class Example(NamedTuple):
-    """The words of both sides, and the length by which it is trained on or tested."""
+    """The words of both sides, and the length that decides whether it is for training or testing."""
 
     source: list[str]
     target: list[str]
@@ -40,7 +40,7 @@ class Example(NamedTuple):
 
 
 class Task(NamedTuple):
-    """How an example of a span of lengths is drawn, and the spans of training and of testing."""
+    """The function that draws an example of a span of lengths, and the spans for training and testing."""
 
     draw: Callable[[Draws, _Span], Example]
     trained: _Span
@@ -70,7 +70,7 @@ def _add(draws: Draws, span: _Span, *, signed: bool) -> Example:
         lengths.append(len(digits))
     total = sum(map(int, numbers))
     first, second = (number.rjust(_WIDTH, padding) for number in numbers)
-    # Of the sum 0 the published code writes the padding alone.
+    # For the sum 0, the published code writes only padding.
     target = (str(total) if total else "").rjust(_WIDTH, padding)
     return Example([*first, SEPARATOR, *second], [*target], max(lengths))
 

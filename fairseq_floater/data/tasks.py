@@ -1,7 +1,7 @@
 """Write a task as parallel text of whole words: ``train.src``, ``train.tgt`` and so on.
 
-``test`` is longer than what is trained on, ``test_short`` is not; ``test.groups`` has the length of each
-line of ``test``, by which it is scored as well. No source of valid or a test set stands in train.
+Examples in ``test`` are longer than those in train; examples in ``test_short`` are not. ``test.groups``
+has the length of each line of ``test``, to score by length. No source of valid or a test set is in train.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from fairseq_floater.data.understanding.quiz_lists import Draws
 from fairseq_floater.files import write_text
 
 LANGUAGES = ("src", "tgt")
-# Which sixteenths of all sources belong to which split; no source of `test` is as short as the others.
+# Which sixteenths of all sources belong to which split. Sources of `test` are longer than all of them.
 _SHARES = {"train": range(12), "valid": range(12, 14), "test_short": range(14, 16)}
-# Lengths are groups by themselves up to so many of them; more are put into some spans.
+# Up to this many lengths, each length is a group; more lengths are merged into this many spans.
 _MOST_LENGTHS, _SPANS = 12, 8
 
 
 def write_scan(
     out_dir: Path, *, cutoff: int, file: Path | None, valid: int, seed: int, force: bool
 ) -> PreparedFolder:
-    """Write SCAN's split by length: what has more than ``cutoff`` actions is tested.
+    """Write SCAN's split by length: pairs of more than ``cutoff`` actions are for the test.
 
     Args:
         file: tasks.txt, plain or gzipped; None: it is fetched into the folder ``<out_dir>.archives``.
-        valid: pairs of valid, and of test_short, drawn with ``seed`` from those of up to ``cutoff`` actions.
+        valid: size of valid, and of test_short, drawn with ``seed`` from pairs of up to ``cutoff`` actions.
 
     Raises:
-        TextDataError: another file, no file, or a cutoff that leaves a split empty.
+        TextDataError: the file cannot be fetched or is another one, or the cutoff leaves a split empty.
     """
 
     def build(work: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def write_generated(
     """Write a task of :data:`~fairseq_floater.data.task_generators.TASKS`.
 
     Args:
-        sizes: examples of train, of valid, and of each test set (``test``).
+        sizes: number of examples in train, in valid, and in each test set (``test``).
 
     Raises:
         TextDataError: the task has fewer examples.
@@ -98,7 +98,7 @@ def _drawn(task: str, split: str, size: int, seed: int) -> Iterator[Example]:
 
     refusal = f"`{split}` must be of fewer examples than {size}: after {{}} no new one was found."
     share = _SHARES.get(split, range(16))
-    # As in the papers, training text has some of the short ones many times.
+    # As in the papers, training text repeats some of the short examples.
     return each_once(draw, size, share, refusal, repeats=split == "train")
 
 

@@ -1,7 +1,7 @@
-"""Fetch and unpack WikiText-103 and GPT-2's BPE: the steps of `scripts/prepare_mlm.sh`, which calls them.
+"""The steps of `scripts/prepare_mlm.sh`, which fetches and unpacks WikiText-103 and GPT-2's BPE.
 
-WikiText's checksum is the one that data libraries keep (MLDatasets.jl, MXNet), the BPE's are those of the
-published files. fairseq's dictionary of the BPE has none: the script records that of its first download.
+WikiText's checksum is from data libraries (MLDatasets.jl, MXNet); the BPE's checksums are of the published
+files. fairseq's dictionary of the BPE has no known checksum: the script records one at the first download.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_floater.files import naming, write_whole
 from fairseq_floater.verbs import positive
 
 _NAME = "wikitext-103-raw"
-# The README's link is dead (tokenizers issue 1683); its author's own copy asks for a User-Agent.
+# The README's link is dead (tokenizers issue 1683); the author's own copy requires a User-Agent.
 _WIKITEXT = Archive(
     f"{_NAME}-v1.zip",
     f"https://wikitext.smerity.com/{_NAME}-v1.zip",

@@ -1,13 +1,13 @@
 """BLEU and chrF of hypotheses against raw references, computed outside fairseq-generate.
 
-fairseq takes its own score on tokenised references, in the order of its batches. Here the order is
-restored, nothing may be missing or double, and every number comes with its signature. Tokenised
-BLEU, without and with compounds split, stands beside sacreBLEU because older papers report it;
-these are different scales: 28.6 of one and 29.3 of another can be the same system.
+fairseq scores tokenised references, in the order of its batches. This module restores the order,
+refuses missing and duplicate sentences, and gives a signature with every score. It also reports
+tokenised BLEU, without and with compounds split, because older papers report it. These scales
+differ: 28.6 on one and 29.3 on another can be the same system.
 
-Sources: sacreBLEU (Post, 2018); chrF (Popović, 2015); Moses tokens with hyphens split off (``-a``), as
-sacremoses makes them and fairseq's recipes prepare WMT14; the rule of fairseq's
-``compound_split_bleu.sh`` for the compound split.
+Sources: sacreBLEU (Post, 2018); chrF (Popović, 2015); sacremoses for Moses tokens with hyphens split
+off (``-a``), as in fairseq's recipes for WMT14; fairseq's ``compound_split_bleu.sh`` for the rule
+that splits compounds.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ TEST_SET_LINES = {
     "de": {"wmt14": 2737, "wmt14/full": 3003},
     "fr": {"wmt14": 3003, "wmt14/full": 3003},
 }
-# Languages without spaces between words, which Moses' tokenisers leave in one piece.
+# Languages without spaces between words; Moses' tokenisers do not segment them.
 UNSPACED = re.compile("zh|zho|cmn|yue|ja|jpn|th|tha|lo|lao|km|khm|my|mya|bo|bod")
-# Warn of tokenised text from so many hypotheses on that end in ` .`.
+# Warn of tokenised text if at least this many hypotheses end in ` .`.
 _MANY_TOKENISED = 100
 
 
@@ -57,9 +57,9 @@ _MANY_TOKENISED = 100
 class ScoreReport:
     """The result of :func:`score`; ``length_ratio`` is hypothesis / reference in tokens of ``bleu``.
 
-    ``tokenised_bleu`` is None for :data:`UNSPACED` languages. ``exact_match`` is a share 0..1, where it is
-    asked for; ``scores`` is the mean of another metric's numbers, where these are given; ``places`` of
-    documents the reports of their first sentences, their second ones, ...
+    ``tokenised_bleu`` is None for :data:`UNSPACED` languages and without sacremoses. ``exact_match``, if
+    asked for, is a share 0..1. ``scores`` is the mean of another metric's numbers, if given. For documents,
+    ``places`` has a report on all first sentences, one on all second sentences, ...
     """
 
     bleu: Metric
@@ -99,7 +99,7 @@ class ScoreReport:
             f"{'metric':{width}}   score" + ("   95% interval" if self.bootstrap else ""),
         ]
         for metric in metrics:
-            digits = 4 if metric in shares else 2  # others than BLEU may lie in 0..1
+            digits = 4 if metric in shares else 2  # these may lie in 0..1
             line = f"{metric.name:{width}}  {metric.score:6.{digits}f}"
             if metric.mean is not None:
                 line += f"   {metric.mean:.{digits}f} ± {metric.half_width:.{digits}f}"
@@ -130,12 +130,12 @@ def score(
 
     Args:
         target_language: a code such as ``de`` or ``zh-Hans``; its first part chooses the Moses rules.
-        tokenize: the tokenizer of ``bleu``, one of sacreBLEU's; None: its choice for the language.
-        compound_split: whether to report it; None means for German, and no other can have it.
-        test_set: a label for the signatures; newstest2014's are checked against N.
-        bootstrap: resamples for two intervals; 0 for none.
-        exact_match: whether the share of hypotheses that are their reference is wanted as well.
-        hypotheses_name, references_name: how errors and the report call the two.
+        tokenize: sacreBLEU's tokenizer for ``bleu``; None: sacreBLEU's choice for the language.
+        compound_split: whether to report BLEU with compounds split, only for German; None: if German.
+        test_set: a label for the signatures; for the labels of newstest2014, N is checked.
+        bootstrap: resamples for the intervals; 0 for none.
+        exact_match: whether to report the share of hypotheses that equal their reference.
+        hypotheses_name, references_name: names of the two in errors and in the report.
         system: the signature of the model, recorded as it is.
 
     Raises:
@@ -221,10 +221,10 @@ def score_files(
     Args:
         hypotheses_path, format, remove_bpe: as in :func:`read_hypotheses`.
         references_path: raw references, one a line.
-        documents: what stands between the sentences of a line, which are scored one by one, in all and by
-            place (`documents.py`).
-        scores_path: another metric's numbers, one a line in the order of the references.
-        lines_path: where the hypotheses are written, one a line in that order.
+        documents: the separator between the sentences of a line. Sentences are scored one by one, all
+            together and by position in their document (`documents.py`).
+        scores_path: another metric's numbers, one per line in the order of the references.
+        lines_path: where to write the hypotheses, one per line in that order.
         options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed``, ``exact_match`` and
             ``system`` of :func:`score`.
     """
@@ -240,7 +240,7 @@ def score_files(
         for place in range(max(places) + 1):
             at = [i for i, other in enumerate(places) if other == place]
             ours, theirs = ([x[i] for i in at] for x in (hypotheses, references))
-            if not any(theirs):  # behind a separator at the end of a line
+            if not any(theirs):  # a line ends in the separator
                 break
             of_places.append(score(ours, theirs, **options))
         report = dataclasses.replace(report, places=of_places)
@@ -259,7 +259,7 @@ def _check_options(language: str, compound_split: bool | None, test_set: str | N
         rule = "`target_language` must be a code such as de"
         raise scoring_error(rule, f"is {shown(language)}", option=True)
     if compound_split and first_subtag(language) != "de":
-        # French data comes with its hyphens split: once more would lift the score twice.
+        # French data have their hyphens split already: a second split would raise the score again.
         rule = "`target_language` must be de for a compound split"
         raise scoring_error(rule, f"is {first_subtag(language)!r}", option=True)
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):

@@ -39,7 +39,6 @@ def add_score(verbs: Any) -> None:
 
 
 def add_metric_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of sacreBLEU and its bootstrap, and exact match."""
     add = parser.add_argument
     text = "also the share of hypotheses that are their reference, word for word"
     add("--exact-match", action="store_true", help=text)

@@ -1,4 +1,4 @@
-"""Take documents apart, so that their sentences are scored one by one and by their places."""
+"""Split documents into sentences, to score these one by one and by position in the document."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 def sentences_of(
     hypotheses: Sequence[str], references: Sequence[str], separator: str
 ) -> tuple[list[str], list[str], list[int]]:
-    """Return the sentences of both sides, and of each its place in its document, from 0.
+    """Return the sentences of both sides, and the position of each in its document, from 0.
 
-    A hypothesis of fewer pieces than its reference has empty ones at its end; of one with more the surplus
-    joins the last. As many hypotheses as there are sentences, of a system that translates these, stay.
+    If a hypothesis has too few sentences, empty ones are appended. If too many, the surplus joins the last.
+    Hypotheses are not split if their number is not that of the documents: a system may translate sentences.
     """
     parts = [[part.strip() for part in line.split(separator)] for line in references]
     places = [place for sentences in parts for place in range(len(sentences))]

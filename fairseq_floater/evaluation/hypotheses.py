@@ -1,4 +1,4 @@
-"""Read what is scored: fairseq-generate's hypotheses in corpus order, and raw references."""
+"""Read fairseq-generate's hypotheses in corpus order, and raw references."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ DROPPED_HINT = (
     "fairseq silently drops the sentences of batches whose size is no multiple of 8 unless "
     "`--required-batch-size-multiple 1` is given."
 )
-# Below this share of lines a mark is taken for text; unremoved pieces are in nearly every line.
+# A mark in a smaller share of lines counts as text: unjoined subwords are in nearly every line.
 _SEGMENTED_SHARE = 0.05
 _TAGGED = re.compile(r"([STHDP])-([0-9]{1,12})\t(.*)", re.DOTALL)
-# Part of every line of fairseq's log, which begins and ends what fairseq-generate prints.
+# In every line of fairseq's log; the output of fairseq-generate begins and ends with such lines.
 _LOG = "| INFO |"
 
 
 class TaggedLine(NamedTuple):
-    """A line of fairseq-generate's output: its number from 1, S, T, H, D or P, and the text."""
+    """A line of fairseq-generate's output: line number from 1, tag (S, T, H, D or P), sentence id, text."""
 
     number: int
     tag: str
@@ -33,7 +33,7 @@ class TaggedLine(NamedTuple):
 
 
 def read_references(path: FilePath) -> list[str]:
-    """Return raw references, one a line, empty ones too; ScoringError for a file without lines."""
+    """Return raw references, one per line, empty ones included; raises ScoringError if there are none."""
     lines = TextFile(path).lines
     if not lines:
         raise scoring_error(f"`{path}` must hold one reference a line", "is empty")
@@ -45,19 +45,19 @@ def read_hypotheses(
 ) -> list[str]:
     """Return hypotheses in corpus order, from fairseq-generate's output or from plain lines.
 
-    Takes the D lines of fairseq's output, or the H lines where it has no D lines; of several
-    hypotheses of a sentence the first, which is the best.
+    Fairseq's D lines are taken, or the H lines if there are no D lines. If a sentence has several
+    hypotheses, the first is taken, which is the best.
 
     Args:
-        path: what fairseq-generate printed (all, or its D or H lines), or one hypothesis a line; a
-            :class:`TextFile` where the caller reads more of it.
+        path: the output of fairseq-generate (all of it, or its D or H lines), or one hypothesis per
+            line; a :class:`TextFile` if the caller reads other lines of it too.
         format: one of :data:`FORMATS`; ``auto`` looks for lines such as ``D-7<tab>``.
-        remove_bpe: the segmentation to undo, a key of ``BPE_MARKS`` (data.pieces); H lines need it. Text
-            without pieces of it stays as it is.
+        remove_bpe: the segmentation to undo, a key of ``BPE_MARKS`` (data.pieces); required for H
+            lines. Text without such subwords stays as it is.
 
     Raises:
-        ScoringError: unreadable, no hypotheses, a sentence twice or missing (ids must be 0..n-1),
-            pieces of words left in the text.
+        ScoringError: the file is unreadable or has no hypotheses, a sentence is missing or there
+            twice (ids must be 0..n-1), or subwords are left in the text.
     """
     file = path if isinstance(path, TextFile) else TextFile(path)
     lines = file.lines
@@ -75,7 +75,7 @@ def read_hypotheses(
 
 
 def read_tagged(file: TextFile, tag: str | None = None) -> Iterator[TaggedLine]:
-    """Yield the tagged lines of fairseq-generate's output, of one tag or of all; none of plain text."""
+    """Yield the tagged lines of fairseq-generate's output, or those of one tag; plain text has none."""
     for number, line in enumerate(file.lines, start=1):
         match = _TAGGED.match(line)
         if match and tag in (None, match[1]):
@@ -93,7 +93,7 @@ def _best_hypotheses(
         if tag not in ("S", "T", wanted):
             continue
         earlier = first.setdefault((tag, sentence), number)
-        # fairseq prints S and T once a sentence, then its hypotheses one after the other.
+        # fairseq prints S and T once per sentence, then its hypotheses one after the other.
         if earlier != number and not (tag == wanted and sentence == previous):
             refusal = f"line {number} brings sentence {sentence} of line {earlier} again"
             hint = "; are these two runs in one file?"
@@ -139,7 +139,7 @@ def _split_score(file: TextFile, number: int, text: str) -> tuple[float, str]:
 
 
 def _refuse_broken_off(file: TextFile, tagged: Sequence[TaggedLine]) -> None:
-    """Raise ScoringError where the output ends in the middle of what fairseq-generate prints."""
+    """Raise ScoringError if the output of fairseq-generate is truncated."""
     last = tagged[-1].number
     if last < len(file.lines):
         return
@@ -154,7 +154,7 @@ def _refuse_broken_off(file: TextFile, tagged: Sequence[TaggedLine]) -> None:
 
 
 def _segmentations(lines: Sequence[str]) -> list[str]:
-    """Return the kinds of :data:`BPE_MARKS` that the lines are in pieces of."""
+    """Return the kinds of subwords, keys of :data:`BPE_MARKS`, that the lines hold."""
     filled = sum(line.strip() != "" for line in lines)
     return [
         kind

@@ -1,4 +1,4 @@
-"""Read text strictly: UTF-8, one sentence a line, every fault named by file and line."""
+"""Read text strictly: UTF-8, one sentence per line; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scoring_error(rule: str, fault: str, hint: str = "", *, option: bool = False
         rule: what must hold, as in "`path` must be UTF-8".
         fault: what holds instead, as in "line 2 holds the byte 0xfc".
         hint: the remedy, with its punctuation.
-        option: whether it is an option's rule.
+        option: whether the rule is about an option.
     """
     kind = ScoringOptionError if option else ScoringError
     return kind(f"{rule}, but {fault} instead{hint or '.'}")
@@ -36,10 +36,10 @@ def scoring_error(rule: str, fault: str, hint: str = "", *, option: bool = False
 class TextFile:
     r"""The lines of a UTF-8 file, split at ``\n`` alone, without a BOM and without ``\r`` at their ends.
 
-    Read once and held, so that a pipe serves as well as a file.
+    The file is read once and kept in memory, so it may be a pipe.
 
     Attributes:
-        ends_in_newline: whether the last line has its end.
+        ends_in_newline: whether the last line ends in a newline.
     """
 
     def __init__(self, path: FilePath):
@@ -70,10 +70,10 @@ class TextFile:
 
 
 def read_numbers(path: FilePath, size: int) -> list[float]:
-    """Return the finite numbers of a file that has one a line, ``size`` of them.
+    """Return the ``size`` numbers of a file with one finite number per line.
 
     Raises:
-        ScoringError: another number of lines, or one that is no finite number.
+        ScoringError: the file has another number of lines, or a line is no finite number.
     """
     lines = TextFile(path).lines
     if len(lines) != size:

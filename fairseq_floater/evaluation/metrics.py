@@ -23,20 +23,20 @@ Score = Callable[[Array], float]
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 _HYPHEN = re.compile(r"(\S)-(\S)")
-# sacreBLEU holds the n-grams of all references that it is given: for chrF some 70 kB of 25 words.
+# sacreBLEU keeps the n-grams of all references of a call: for chrF some 70 kB per 25 words.
 _AT_ONCE = 1_000
-# The interval leaves out 1/40 of the resamples at each end; fewer would leave out none.
+# The interval leaves out 1/40 of the resamples at each end: at least one.
 _FEWEST_RESAMPLES = 40
 _SEED = "SACREBLEU_SEED"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One score with its signature; sacreBLEU's are in 0..100.
+    """A score with its signature; sacreBLEU's scores are in 0..100.
 
     ``mean`` and ``half_width`` are those of sacreBLEU's ``--confidence``: the mean of the bootstrap
-    scores and half the span of their central 95%. Both are None without a bootstrap, and for a score
-    of 0.
+    scores and half the span of their central 95%. Both are None without a bootstrap, and if the score
+    is 0.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Metric:
 
     @classmethod
     def from_score(cls, name: str, metric: Any, score: Any, labels: dict[str, str]) -> Metric:
-        """Return the report of the score object that ``metric`` made; ``labels`` join the signature."""
+        """Convert the score object of a sacreBLEU ``metric``; ``labels`` are added to its signature."""
         signature = metric.get_signature()
         for key, value in labels.items():
             signature.update(key, value)
@@ -58,7 +58,7 @@ class Metric:
 
     @classmethod
     def from_numbers(cls, name: str, numbers: Sequence[float], bootstrap: int, seed: int) -> Metric:
-        """Return the mean of one number a sentence, with the interval of its bootstrap."""
+        """Return the mean of ``numbers``, one per sentence, with its bootstrap interval."""
         values, generator = np.array(numbers), np.random.default_rng(seed)
         signature = f"mean:{len(values)}|bs:{bootstrap}|seed:{seed}"
         if not bootstrap:
@@ -71,9 +71,9 @@ class Metric:
 
 
 def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> list[bool]:
-    """Tell of each of N sentences whether hypothesis and reference are the same words.
+    """Return for each of N sentences whether hypothesis and reference have the same words.
 
-    Both are detokenised, and compared as they are but for runs of spaces.
+    Both are detokenised text; only white space may differ.
     """
     pairs = zip(hypotheses, references, strict=True)
     return [ours.split() == theirs.split() for ours, theirs in pairs]
@@ -89,7 +89,7 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
         rule = f"`tokenize` must be one of {', '.join(TOKENIZERS)}"
         raise scoring_error(rule, f"is {tokenize!r}", option=True)
     try:
-        # `force` silences sacreBLEU's warning of tokenised text, which names an option that is not ours.
+        # `force` silences sacreBLEU's warning of tokenised text, which names an option that we lack.
         return BLEU(tokenize=tokenize, trg_lang=first_subtag(language), force=True)
     except (ImportError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
@@ -101,7 +101,7 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
 
 
 class _Chrf(CHRF):
-    """sacreBLEU's chrF, whose interval fails where some resamples score 0, a float among float32s."""
+    """Correct sacreBLEU's chrF: its interval fails if a resample scores 0, a float among float32 scores."""
 
     def _compute_f_score(self, statistics: Any) -> Any:
         score = super()._compute_f_score(statistics)
@@ -113,7 +113,7 @@ def chrf_metric() -> Any:
 
 
 def check_bootstrap(bootstrap: int, seed: int) -> None:
-    """Raise ScoringError for a number of resamples or a seed that makes no interval."""
+    """Raise ScoringError if there are too few resamples for an interval, or the seed is negative."""
     if bootstrap != 0 and bootstrap < _FEWEST_RESAMPLES:
         rule = f"`bootstrap` must be 0 (no interval) or at least {_FEWEST_RESAMPLES}"
         raise scoring_error(rule, f"is {bootstrap}", option=True)
@@ -131,9 +131,9 @@ def corpus_score(
     """Return sacreBLEU's score object for N hypotheses.
 
     Args:
-        bootstrap: resamples for the interval, 0 for none. sacreBLEU holds them all at once: 48 bytes
-            a sentence and resample for BLEU, 80 for chrF.
-        seed: of the resamples, which sacreBLEU takes from the environment alone.
+        bootstrap: resamples for the interval, 0 for none. sacreBLEU keeps all of them in memory: 48
+            bytes per sentence and resample for BLEU, 80 for chrF.
+        seed: seed of the resamples; sacreBLEU reads it from the environment only.
     """
     before = os.environ.get(_SEED)
     os.environ[_SEED] = str(seed)
@@ -146,10 +146,10 @@ def corpus_score(
 
 
 def sentence_counts(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
-    """Count what a metric counts of each of N sentences; the counts of a corpus are their sum.
+    """Return a metric's counts for each of N sentences; the counts of a corpus are their sum.
 
-    With :class:`_Chrf` and :func:`score_of_sums` the one place that calls private methods of sacreBLEU (2.3
-    and later versions 2).
+    Only this function, :class:`_Chrf` and :func:`score_of_sums` call private methods of sacreBLEU (2.3 and
+    later versions 2).
 
     Returns:
         [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for chrF of order 6
@@ -163,19 +163,19 @@ def sentence_counts(metric: Any, hypotheses: Sequence[str], references: Sequence
 
 
 def score_of_sums(metric: Any, sums: Array) -> float:
-    """Turn the counts of a metric, summed over sentences [K], into a score in 0..100."""
+    """Compute a metric's score, 0..100, from its counts summed over sentences [K]."""
     return float(metric._compute_score_from_stats(sums.tolist()).score)
 
 
 def moses_tokens(lines: Sequence[str], language: str) -> list[str]:
-    """Return the lines in Moses tokens of a language, separated by spaces, as WMT14's test data are made."""
+    """Tokenise lines like WMT14's test data: Moses tokens of ``language``, separated by spaces."""
     moses = MosesTokens(language)
     return [" ".join(moses.test(line)) for line in lines]
 
 
 def split_compounds(lines: Sequence[str]) -> list[str]:
-    """Take words apart at hyphens, by the rule of fairseq's ``compound_split_bleu.sh``.
+    """Split words at hyphens by the rule of fairseq's ``compound_split_bleu.sh``.
 
-    Moses' ``-a`` has written ``@-@`` for a hyphen between two words, of which three tokens are made.
+    Moses' ``-a`` writes a hyphen between two words as ``@-@``; here it becomes three tokens.
     """
     return [_HYPHEN.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]

@@ -1,10 +1,10 @@
-"""Read what positions inside attention do at each distance, without any data.
+"""Measure the effect of positions inside attention at each distance, without any data.
 
-Parts are asked through the hooks that attention asks them by, with queries and keys made up for it, so
-that every encoder is read alike.
+Each block's part of an encoder is called through the same hooks as in attention, with artificial
+queries and keys. So every encoder is measured alike.
 
-Letters: T the longest training sentence in tokens, end symbol included, N the tokens that are drawn, M
-the signed distances d = i - j between them, H heads, D head width.
+Letters: T the longest training sentence in tokens, end symbol included, N tokens in the figure, M
+signed distances d = i - j between them, H heads, D head width.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from fairseq_floater.position_encoders.transforms import At
 from fairseq_floater.results.position_rows import DEFAULT_LENGTH, OfBlock
 from fairseq_floater.transformer.stack_positions import owned_parts
 
-#: What a term is, by its name in `--streams`.
+#: A description of each term, by its name in `--streams`.
 TERMS = {
     "bias": "added to the logits, whatever the tokens",
     "turn": "cosine of a turned vector to itself at distance d",
     "content": "added to the logits, deviation over the tokens",
     "values": "size of what is added to the values",
 }
-_NOTHING = 1e-6  # below which a term is that of rounding
-_MOST_KEYS = 64  # whose values are read at once
-# Numbers that stand for a hidden key are far below any bias.
+_NOTHING = 1e-6  # smaller terms are rounding errors
+_MOST_KEYS = 64  # keys whose values are computed at once
+# A bias below this hides the key; real biases are far above it.
 _HIDDEN_BELOW = HIDING_BIAS / 10
 
 
 @dataclass
 class Term(OfBlock):
-    """One thing that positions do in one block; ``stream`` is one of :data:`TERMS`.
+    """One effect of positions in one block; ``stream`` is its name, one of :data:`TERMS`.
 
     Attributes:
         distances: [M], ascending.
-        values: [H, M], of each head; NaN where a head does not see.
-        image: beside the curves: attention where contents are equal [H, M] for a bias, the angle in
-            degrees of each pair of channels [D / 2, M] for a turn, else the mean cosine of the vectors
-            of two distances [M, M].
+        values: [H, M], of each head ([1, M] for a turn); NaN if the head does not see the key.
+        image: shown beside the curves. For a bias, attention if all contents are equal [H, M]; for a
+            turn, the angle of each pair of channels in degrees [D / 2, M]; else the cosine of the
+            vectors of two distances, the mean over heads [M, M].
     """
 
     distances: Tensor
@@ -57,9 +57,9 @@ class Term(OfBlock):
         return self.trained is not None and self.trained <= int(self.distances.max())
 
     def measure(self) -> dict[str, Any]:
-        """Return the means over heads at some distances before the query, None past the last one.
+        """Return the means over heads at some distances before the query; None past the last distance.
 
-        ``alike_from``: the distance from which on all heads are constant, None where none is.
+        ``alike_from`` is the distance from which all heads are constant; None if there is none.
         """
         unit = self.trained or int(self.distances.max()) + 1
         ahead = self.values[:, self.distances >= 0]
@@ -69,7 +69,7 @@ class Term(OfBlock):
             for name, d in places.items()
         }
         steps = ahead.nan_to_num(0.0).diff(dim=1).abs().amax(dim=0)
-        if self.stream in ("content", "values"):  # of one size, vectors may still differ
+        if self.stream in ("content", "values"):  # vectors of equal size may still differ
             steps = steps + 1 - self.image.diagonal(1)[-len(steps) :]
         moves = steps > _NOTHING
         last = int(moves.nonzero().max()) + 1 if bool(moves.any()) else 0
@@ -85,7 +85,7 @@ class Term(OfBlock):
 def read_terms(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None]
 ) -> list[Term]:
-    """Read every term inside the attention of a stack, block by block; arguments as for `read_tracks`."""
+    """Return every term inside the attention of a stack, block by block; arguments as for `read_tracks`."""
     terms = []
     for attribute, encoder in stack.named_children():
         if not isinstance(encoder, AttentionPositions):
@@ -103,7 +103,7 @@ def read_terms(
 
 
 class _Readers:
-    """Ask the parts of one stack about N tokens: one query that sees keys at all M distances."""
+    """Compute the terms of all parts of one stack, for one query with keys at all M distances."""
 
     def __init__(self, encoder: AttentionPositions, parts: list[Any], count: int):
         self.heads, self.width = encoder.spec.heads, encoder.spec.head_dim
@@ -115,7 +115,7 @@ class _Readers:
         shared = encoder.logit_bias(at, parts, torch.float32)
         self.shared = 0.0 if shared is None else shared[0, :, 0].flip(-1)  # [H, M]
         self.of_query = encoder.prepare(at, parts, torch.float32)
-        # Turned are queries at every distance from the first token, on the side before them.
+        # For turns: queries at places 0 to N - 1, each at its distance from the first token.
         every = torch.arange(count)[None]
         self.of_all = encoder.prepare(At(every, every, count), parts, torch.float32)
 
@@ -145,11 +145,11 @@ class _Readers:
     def _bias(
         self, part: Any, tables: Tables, *, of_query: bool = False, of_keys: bool = False
     ) -> Tensor:
-        """Return the part's term, [probes, H, M], where tokens are zero or unit vectors in turn.
+        """Return the part's bias [probes, H, M]; queries or keys are each unit vector in turn, else zero.
 
-        It is linear in queries and in keys: the squares of the answers to all D unit vectors add up to
-        its variance over tokens whose channels are independent and of variance 1. The tokens between a key
-        and the query are zero vectors too, so that parameters alone decide what depends on them.
+        The bias is linear in queries and in keys. So its squares, summed over all D unit vectors, are its
+        variance over tokens with independent channels of variance 1. The tokens between a key and the
+        query are zero vectors too, so what depends on them is decided by parameters alone.
         """
         probes = self.width if of_query or of_keys else 1
         unit = torch.eye(self.width)[:, None, None]
@@ -165,7 +165,7 @@ class _Readers:
         return bias[:, :, 0].expand(probes, self.heads, -1).flip(-1)
 
     def _angles(self, part: Any, tables: Tables) -> Tensor:
-        """Return by how many degrees each even channel is turned from its direction at i = 0: [D / 2, N]."""
+        """Return the angle in degrees between each even channel at i and at i = 0: [D / 2, N]."""
         count = (len(self.distances) + 1) // 2 if self.distances[0] < 0 else len(self.distances)
         probes = torch.eye(self.width)[::2, None, None].expand(-1, self.heads, count, -1)
         turned = part.turn(probes, "q", tables)[:, 0]  # [D / 2, N, D]
@@ -173,7 +173,7 @@ class _Readers:
         return torch.rad2deg(cosines.clamp(-1, 1).acos())
 
     def _values(self, part: Any, tables: Tables) -> Tensor:
-        """Return what a key adds that has all the weight, by distance: [D, H, M]."""
+        """Return what is added to the output if one key has all the weight, by distance: [D, H, M]."""
         added = []
         for weights in torch.eye(len(self.distances)).split(_MOST_KEYS):
             each = weights[:, None, None].expand(-1, self.heads, 1, -1)
@@ -182,6 +182,6 @@ class _Readers:
 
 
 def _similarity(vectors: Tensor) -> Tensor:
-    """Return the cosines [M, M] of the ``vectors`` [X, H, M] of two distances, the mean over heads."""
+    """Return the cosines [M, M] of the ``vectors`` [X, H, M] at two distances, the mean over heads."""
     unit = F.normalize(vectors, dim=0)
     return torch.einsum("xhm,xhn->hmn", unit, unit).mean(dim=0)

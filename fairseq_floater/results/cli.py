@@ -13,7 +13,7 @@ from fairseq_floater.verbs import add_parts, add_verb, positive
 
 
 def add_plot(verbs: Any) -> None:
-    # Brings torch, which takes seconds; the other verb of this door does without.
+    # Imports torch, which takes seconds.
     from fairseq_floater.results.position_figure import STACK_CHOICES, plot_models
 
     parser = add_verb(
@@ -38,7 +38,7 @@ def add_plot(verbs: Any) -> None:
 
 
 def add_page(verbs: Any) -> None:
-    # Brings torch, which takes seconds.
+    # Imports torch, which takes seconds.
     from fairseq_floater.results.page.write import SENTENCES, write_page
 
     parser = add_verb(verbs, "page", "floater page work/numbers_s2l page.html", write_page)
@@ -88,7 +88,7 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
         raise UsageError("`--test` is an option of `--paper`.")
     if paper and figure is not None:
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
-    # Brings torch, which scoring and our own table do without.
+    # Imports torch, which takes seconds.
     from fairseq_floater.results.paper import collect_paper_tables
 
     if paper:
@@ -106,7 +106,7 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
 
 
 def _translation(tables: Any, results: str, figure: str | None) -> list[Any]:
-    """Return the scores of an experiment, and the paper's tables where a run answers to a cell."""
+    """Return the scores of an experiment, and the paper's tables if a run belongs in one of their cells."""
     filled = [tables] if any(cell.runs for cell in tables.cells.values()) else []
     try:
         scores = collect(results)

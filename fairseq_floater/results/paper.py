@@ -1,7 +1,7 @@
-"""Show Tables 2 and 6 of the paper beside what a folder of runs has scored.
+"""Show Tables 2 and 6 of the paper beside the scores of a folder of runs.
 
-The paper's BLEU is tokenised, on newstest2014, for German after splitting compounds: the line
-"tokenised" is on its scale, sacreBLEU is not. Runs that belong in no cell are listed with the reason.
+The paper's BLEU is tokenised, on newstest2014, with compounds split for German. Our lines "tokenised"
+are on its scale, sacreBLEU is not. Runs that belong in no cell are listed with the reason.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.runs import Run, read_run, read_settings, refuse_a_run
 
-# Where a run has several test sets, the first of these is the paper's.
+# If a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
 BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
-# Runs of table2.sh, seen from the folder of all experiments: table2/<config>/seed-1/<run>.
+# Depth of table2.sh's runs below the folder of all experiments: table2/<config>/seed-1/<run>.
 _DEEPEST = 4
-# The settings that tell the cell of a run.
+# The settings that decide the cell of a run.
 _DECIDING = ("arch", "source", "target", "encoder", "blocks")
 _METRICS = ("sacrebleu", "tokenised")
 _RUN_HEADS = ["run", "seed", *_METRICS, "sentences", "encoder parameters", "training hours"]
 _RUN_HEADS += ["tokens an update"]
-# Size, source, target, blocks and encoder of a cell of Table 2; encoder, layers and input of one of Table 6.
+# A cell of Table 2: size, source, target, blocks, encoder. A cell of Table 6: encoder, layers, input.
 Key = tuple[str | None, ...]
-_FLOATER = ("floater", None, None)  # in Table 6: the same runs as of its cell in Table 2
+_FLOATER = ("floater", None, None)  # its runs in Table 6 are those of its cell in Table 2
 
 
 class Scored(NamedTuple):
-    """A run and the test set of it that the tables show."""
+    """A run, and the test set whose scores the tables show."""
 
     run: Run
     test: str
 
     @property
     def text(self) -> tuple[str, int | None]:
-        """Tell texts apart: which of WMT14's it is, if any, and the sentences of the test set."""
+        """Return what identifies the text: WMT14's pair, if it is WMT14, and the size of the test set."""
         return self.run.settings.get("wmt14", ""), self.run.scores[self.test].get("sentences")
 
     def score(self, name: str) -> float | None:
-        """Return ``sacrebleu`` or ``tokenised``."""
+        """Return the score of ``sacrebleu`` or ``tokenised``."""
         return self.run.metric(name, self.test).get("score")
 
     def cells(self) -> list[str]:
@@ -69,7 +69,7 @@ class Scored(NamedTuple):
 
 @dataclass
 class PaperCell:
-    """A number of the paper and the runs that answer to it."""
+    """A number of the paper, and the runs with its setting."""
 
     paper: float
     runs: list[Scored] = field(default_factory=list)
@@ -88,7 +88,7 @@ class PaperCell:
         return {"mean": statistics.fmean(scores), "spread": spread, "runs": len(scores)}
 
     def format(self, name: str) -> str:
-        """Return ``paper / ours``, with a star where ours is of another test set."""
+        """Return ``paper / ours``, with a star if ours is of another test set."""
         ours = self.ours(name)
         if ours is None:
             return f"{self.paper} / -"
@@ -177,7 +177,7 @@ class PaperTables:
         return markdown_table(["encoder", *_METRICS, "parameters"], rows)
 
     def add(self, run: Run, test: str | None) -> str | None:
-        """Add a run to the cells that it answers to; return the reason where it is in none."""
+        """Add a run to its cells; return the reason if it belongs in none."""
         lacking = [key for key in _DECIDING if key not in run.settings]
         if lacking:
             return f"its settings lack {lacking[0]}" if run.settings else "has no settings"
@@ -210,7 +210,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
             :data:`TEST_NAMES` that a run has, or its only one.
 
     Raises:
-        ReportError: no run there, or a result that cannot be read.
+        ReportError: there is no run, or a result cannot be read.
     """
     folder = Path(folder)
     refuse_a_run(folder)
@@ -230,7 +230,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
     if not paths:
         raise ReportError(f"{folder} holds no run with results (a folder with average.json).")
     runs = [read_run(path, str(path.relative_to(folder))) for path in sorted(paths)]
-    # WMT14 first: a cell is of the text of its first run.
+    # WMT14 first: the first run of a cell decides which text the cell is for.
     for run in sorted(runs, key=lambda run: not run.settings.get("wmt14")):
         if reason := tables.add(run, test):
             tables.outside.append((run.name, reason))
@@ -244,7 +244,7 @@ def _is_translation(folder: Path) -> bool:
 
 
 def _placed(settings: dict[str, str]) -> dict[str, Any]:
-    """Return what places a run in the tables, from its settings, where an older record does not say it."""
+    """Derive what decides a run's cell from its settings, for older records that lack it."""
     shape, words = settings["arch"].removeprefix("floater_"), settings["options"].replace("=", " ")
     size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
     options = words.split()
@@ -262,9 +262,9 @@ def _placed(settings: dict[str, str]) -> dict[str, Any]:
 
 
 def _keys(run: Run) -> list[Key] | str:
-    """Return the cells that a run answers to, or the reason why it is in none.
+    """Return the cells of a run, or the reason why it belongs in none.
 
-    The tables are of warm starts with the encoder's own target.
+    The tables are of warm starts with the encoder's default target.
     """
     cell, settings = run.cell or _placed(run.settings), run.settings
     column, encoder, blocks = tuple(cell["column"]), cell["encoder"], cell["blocks"]

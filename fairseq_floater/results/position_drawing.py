@@ -13,9 +13,9 @@ from fairseq_floater.figures import COLOURS, empty_figure, quieten_matplotlib
 from fairseq_floater.results.attention_terms import TERMS, Term
 from fairseq_floater.results.position_rows import Track
 
-# Where norms past T are so many times those up to T, only a logarithmic scale shows both.
+# Norms are on a logarithmic scale if those past T are more than this many times those up to T.
 _LOGARITHMIC_FROM = 20.0
-# Components past T leave the frame where they are so many times as large as up to T.
+# Components past T are cut off at this many times their largest value up to T.
 _HIGHEST_COMPONENT = 3.0
 # A similarity matrix of more rows shows every second, third, ... of them.
 _MOST_SIMILARITY_ROWS = 600
@@ -39,7 +39,7 @@ def draw(
     signature: str,
     terms: Sequence[Term] = (),
 ) -> None:
-    """Draw a row of four panels a table, and of two a term, into ``output``; ``signature`` stands below."""
+    """Draw four panels per table and two per term into ``output``, with ``signature`` at the bottom."""
     quieten_matplotlib()
     from matplotlib import rc_context
 
@@ -67,7 +67,7 @@ def draw(
 
 
 def draw_panels(panels: Sequence[tuple[str, Track]], output: str, signature: str) -> None:
-    """Draw the matrices of several tables side by side, by their titles and in one scale of colours."""
+    """Draw the matrices of several tables, (title, table), side by side in one scale of colours."""
     quieten_matplotlib()
     from matplotlib import rc_context
 
@@ -85,12 +85,12 @@ def draw_panels(panels: Sequence[tuple[str, Track]], output: str, signature: str
 
 
 def dimension_order(rows: Tensor) -> tuple[str, Tensor]:
-    """Return an order that makes ``rows`` [N, C] readable, and the dimensions' indices [C] in it.
+    """Return the name of an order that makes ``rows`` [N, C] readable, and the dimensions' indices [C] in it.
 
-    The paper permutes its matrices to be read, too. ``direction``, where the first principal component
-    is more than half of the variance (a trajectory that goes one way): by the share in it, from one way
-    to the other. Else ``speed`` (a trajectory that turns): by the mean square step, fast ones first, as
-    a sinusoid's frequencies.
+    The paper permutes its matrices too. The order is ``direction`` if the first principal component has
+    more than half of the variance (a trajectory that goes one way): dimensions are sorted by their weight
+    in it. Otherwise it is ``speed`` (a trajectory that turns): dimensions are sorted by their mean square
+    step, fast ones first, like the frequencies of a sinusoid.
     """
     _, sizes, directions = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
     if sizes[0] ** 2 > sizes.square().sum() / 2:
@@ -99,7 +99,7 @@ def dimension_order(rows: Tensor) -> tuple[str, Tensor]:
 
 
 def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[float]]:
-    """Project all rows on the first components of the known ones.
+    """Project all rows on the first principal components of the rows up to T.
 
     Returns:
         Coordinates [N, count], and the share of the variance that each component explains.
@@ -112,13 +112,13 @@ def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[flo
 
 
 def _colour_limit(track: Track) -> float:
-    """Return where colours end: they span the rows up to T without their extremes."""
+    """Return the limit of the colours: the 99 % quantile of absolute values in the rows up to T."""
     sizes = track.known.abs().flatten().sort().values
     return float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
 
 
 def _draw_matrix(axes: Any, track: Track, limit: float) -> Any:
-    """Draw rows as colours, red above zero, and return their bar."""
+    """Draw rows as colours, red above zero, and return the colour bar."""
     order, permutation = dimension_order(track.known)
     bar = _image(axes, track.rows[:, permutation], "RdBu_r", -limit, limit, extend="both")
     axes.set_ylabel(f"{track.name}\nposition")
@@ -137,7 +137,7 @@ def _image(
     extend: str = "neither",
     **style: Any,
 ) -> Any:
-    """Draw ``values`` as colours, and return the bar of colours beside them."""
+    """Draw ``values`` as colours, and return the colour bar beside them."""
     image = axes.imshow(values, cmap=colours, vmin=least, vmax=most, aspect="auto", **style)
     return axes.figure.colorbar(image, ax=axes, extend=extend, pad=0.02)
 
@@ -205,7 +205,7 @@ def _draw_term(left: Any, right: Any, term: Term) -> None:
 
 
 def _draw_heads(axes: Any, term: Term, values: Tensor) -> None:
-    """Draw ``values`` [H, M], the first head dark; heads that all say the same once."""
+    """Draw ``values`` [H, M] as curves, the first head dark; one curve if all heads are equal."""
     from matplotlib import colormaps
 
     heads = values if bool((values != values[:1]).any()) else values[:1]

@@ -1,7 +1,7 @@
-"""Draw Figure 3 of the paper for any checkpoint, and what lies past the trained length.
+"""Draw Figure 3 of the paper for any checkpoint, also past the trained length.
 
-Every table of rows is drawn four times: as a matrix, by the norms of its rows, by its first principal
-components, and by the cosine similarity of its rows. Of positions inside attention, what they do is
+Every position table is drawn in four panels: the matrix, the norms of its rows, its first principal
+components, and the cosine similarity of its rows. For positions inside attention, their effect is
 drawn by distance (`attention_terms.py`).
 """
 
@@ -28,17 +28,15 @@ from fairseq_floater.transformer.positioned_model import PositionedModel
 from fairseq_floater.version import __version__
 
 STACK_CHOICES = ("both", *STACKS)
-# Norm at 3T over norm at T above which the trajectory has grown.
+# Warn if the norm at 3T is more than this many times the norm at T.
 WORRYING_GROWTH = 2.0
-# Smallest step past T over the median step up to T below which rows have become one and the same.
+# Warn if the smallest step past T, divided by the median step up to T, is less than this.
 WORRYING_STEP = 0.01
 
 
 @dataclass
 class PositionFigure:
-    """The figure in numbers: :meth:`Track.measure` of every table and :meth:`Term.measure` of every
-    term inside attention, with notes and warnings.
-    """
+    """The figure in numbers: measures of every table and term inside attention, notes and warnings."""
 
     checkpoint: str
     output: str
@@ -97,7 +95,7 @@ def _cells(measures: dict[str, Any], *numbers: float | None) -> list[str]:
 
 @dataclass
 class PanelFigure:
-    """Several models in numbers, drawn in one picture."""
+    """The numbers of several models that are drawn in one picture."""
 
     output: str
     panels: list[PositionFigure]
@@ -111,10 +109,10 @@ def plot_models(
 ) -> PositionFigure | PanelFigure:
     """Draw one checkpoint as :func:`plot_positions`, or one table of each of several side by side.
 
-    That is a model's own where it has one that tells positions apart, else fairseq's underneath.
+    That table is the model's own if it has one whose rows differ, else the one of fairseq's base.
 
     Raises:
-        CheckpointError: one of several has no table of rows.
+        CheckpointError: one of several checkpoints has no position table.
     """
     if len(checkpoint) == 1:
         return plot_positions(checkpoint[0], output, **options)
@@ -146,19 +144,19 @@ def plot_positions(
     """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
     Args:
-        checkpoint: of this plugin's models, or of a plain Transformer or RoBERTa of fairseq's.
+        checkpoint: of a model of this plugin, or of fairseq's plain Transformer or RoBERTa.
         stack: one of :data:`STACK_CHOICES`.
         streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``, ``bias``; default: all.
         blocks: numbers from 1, or ``["all"]``; default: the first.
         length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
         trained_length: T of both stacks.
-        data: binarised data whose longest training sentences are T, if ``trained_length`` is not given;
-            a RoBERTa's is the length of its samples.
-        into: takes the tables, which are not drawn then.
+        data: binarised data; T is their longest training sentence unless ``trained_length`` is given.
+            A RoBERTa's T is the length of its samples.
+        into: a list to append the tables to, instead of drawing them.
 
     Raises:
-        CheckpointError: unreadable, no Transformer, or without any position table.
-        ValueError: an unknown choice, a length below 2, data without training sentences.
+        CheckpointError: the checkpoint is unreadable, no Transformer, or has no position table.
+        ValueError: a choice is unknown, a length is below 2, or ``data`` has no training sentences.
     """
     checked_format(output)
     for name, number in (("--length", length), ("--trained-length", trained_length)):
@@ -197,7 +195,7 @@ def _family(args: argparse.Namespace) -> Family:
 def _read(
     model: Any, args: argparse.Namespace, choice: str, length: int | None, figure: PositionFigure
 ) -> list[Track | Term]:
-    """Read all that can be drawn of the chosen stacks, of which a RoBERTa has the encoder alone."""
+    """Read all that can be drawn of the chosen stacks; a RoBERTa has only an encoder."""
     places = _family(args).stacks(model)
     stacks = {place.partition(".")[0]: stack for place, stack in places.items()}
     if choice != "both":
@@ -216,7 +214,7 @@ def _read(
 
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
-    """Return the encoder's name, the model in words, and the encoder's words on its options."""
+    """Return the encoder's name, a description of the model, and one of the encoder's options."""
     if not isinstance(model, PositionedModel):
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
         return PLAIN, f"{PLAIN} {_family(args).name}, {kind} positions", ""
@@ -239,7 +237,7 @@ def _selected(
     blocks: Sequence[str | int] | None,
     notes: list[str],
 ) -> list[Track | Term]:
-    """Return the tables of some streams and blocks; adds a note on blocks left out unasked."""
+    """Return the tables and terms of some streams and blocks; add a note if the default omits blocks."""
     if streams is not None:
         _check("--streams", streams, [t.stream for t in read])
         read = [t for t in read if t.stream in streams]

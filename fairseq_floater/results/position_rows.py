@@ -28,15 +28,15 @@ from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer import translation as translation  # registers ours
 from fairseq_floater.transformer.stack_positions import owned_parts
 
-# The stream of fairseq's own `embed_positions`, which is added to the input of block 1.
+# The name here of fairseq's own `embed_positions`, which is added to the input of block 1.
 BASE = "base"
-# Rows that are read where no trained length is known; else three times that.
+# Rows to read if the trained length is unknown; otherwise three times that length.
 DEFAULT_LENGTH = 128
 
 
 @dataclass
 class OfBlock:
-    """What one block of a stack (encoder, decoder) gets, by stream; ``trained`` is T, if known."""
+    """One stream of positions in one block of a stack (encoder, decoder); ``trained`` is T, if known."""
 
     stack: str
     block: int  # from 1
@@ -63,15 +63,15 @@ class Track(OfBlock):
 
     @property
     def known(self) -> Tensor:
-        """Return the rows up to T: [min(T, N), C]; all of them where T is unknown."""
+        """Return the rows up to T: [min(T, N), C]; all rows if T is unknown."""
         return self.rows[: self.trained]
 
     def measure(self) -> dict[str, Any]:
-        """Measure norms by length, and how close neighbouring rows come to each other.
+        """Return norms at several lengths, and the distances between neighbouring rows.
 
-        ``norms`` at 1/2, 1, 2 and 3 times T (N where T is unknown): the mean over the T / 8 rows
-        up to there, None past the last row. ``up_to_T``, ``past_T``: the smallest distance and the
-        largest cosine between neighbours, and the median distance.
+        ``norms`` at 1/2, 1, 2 and 3 times T (N if T is unknown): the mean over the T / 8 rows
+        before that place, None past the last row. ``up_to_T``, ``past_T``: the smallest distance and
+        the largest cosine between neighbours, and the median distance.
         """
         unit, norms = self.trained or len(self.rows), self.rows.norm(dim=1)
         window = max(1, unit // 8)
@@ -104,7 +104,7 @@ def trained_lengths(
 ) -> dict[str, int | None]:
     """Return T by side: as given, or the longest training sentence that the model could take.
 
-    That of a RoBERTa is the length of its samples.
+    A RoBERTa's T is the length of its samples.
     """
     lengths: dict[str, int | None] = {"source": given, "target": given}
     if given is None and family_of(architecture(args)) is ROBERTA:
@@ -125,12 +125,12 @@ def trained_lengths(
 def read_tracks(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
 ) -> list[Track]:
-    """Read every table of a stack, fairseq's own first; shorter where rows end.
+    """Return every position table of a stack, fairseq's own first; some may have fewer rows than asked for.
 
     Args:
         name: encoder or decoder.
-        trained: T by side, where known.
-        notes: gets a note on each table that is shorter.
+        trained: T by side, if known.
+        notes: a note on each shorter table is appended.
     """
     tracks = []
     for attribute, source in stack.named_children():
@@ -161,12 +161,12 @@ def read_tracks(
 
 
 def _table(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> Tensor:
-    """Compute rows 0 .. N - 1 as the stack reads them, [N, S, L, C]; fewer past which a flow is not finite.
+    """Compute rows 0 .. N - 1 as the stack reads them, [N, S, L, C]; fewer if a flow does not stay finite.
 
-    In float64: the norm of a row that has run far away would leave float32.
+    They are float64, because the norm of a very large row would overflow float32.
     """
     if not isinstance(source, PositionSignal):
-        # Any word will do: fairseq counts what is no padding.
+        # Any word will do: fairseq numbers the tokens that are not padding.
         rows: Tensor = source(torch.full((1, count), padding_idx + 1))
         return rows.view(count, 1, 1, -1).double()
     try:

@@ -1,7 +1,7 @@
-"""Read the folders of finished runs: the one reader behind all tables and figures.
+"""Read the folders of finished runs, for all tables and figures.
 
-A folder holds JSON of the tools, ``average.json``, ``before.json`` (validation before the first
-update) and ``scores.<test>.json``, and the run's record with its settings, the choices behind it.
+A folder holds the JSON files ``average.json``, ``before.json`` (validation before the first update)
+and ``scores.<test>.json``, and the run's record with its settings.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SCORES = {
 
 @dataclass
 class Run:
-    """A run: what was trained, its scores by test set, what its encoder adds, what training cost.
+    """A run: its settings, scores by test set, and parameter counts and training time (``average``).
 
-    ``settings`` and ``average`` are empty, and ``before`` is None, where the file is missing. ``cell``
-    is what places the run in the paper's tables, ``signature`` says where positions come from; newer
-    records have both.
+    ``settings`` and ``average`` are empty, and ``before`` is None, if the file is missing. ``cell``
+    decides the run's cell in the paper's tables, ``signature`` says where positions come from; older
+    records have neither.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Return the system's short label; the run's name where its settings do not tell the system."""
+        """Return the system's short label; the run's name if its settings do not identify the system."""
         names = ("encoder", "blocks", "position_target", "scratch", "base")
         if not self.settings.keys() >= set(names):
             return self.name
@@ -65,7 +65,7 @@ class Run:
     def metric(self, name: str, test: str) -> dict[str, Any]:
         """Return score and signature of ``sacrebleu`` or ``tokenised``; empty if not computed.
 
-        Tokenised BLEU is on the paper's scale: for German after splitting compounds.
+        Tokenised BLEU is on the paper's scale: for German, compounds are split.
         """
         german = self.settings["target"] == "de"
         tokenised = "compound_split_bleu" if german else "tokenised_bleu"
@@ -78,7 +78,7 @@ class Run:
 
 
 def refuse_a_run(folder: Path) -> None:
-    """Refuse the folder of a run where that of an experiment is asked for."""
+    """Raise ReportError if ``folder`` is the folder of a run, not of an experiment."""
     if (folder / RECORD).is_file():
         raise ReportError(
             f"{folder} is a run itself; give the folder that holds the runs, {folder.parent}."
@@ -105,9 +105,9 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def read_settings(folder: Path) -> dict[str, str]:
-    """Return the settings of a run's record, empty where it has none (a donor's folder, say).
+    """Return the settings of a run's record; empty if it has none (a donor's folder, say).
 
-    A key that older runs did not write has its only value of then.
+    A key that older runs did not write gets the only value that it could have then.
     """
     settings = RunFolder(folder).read()["settings"]
     return {"scratch": "no", "base": "yes", "options": "", **settings} if settings else {}
@@ -116,7 +116,7 @@ def read_settings(folder: Path) -> dict[str, str]:
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:
     """Return the 95 % bootstrap interval of a metric of `floater score --json`, if it has one.
 
-    sacreBLEU gives it as mean and half width; near the ends of the scale that leaves 0..100.
+    sacreBLEU gives mean and half width; near the ends of the scale, the interval is cut to 0..100.
     """
     if metric.get("mean") is None:
         return None

@@ -24,7 +24,7 @@ class Results:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return what tables and figures call each run: its system, and the seed where runs are by seed."""
+        """Return the label of each run: its system, and its seed if runs are in folders by seed."""
         labels = {}
         for run in self.runs:
             seed = "" if Path(run.name).name == run.name else f", seed {run.seed}"
@@ -85,7 +85,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     """Read every scored run below ``folder``.
 
     Raises:
-        ReportError: no run there, the folder of a run itself, or a result that is not JSON.
+        ReportError: there is no run, ``folder`` is a run itself, or a result is not JSON.
     """
     work = Path(folder)
     refuse_a_run(work)
@@ -97,7 +97,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
         raise ReportError(
             f"{folder} holds no scored run (a folder with average.json and scores.*.json)."
         )
-    # The donor, what was started from it, what was trained from random parameters.
+    # Order: the donor, its warm starts, systems trained from random parameters.
     runs.sort(key=lambda run: (Path(run.name).name != "plain", "-scratch" in run.name, run.name))
     tests = sorted({test for run in runs for test in run.scores}, key=lambda t: (len(t), t))
     return Results(str(folder), runs, tests)

@@ -1,4 +1,4 @@
-"""Show exact match on tasks by length, ours and below it what others have published: `floater table`."""
+"""Show exact match on tasks by length, ours and below it published results: `floater table`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPARISON = {"labels": dict, "bins": {...: {"systems": {...: {"exact_match": _
 
 @dataclass
 class TaskTables:
-    """The comparisons of tasks, as `floater compare` writes them, and what is published on each, by name."""
+    """By task: the comparison, as `floater compare` writes it, and the published results."""
 
     ours: dict[str, dict[str, Any]]
     published: dict[str, list[Published]]
@@ -43,7 +43,7 @@ class TaskTables:
 
 
 def collect_tasks(folder: str) -> TaskTables | None:
-    """Read the comparison of every task in ``folder``; None without one."""
+    """Read the comparison of every task in ``folder``; None if there is none."""
     tables = TaskTables({}, {})
     for text in sorted(Path(folder).glob(f"*/text/{SUMMARY}")):
         work = text.parents[1]

@@ -1,7 +1,7 @@
-"""Show Tables 3 to 5 of the paper beside what a folder of fine-tunings has scored, and the masked-LM stages.
+"""Show Tables 3 to 5 of the paper beside the scores of our fine-tunings, and the masked-LM stages.
 
-RoBERTa's numbers are medians of five seeds; the paper says nothing of FLOATER's. Most of its gains are
-smaller than what a seed changes, so each cell has the median of the seeds and their range.
+RoBERTa's numbers are medians of five seeds; for FLOATER's the paper does not say. Most of its gains are
+smaller than the differences between seeds, so each cell has the median of the seeds and their range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairseq_floater.records import NUMBER, markdown_table, read_json
 
 _NUMBERS = {"glue": ("score",), "race": ("score", "middle", "high"), "squad": ("exact", "f1")}
 _BEST = {"best_exact": "exact", "best_f1": "f1"}  # at the best threshold of SQuAD 2.0
-# Of `floater position-loss`.
+# The form of the JSON of `floater position-loss`.
 _LOSSES = {"bins?": [{"first": int, "last": int, "bits": NUMBER}], "all?": {"bits": NUMBER}}
 _HEADS = {"score": "all", "exact": "EM", "f1": "F1"}
 _TABLES = (
@@ -34,7 +34,7 @@ _TABLES = (
 
 
 class Key(NamedTuple):
-    """What a number is of."""
+    """The model size, system, task and score that a number of the tables is for."""
 
     size: str
     system: str
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 
     @property
     def paper(self) -> float | None:
-        """Return the paper's number; None where it has none."""
+        """Return the paper's number; None if it has none."""
         names = _NUMBERS[TASKS[self.task].family]
         row = TABLES_345.get((self.size, self.task), {}).get(self.system)
         return None if row is None else row[names.index(_BEST.get(self.name, self.name))]
@@ -51,7 +51,7 @@ class Key(NamedTuple):
 
 @dataclass
 class SeedScores:
-    """The scores of the seeds, in per cent, and whether all are of as many examples as the paper's."""
+    """The scores by seed, in per cent, and whether all are on as many examples as the paper's."""
 
     paper: float | None
     scores: dict[str, float] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class UnderstandingTables:
     folder: str
     cells: dict[Key, SeedScores]
     stages: list[MaskedLmStage]
-    updates: dict[str, str]  # a task of a size -> its updates an epoch beside the recipe's
+    updates: dict[str, str]  # size and task -> updates per epoch, ours and the recipe's
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -117,7 +117,7 @@ class UnderstandingTables:
                     self.cells[key] = SeedScores(key.paper)
 
     def add(self, path: Path, record: dict[str, Any]) -> None:
-        """Add the scores of a fine-tuning, if it has any yet, to the cells that they are of."""
+        """Add the scores of a fine-tuning, if it has any yet, to their cells."""
         settings, file = record["settings"], path / "scores.json"
         size, system, task = (settings[key] for key in ("size", "system", "task"))
         shape = {f"{name}?": NUMBER for name in _names(task)}
@@ -199,7 +199,7 @@ def _head(task: str, name: str) -> str:
 
 
 def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables | None:
-    """Read every fine-tuning below ``folder``; None where there is neither one nor a masked-LM stage."""
+    """Read every fine-tuning below ``folder``; None if there is none and no masked-LM stage."""
     place = Path(folder).resolve()  # the parents of "." have no names
     places = [place, *place.glob("*/")]
     paths = {path.parent for place in places for path in place.glob(f"*/seed-*/{RECORD}")}
@@ -236,7 +236,7 @@ def _stages(places: Iterable[Path]) -> Iterator[MaskedLmStage]:
 
 
 def published_size(task: str) -> int:
-    """Return the published number of examples of the set that the paper's tables are of."""
+    """Return the published number of examples in the set that the paper's tables use."""
     kind = TASKS[task]
     if kind.family == "glue":
         return glue_tasks.glue_task(task).sizes["valid"]
@@ -246,10 +246,9 @@ def published_size(task: str) -> int:
 
 
 def chance_level(data: Path, task: str) -> float | None:
-    """Return what guessing scores: the most frequent answer, in per cent, or 0 for a correlation.
+    """Return the score of always giving the most frequent answer, in per cent; 0 for a correlation.
 
-    SQuAD's is no answer at all. None is returned where the references of the prepared task ``data`` are
-    gone.
+    For SQuAD it is the score of never answering. None if the prepared task ``data`` has no references.
     """
     kind = TASKS[task]
     path = data / f"references.{kind.splits[0]}.{kind.ending}"

@@ -11,12 +11,12 @@ from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.understanding.subwords import FOLDER, KINDS, Subwords, load_subwords
 from fairseq_floater.errors import UsageError
 
-# Smaller files are done before other processes have started.
+# In bytes. Smaller files are done before other processes have started.
 _WORTH_PROCESSES = 1 << 24
 
 
 class Vocabulary(NamedTuple):
-    """The subwords of a model, and its ``dict.txt`` (``<mask>`` follows it: fairseq adds that itself)."""
+    """The subwords of a model, and its ``dict.txt`` (without ``<mask>``, which fairseq appends)."""
 
     subwords: Subwords
     dictionary: Path
@@ -61,7 +61,7 @@ def _dictionary(path: Path) -> Path:
 
 
 def write_lines(path: Path, lines: Iterable[list[str]]) -> dict[str, int]:
-    """Write lines of subwords; return the number of ``subwords`` and that of the ``longest`` line."""
+    """Write lines of subwords; return the number of ``subwords``, in all and in the ``longest`` line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     counts = {"subwords": 0, "longest": 0}
     with path.open("w", encoding="utf-8", newline="\n") as file:
@@ -73,7 +73,7 @@ def write_lines(path: Path, lines: Iterable[list[str]]) -> dict[str, int]:
 
 
 class Binarised(NamedTuple):
-    """Count the lines of a file, its words, and those that the dictionary does not have."""
+    """The number of lines and words in a file, and of words that the dictionary does not have."""
 
     lines: int
     words: int
@@ -81,7 +81,7 @@ class Binarised(NamedTuple):
 
 
 def binarise(text: Path, dictionary: Path, prefix: Path, *, workers: int = 1) -> Binarised:
-    """Write ``prefix.bin`` and ``prefix.idx`` by fairseq's own binariser, an end symbol after each line."""
+    """Write ``prefix.bin`` and ``prefix.idx`` with fairseq's binariser, an end symbol after each line."""
     from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer  # slow to import
     from fairseq.data import Dictionary
 
@@ -102,7 +102,7 @@ def binarise(text: Path, dictionary: Path, prefix: Path, *, workers: int = 1) ->
 
 
 def check_dictionary(counts: Binarised, dictionary: Path, text: str) -> None:
-    """Refuse a dictionary that knows less than half of the subwords."""
+    """Raise TextDataError if the dictionary lacks more than half of the subwords."""
     if 2 * counts.unknown > counts.words:
         raise TextDataError(
             f"{dictionary} must be of the same BPE, but lacks {counts.unknown:,} of {counts.words:,} "

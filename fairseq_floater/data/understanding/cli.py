@@ -60,7 +60,7 @@ def add_subword_options(parser: argparse.ArgumentParser) -> None:
 
 
 def with_vocabulary(prepare: Callable[..., PreparedFolder]) -> Callable[..., PreparedFolder]:
-    """Return ``prepare`` for a verb: it takes the options of the subwords instead of a ``vocabulary``."""
+    """Wrap ``prepare`` for a verb, with the options of the subwords instead of a ``vocabulary``."""
 
     def run(**options: Any) -> PreparedFolder:
         chosen = {name: options.pop(name) for name in ("like", "bpe", "bpe_dir", "dictionary")}

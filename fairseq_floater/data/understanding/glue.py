@@ -29,18 +29,18 @@ def prepare(
     max_positions: int = 512,
     force: bool = False,
 ) -> PreparedFolder:
-    """Write the data of a task into ``out_dir``, all or nothing.
+    """Write the data of a task into ``out_dir``, completely or not at all.
 
     Classes are numbered in the order of :attr:`GlueTask.labels`. ``references.valid.tsv`` has the index
-    and label of each example of valid in its order; for MNLI valid is matched, valid1 mismatched.
+    and label of each example of valid, in order. For MNLI, valid is matched and valid1 is mismatched.
 
     Args:
-        raw_dir: holds the folder of the task as GLUE's archives have it.
-        max_positions: tokens that the model takes; longer examples lose the end of their longer
-            sentence, so that every sentence keeps its end symbol.
+        raw_dir: holds the folder of the task, as in GLUE's archives.
+        max_positions: the most tokens of an example; longer ones lose the end of their longer sentence,
+            and every sentence keeps its end symbol.
 
     Raises:
-        UsageError: the task is none of GLUE's.
+        UsageError: the task is not one of GLUE's, or ``max_positions`` is too small.
         TextDataError: the files cannot be used, or other data are in the way.
     """
     task = glue_task(task_name)
@@ -98,9 +98,9 @@ class _GlueData(TaskData):
 
 
 def shorten(sentences: tuple[list[str], ...], limit: int) -> bool:
-    """Cut the end of the longest sentence, in place, until all fit into ``limit`` tokens.
+    """Cut the end of the longest sentence, in place, until all together fit into ``limit`` tokens.
 
-    Counted with the tokens that fairseq adds: ``<s> a </s>``, and ``</s> b </s>`` for a second one.
+    The symbols that fairseq adds count: ``<s> a </s>``, and ``</s> b </s>`` for a second sentence.
     Returns whether anything was cut.
     """
     surplus = sum(map(len, sentences)) + 2 * len(sentences) - limit

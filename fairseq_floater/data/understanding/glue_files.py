@@ -1,4 +1,4 @@
-"""Read GLUE's tab-separated files strictly: no quoting, a byte-order mark dropped, every fault named."""
+"""Read GLUE's tab-separated files strictly, without quoting; a byte-order mark is dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MRPC_TEXT, _MRPC_DEV = "msr_paraphrase_train.txt", ("dev_ids.tsv", "mrpc_dev_id
 
 
 class Example(NamedTuple):
-    """One example: its name (the file's index, or its number, from 0), its sentences and its label."""
+    """One example: its name (the file's index, else its number from 0), its sentences and its label."""
 
     name: str
     inputs: tuple[str, ...]
@@ -25,7 +25,7 @@ class Example(NamedTuple):
 def split_files(task: GlueTask, raw_dir: Path) -> dict[str, list[Path]]:
     """Return the files of each split in ``raw_dir/<TASK>``, plain or ``.gz``.
 
-    MRPC may come as Microsoft's file with GLUE's list of the pairs that are its dev set.
+    MRPC may come as Microsoft's file, with GLUE's list of the pairs in its dev set.
     """
     folder = raw_dir / task.name
 
@@ -46,7 +46,7 @@ def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[E
         The examples, and the number of lines that were left out because they are broken.
 
     Raises:
-        TextDataError: a column is missing, a label unknown, or an index missing or double.
+        TextDataError: a column is missing, a label unknown, or an index missing or duplicate.
     """
     chosen = _mrpc_rows(split, paths[1]) if len(paths) > 1 else None
     examples: list[Example] = []
@@ -68,7 +68,7 @@ def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[E
 
 
 def _rows(path: Path, task: GlueTask) -> Iterator[tuple[str, dict[str, str] | None]]:
-    """Yield the place and the columns of each line by name; None for a broken one that may go."""
+    """Yield the place of each line and its {column: text}, or None if a broken line may be left out."""
     lines = enumerate(read_lines(path), start=1)
     columns = list(task.columns)
     if not columns:

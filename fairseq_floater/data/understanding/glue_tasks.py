@@ -16,9 +16,9 @@ _TRAIN_DEV = {"train": "train.tsv", "valid": "dev.tsv"}
 class GlueTask:
     """One task, in the official files of 2018 and 2019.
 
-    ``labels`` in the order of the classes, empty for a regression; ``sizes`` are the published numbers
-    of examples; ``columns`` are those of a file without header; ``f1`` says whether F1 of class 1 is
-    reported beside the ``metric``.
+    ``labels`` are in the order of the classes; a regression has none. ``sizes`` are the published
+    numbers of examples. ``columns`` names the columns of files without header. ``f1`` says whether F1
+    of class 1 is reported beside the ``metric``.
     """
 
     name: str
@@ -79,7 +79,7 @@ GLUE_TASKS = {task.name.lower(): task for task in _ALL}
 
 
 def glue_task(name: str) -> GlueTask:
-    """Return a task by its name in any case; raises UsageError for another."""
+    """Return a task by its name, in upper or lower case; raises UsageError if it is unknown."""
     if name.lower() not in GLUE_TASKS:
         names = ", ".join(task.name for task in _ALL)
         raise UsageError(f"`TASK` must be one of {names}, but is {name!r}.")

@@ -1,11 +1,11 @@
 """Prepare text for fairseq's masked-LM task: subwords, dictionary, binary data.
 
-The text has a paragraph a line and an empty line between documents. WikiText's raw files are taken as
-RoBERTa's recipe takes them: white space at the ends of a line goes, headings (``= Title =``) stay as
-lines, empty lines stay as empty lines.
+The text has one paragraph per line and an empty line between documents. WikiText's raw files are read
+as in RoBERTa's recipe: white space at the ends of lines is removed, and headings (``= Title =``) and
+empty lines are kept.
 
-fairseq's ``--sample-break-mode complete`` never cuts a line and skips one that is longer than
-``--tokens-per-sample``; ``longest`` in the summary says whether that can happen. ``none`` loses nothing.
+fairseq's ``--sample-break-mode complete`` never cuts a line, and skips a line that is longer than
+``--tokens-per-sample``; ``longest`` in the summary is the longest line. The mode ``none`` loses nothing.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _WIKITEXT = {
 
 
 class BpeOptions(NamedTuple):
-    """Say which subwords to use: those of ``like``, or of ``bpe_dir``, ``model``, or new ones (``vocab``).
+    """The subwords to use: those of ``like``, ``bpe_dir`` or ``model``, or newly learned ones (``vocab``).
 
-    ``dictionary`` is the ``dict.txt`` of a pretrained model; without it the dictionary is made of the
-    training text (GPT-2's BPE, by frequency) or of the model (sentencepiece).
+    ``dictionary`` is the ``dict.txt`` of a pretrained model; without it the dictionary is made from the
+    training text (GPT-2's BPE, by frequency) or from the model (sentencepiece).
     """
 
     like: Path | None = None
@@ -59,7 +59,7 @@ class BpeOptions(NamedTuple):
     model: Path | None = None
 
     def check(self) -> None:
-        """Raise UsageError where the options do not fit together."""
+        """Raise UsageError if the options do not fit together."""
         others = (self.bpe, self.bpe_dir, self.dictionary, self.vocab, self.model)
         if self.like is not None and any(others):
             raise UsageError(
@@ -150,7 +150,7 @@ def _count(path: Path) -> dict[str, int]:
 
 
 def _warnings(path: Path, split: str, counts: dict[str, int]) -> Iterator[str]:
-    """Compare a file of WikiText, known by its name as the archive has it, with the published count."""
+    """Warn of unknown subwords, and of a WikiText file (by its name) without the published word count."""
     name = path.resolve().parent.name
     corpus = next((corpus for corpus in _WIKITEXT if name.startswith(corpus)), None)
     if corpus is not None and path.name.startswith("wiki."):

@@ -2,8 +2,8 @@
 
     nine two forty five
 
-A list holds no word twice, so that every question on it has one answer. Every *set* of words
-belongs to one split by its hash: no list of another split holds the same words, in this order or another.
+A list holds no word twice, so every question about it has one answer. A hash decides which split a
+*set* of words belongs to: no list of another split holds the same words, in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from fairseq_floater.data.number_words import each_once, phrase, stream
 
 T = TypeVar("T")
-# One word each, in rising order: whether a list rises is a question of places in this tuple.
+# Numbers of one word each, in rising order: :func:`rank` is a place in this tuple.
 NUMBERS = (*range(21), *range(30, 100, 10))
 # Which sixteenths of all sets of words belong to which split.
 SHARES = {"train": range(12), "dev": range(12, 14), "test": range(14, 16)}
@@ -33,10 +33,10 @@ def rank(word: str) -> int:
 
 
 class Draws:
-    """Draw lists of one split, and choices for them, as one stream of pseudo-random numbers.
+    """Draw lists of one split, and random choices for them, from one stream of pseudo-random numbers.
 
     Args:
-        quiz: a name; each quiz has a stream for itself, so that the size of one changes no other.
+        quiz: a name; each quiz has its own stream, so the size of one does not change another.
     """
 
     def __init__(self, seed: int, quiz: str, split: str) -> None:
@@ -52,7 +52,7 @@ class Draws:
         return span[0] + self.below(span[1] - span[0] + 1)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """Return all items in an order at random, each order equally likely."""
+        """Return all items in random order; every order is equally likely."""
         rest = list(items)
         return [rest.pop(self.below(len(rest))) for _ in items]
 
@@ -63,7 +63,7 @@ class Draws:
         return min(first, second), max(first, second)
 
     def lists(self, count: int, span: tuple[int, int]) -> Iterator[list[str]]:
-        """Draw lists of this split, each in an order at random and no two of the same words.
+        """Draw lists of this split, each in random order; no two have the same words.
 
         Args:
             span: the fewest and the most words of a list; all lengths are equally likely.
@@ -82,7 +82,6 @@ class Draws:
 
 
 def swapped(numbers: Sequence[str], places: tuple[int, int]) -> list[str]:
-    """Return a list with the words at two places exchanged."""
     result = list(numbers)
     first, second = places
     result[first], result[second] = result[second], result[first]

@@ -1,8 +1,8 @@
-"""Make the quizzes' texts, questions and answers: each right by construction, each a matter of order.
+"""Make the quizzes' texts, questions and answers; each answer depends on the order of the words.
 
-Which words come says nothing about the label of a GLUE task or RACE's right option: the same words
-in another order belong to the other label. A Transformer without positions can only guess, and one
-with positions learns each task in a minute.
+The set of words says nothing about the label of a GLUE task or RACE's right option: the same words
+in another order have the other label. A Transformer without positions can only guess, and one with
+positions learns each task in a minute.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from fairseq_floater.data.understanding.quiz_lists import Draws, rank, swapped
 
 Words = Sequence[str]
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
-# A paragraph of the donor's text has about so many words: two fill its 64 tokens.
+# About the number of words in a paragraph of the donor's text: two paragraphs fill its 64 tokens.
 REPEATED_WORDS = 30
 
 
 class Pairs(NamedTuple):
-    """Describe a task of GLUE.
+    """A quiz in the form of a task of GLUE.
 
     Attributes:
-        labels: in the task's words; the examples take them in turn.
+        labels: as the task names them; the examples take them in turn.
         span: the fewest and the most words of a list.
         make: list, label and draws -> the sentence or the two sentences.
     """
@@ -33,12 +33,12 @@ class Pairs(NamedTuple):
 
 
 class ListQuestion(NamedTuple):
-    """Hold a question on a list.
+    """A question about a list.
 
     Attributes:
         text: the question; RACE's has a blank (``_``) where an option belongs.
         answer: the right words, if any.
-        wrong: RACE: three more options; SQuAD without answer: one that looks like an answer.
+        wrong: for RACE, three more options; for SQuAD without answer, one plausible answer.
     """
 
     text: str
@@ -47,30 +47,30 @@ class ListQuestion(NamedTuple):
 
 
 def _cola(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Count upwards with gaps; unacceptable: two words are swapped."""
+    """Return a rising list (acceptable), or one with two words swapped (unacceptable)."""
     rising = sorted(numbers, key=rank)
     return (" ".join(rising if label == "1" else swapped(rising, draws.places(len(numbers)))),)
 
 
 def _sst2(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """End on a larger number than the first (positive) or on a smaller one."""
+    """Return a list whose last number is larger than its first (positive), or smaller (negative)."""
     is_right = (rank(numbers[0]) < rank(numbers[-1])) == (label == "1")
     return (" ".join(numbers if is_right else swapped(numbers, (0, len(numbers) - 1))),)
 
 
 def _mrpc(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Say a list twice; no paraphrase: the second time it is said backwards."""
+    """Return a list twice (a paraphrase), or with the second copy reversed (no paraphrase)."""
     return " ".join(numbers), " ".join(numbers if label == "1" else reversed(numbers))
 
 
 def _qqp(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Ask for a list forwards and backwards; no duplicate: the second one has not been reversed."""
+    """Ask for a list forwards; then backwards, of the reversed list (a duplicate) or of the same (none)."""
     other = reversed(numbers) if label == "1" else numbers
     return f"forwards {' '.join(numbers)} ?", f"backwards {' '.join(other)} ?"
 
 
 def _stsb(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Say a list again in another order; the score is the number of words that keep their places."""
+    """Return a list in two orders; the score is the number of words that keep their places."""
     moved = sorted(draws.shuffled(range(len(numbers)))[int(float(label)) :])
     other = list(numbers)
     for place, source in zip(moved, moved[1:] + moved[:1]):
@@ -79,11 +79,11 @@ def _stsb(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
 
 
 def _with_ends(numbers: Words, ends: tuple[bool, bool], draws: Draws) -> tuple[str, str]:
-    """Order a list so that its ends lie above or below one of its words; return text and word.
+    """Order a list so that its ends are above or below one of its words; return the list and that word.
 
     Args:
-        numbers: with at least ``1 + 2 * max(1, ends of one kind)`` words, so that other orders of the
-            same words have other ends.
+        numbers: at least ``1 + 2 * max(1, ends of one kind)`` words, so that other orders of the same
+            words have other ends.
         ends: whether the first and the last word are above the word returned.
     """
     rising = sorted(numbers, key=rank)
@@ -96,14 +96,14 @@ def _with_ends(numbers: Words, ends: tuple[bool, bool], draws: Draws) -> tuple[s
 
 
 def _rte(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Say that a list ends above a word, rightly or not: one of its ends does."""
+    """State that a list's last word is above another: it is (entailment), or only the first one is."""
     is_above = label == "entailment"
     text, word = _with_ends(numbers, (not is_above, is_above), draws)
     return text, f"last above {word}"
 
 
 def _mnli(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Say that both ends of a list are above a word: so they are, neither is, or (neutral) one is."""
+    """State that both ends are above a word: both are (entailment), none (contradiction), one (neutral)."""
     first = draws.below(2) == 0 if label == "neutral" else label == "entailment"
     last = not first if label == "neutral" else first
     text, word = _with_ends(numbers, (first, last), draws)
@@ -111,7 +111,7 @@ def _mnli(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
 
 
 def _qnli(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Ask for a beginning above a word, of a list that has one or ends on one."""
+    """Ask for a first word above another, of a list whose first (entailment) or last word is above it."""
     is_above = label == "entailment"
     text, word = _with_ends(numbers, (is_above, not is_above), draws)
     return f"what comes first above {word} ?", text
@@ -123,7 +123,7 @@ GLUE = {
     "SST-2": Pairs(("1", "0"), (4, 7), _sst2),
     "MRPC": Pairs(("1", "0"), (4, 4), _mrpc),
     "QQP": Pairs(("1", "0"), (4, 4), _qqp),
-    # All but 4: where four of five words keep their places, the fifth does too.
+    # No score of 4: if four of five words keep their places, the fifth does too.
     "STS-B": Pairs(("5.000", "3.000", "2.000", "1.000", "0.000"), (5, 5), _stsb),
     "MNLI": Pairs(("entailment", "neutral", "contradiction"), (5, 7), _mnli),
     "QNLI": Pairs(ENTAILMENT, (4, 7), _qnli),
@@ -132,10 +132,10 @@ GLUE = {
 
 
 def race_questions(numbers: Words) -> Iterator[ListQuestion]:
-    """Ask where the two largest words of a list stand, each against the three smallest of at least five.
+    """Ask for the places of a list's two largest words, with those of its three smallest as wrong options.
 
-    Both are the largest of the words that their options point at: were one question for the smallest,
-    the two would cancel in a model that has not learned yet to read the question.
+    The list has at least five words. Both answers are the largest word among the options. If one question
+    asked for the smallest, the two would cancel out in a model that does not read the question yet.
     """
     rising = [ORDINALS[numbers.index(word)] for word in sorted(numbers, key=rank)]
     for name, right in (("largest", rising[-1]), ("next largest", rising[-2])):
@@ -149,7 +149,7 @@ def squad_questions(
 
     Args:
         numbers: at most eight words.
-        count: questions, each of which begins at another place.
+        count: number of questions; each begins at another place.
         has_unanswerable: every other question asks for a place after the end.
     """
     places = draws.shuffled(range(len(numbers)))
@@ -165,10 +165,10 @@ def squad_questions(
 
 
 def paragraphs(numbers: Words, draws: Draws) -> Iterator[str]:
-    """Tell of a list in two paragraphs, both true: the text that a donor learns its trade from.
+    """Yield two true paragraphs about a list, for the text that a donor is trained on.
 
-    The first says the list again and again: a masked word stands a few places before and after, so
-    that a small model learns within 300 updates to use places.
+    The first paragraph repeats the list: a masked word also stands a few places before and after, so a
+    small model learns within 300 updates to use positions.
     """
     yield " ".join([*numbers] * max(2, REPEATED_WORDS // len(numbers)))
     kind = draws.below(4)

@@ -1,8 +1,8 @@
-"""Write the built-in stand-in of RoBERTa's data: quizzes on lists of number words, in official formats.
+"""Write a built-in substitute for RoBERTa's data: quizzes on lists of number words, in official formats.
 
-    OUT/mlm/{train,valid}.txt                       a paragraph a line, an empty line between documents
+    OUT/mlm/{train,valid}.txt                       a paragraph per line, an empty line between documents
     OUT/glue/{CoLA,SST-2,...}/{train,dev}.tsv       as gluebenchmark.com gives them (MNLI: two dev files)
-    OUT/race/{train,dev,test}/{middle,high}/N.txt   as RACE: a JSON object a passage
+    OUT/race/{train,dev,test}/{middle,high}/N.txt   as RACE: a JSON object per passage
     OUT/squad/{train,dev}-{v1.1,v2.0}.json          as SQuAD
 
 It needs no download, every answer is right by construction, and most depend on the order of the words. The
@@ -28,12 +28,12 @@ from fairseq_floater.data.understanding.quiz_questions import (
 )
 from fairseq_floater.errors import UsageError
 
-# Examples of a split at scale 1: documents, pairs of sentences, passages of each level, passages.
+# Size of each split at scale 1: documents, pairs of sentences, passages of each level, passages.
 MLM = {"train": 12_000, "dev": 300}
 PAIRS = {"train": 4_000, "dev": 400}
 RACE = {"train": 1_200, "dev": 120, "test": 120}
 SQUAD = {"train": 1_200, "dev": 120}
-# Words of a list: of the donor's text, of MNLI's mismatched pairs, of RACE's levels, of SQuAD.
+# Words per list: in the donor's text, MNLI's mismatched pairs, RACE's levels, and SQuAD.
 MLM_SPAN = (3, 5)
 MISMATCHED_SPAN = (7, 7)
 RACE_SPANS = {"middle": (5, 5), "high": (6, 7)}
@@ -41,7 +41,7 @@ SQUAD_SPAN = (5, 8)
 SQUAD_QUESTIONS = 4
 PASSAGES_AN_ARTICLE = 10
 
-# The official columns, and what stands in them; CoLA has no head.
+# The official header, and the cells of a row; CoLA has no header.
 _MNLI = (
     "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
     "sentence1_parse sentence2_parse sentence1 sentence2 label1",
@@ -68,7 +68,7 @@ _MNLI_DEV = (
 
 
 class QuizSummary(PreparedFolder):
-    """Show how many examples each part has."""
+    """A folder of quizzes, shown by the number of examples of each."""
 
     def format_text(self) -> str:
         lines = [f"{'quiz':<12}{'train':>9}{'dev':>9}{'test':>9}"]
@@ -106,7 +106,7 @@ def _build(work: Path, *, seed: int, scale: float) -> dict[str, Any]:
 
 
 def _parts(work: Path) -> Iterator[tuple[str, dict[str, int], Callable[[Draws, int], int]]]:
-    """Give each part's name, the sizes of its splits, and what writes so many of a split's examples."""
+    """Yield each part's name, the sizes of its splits, and a function that writes examples of a split."""
     yield "mlm", MLM, partial(_write_text, work / "mlm")
     for task in GLUE:
         yield task, PAIRS, partial(_write_pairs, work / "glue" / task, task, None)
@@ -134,7 +134,7 @@ def _write_text(folder: Path, draws: Draws, count: int) -> int:
 def _write_pairs(
     folder: Path, task: str, span: tuple[int, int] | None, draws: Draws, count: int
 ) -> int:
-    """Write the rows of a task of GLUE; ``span`` is that of MNLI's mismatched lists."""
+    """Write the rows of a task of GLUE; ``span`` is given only for MNLI's mismatched lists."""
     pairs = GLUE[task]
     name, (head, cells) = draws.split, _COLUMNS[task]
     if task == "MNLI" and name == "dev":
@@ -209,5 +209,5 @@ def _passage(numbers: Sequence[str], name: str, version: str, draws: Draws) -> d
 
 
 def _answer(text: str, answer: str) -> dict[str, Any]:
-    """Say where an answer begins: no word of a list is in it twice, but six is in sixty."""
+    """Return an answer and its offset, found as a whole word: "six" is also a part of "sixty"."""
     return {"text": answer, "answer_start": f" {text} ".index(f" {answer} ")}

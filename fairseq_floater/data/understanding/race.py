@@ -46,17 +46,17 @@ def prepare(
 ) -> PreparedFolder:
     """Write ``input0`` (passages), ``input1`` to ``input4`` (question and option) and ``label``.
 
-    Questions come in the order of group, file number and place in the file. A question with a blank
-    ``_`` has it filled by the option, another is followed by it. ``references.<split>.json`` has
+    Questions are sorted by group, file number and place in the file. The option fills the blank ``_``
+    of a question, or follows a question without blank. ``references.<split>.json`` has
     {question: {"answer": letter, "group": group}} in the order of the data.
 
     Args:
         raw_dir: holds ``{train,dev,test}/{middle,high}/*.txt``; test may be missing.
-        max_positions: tokens that the model takes: an option, a passage and the four symbols around them.
-            Passages lose their end, but never their end symbol.
-        max_option_length: tokens of an option with its ``<s>`` and ``</s>``; the end is kept in the same
-            way, so that fairseq's option of the same name has nothing to cut. None: RoBERTa's 128, or
-            half of ``max_positions`` where that is less.
+        max_positions: the most tokens of an option, a passage and the four symbols around them. Longer
+            passages lose their end, but keep their end symbol.
+        max_option_length: the most tokens of an option with its ``<s>`` and ``</s>``. Longer options keep
+            their end symbol too, and fairseq's option of the same name has nothing to cut. None:
+            RoBERTa's 128, or half of ``max_positions`` if that is less.
     """
     if max_option_length is None:
         max_option_length = min(_OPTION_LENGTH, max_positions // 2)

@@ -1,9 +1,9 @@
-"""Make of SQuAD's official files what the task ``floater_question_answering`` reads.
+"""Convert SQuAD's official files to the data of the task ``floater_question_answering``.
 
 A folder holds ``dict.txt`` and ``bpe`` of the text that the model was trained on, ``train.jsonl`` and
-``valid.jsonl``, ``references.valid.json`` (the official file, for the scorer) and ``summary.json``. A line
-of a split is a passage: its text, its subwords, the characters of each, and its questions with their
-answers as subwords from ... to.
+``valid.jsonl``, ``references.valid.json`` (the official file, for the scorer) and ``summary.json``. Each
+line of a split is a passage: its text, its subwords, the characters of each, and its questions. An
+answer is given by its first and its last subword.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fairseq_floater.data.understanding.squad_files import (
 from fairseq_floater.data.understanding.subwords import FOLDER, Subwords
 from fairseq_floater.data.understanding.task_data import TaskData
 
-# Questions as published; other numbers are fine for other data, so they are only warned of.
+# Published numbers of questions. Other data may have other numbers, so these only cause a warning.
 PUBLISHED = {
     "1.1": {"train": 87_599, "valid": 10_570},
     "2.0": {"train": 130_319, "valid": 11_873},
 }
 _NAMES = {"train": "train", "valid": "dev"}
-# Characters that an offset may be wrong by. Further away the same words are another mention.
+# Characters by which an offset may be wrong. Further away, the same words are another mention.
 _SLIP = 2
 
 
@@ -48,14 +48,14 @@ def prepare(
     valid: Path | None = None,
     force: bool = False,
 ) -> PreparedFolder:
-    """Write ``out_dir`` whole or not at all; what the same files made is kept.
+    """Write ``out_dir`` completely or not at all; it is kept if the same files made it.
 
     Args:
         version: 1.1 or 2.0; None: the one that ``raw_dir`` holds.
         train, valid: files of ``raw_dir``, or paths, instead of the official names.
 
     Raises:
-        UserError: a file that is missing or cannot be used, or other data are in the way.
+        UserError: a file is missing or cannot be used, or other data are in the way.
     """
     files = _files(raw_dir, version, {"train": train, "valid": valid})
     names = {split: path.name for split, (path,) in files.items()}
@@ -88,7 +88,7 @@ class _SquadData(TaskData):
         return read_squad(self.files[split][0])
 
     def facts(self, examples: dict[str, Squad]) -> dict[str, Any]:
-        """Return the version of all files; refuse files of different ones."""
+        """Return the version of all files; raise TextDataError if they differ."""
         self.version = self.version or examples["train"].version
         for split, squad in examples.items():
             if squad.version != self.version:
@@ -120,7 +120,7 @@ class _Split:
         self.skipped: list[str] = []
 
     def write(self, squad: Squad, path: Path) -> None:
-        """Write a line a passage; raises TextDataError where no answer is in its place."""
+        """Write one line per passage; raises TextDataError if no answer at all is at its offset."""
         self.read = len(squad.questions)
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for passage in squad.passages:
@@ -155,13 +155,13 @@ class _Split:
         for question in passage.questions:
             places = (self._covering(spans, passage, question, a) for a in question.answers)
             answers = [place for place in places if place is not None]
-            # It would teach that the passage does not answer it. The scorer wants all of valid.
+            # It would teach that the passage has no answer. In valid, the scorer needs all questions.
             if self.name == "train" and question.answers and not answers:
                 continue
             self.counts["questions"] += 1
             self.counts["unanswerable"] += not question.answers
             self.counts["answers"] += len(answers)
-            # Annotators often agree; each different answer is kept once, the first one first.
+            # Annotators often agree: keep each distinct answer once, in order.
             kept = list(dict.fromkeys(answers))
             text = " ".join(self.subwords.encode(question.text.strip()))
             questions.append({"id": question.id, "subwords": text, "answers": kept})

@@ -1,4 +1,4 @@
-"""Read SQuAD's official JSON, 1.1 and 2.0, strictly: every fault is named by file and place."""
+"""Read SQuAD's official JSON, 1.1 and 2.0, strictly: errors name the file and the place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A question; without answers it is one of 2.0 that the passage does not answer."""
+    """A question; it has no answers if the passage does not answer it, which 2.0 allows."""
 
     id: str
     text: str
@@ -41,7 +41,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Squad:
-    """A file of SQuAD's; ``version`` is 2.0 where the file or a question's ``is_impossible`` says so."""
+    """A file of SQuAD; ``version`` is 2.0 if the file says so or a question has ``is_impossible``."""
 
     version: str
     passages: tuple[Passage, ...]
@@ -52,12 +52,12 @@ class Squad:
 
 
 def read_squad(path: Path) -> Squad:
-    """Read a file of questions in SQuAD's official form.
+    """Read a file of questions in SQuAD's official format.
 
     Raises:
-        ReportError: another form.
-        TextDataError: an id that comes twice, or answers that are missing (1.1: any question without one;
-            2.0: one that is not ``is_impossible``) or too many.
+        ReportError: the file has another format.
+        TextDataError: an id comes twice, an answer is empty, a question has none (in 2.0: and is not
+            ``is_impossible``), or an ``is_impossible`` question has one.
     """
     content = read_json(path, _SHAPE)
     paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]

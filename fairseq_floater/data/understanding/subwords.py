@@ -1,6 +1,6 @@
-"""Cut text into subwords, with the characters that each one covers: GPT-2's BPE and sentencepiece.
+"""Segment text into subwords, with the characters of each one, by GPT-2's BPE or sentencepiece.
 
-Prepared data keep their subwords in a folder ``bpe``, from which :func:`load_subwords` reads them.
+Prepared data keep the files of their subwords in a folder ``bpe``, for :func:`load_subwords`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _SYMBOLS = FAIRSEQ_SYMBOLS | {"<mask>"}
 
 
 class Encoded(NamedTuple):
-    """Subwords as the dictionary has them, and the characters ``text[begin:end]`` of each one.
+    """Subwords as in the dictionary, and the span ``text[begin:end]`` of each one.
 
-    A span leaves out white space at its ends. Of the parts of one character, some may have an empty span.
+    Spans have no white space at their ends. If subwords are parts of one character, some may have an
+    empty span.
     """
 
     subwords: list[str]
@@ -30,7 +31,7 @@ class Encoded(NamedTuple):
 
 
 class Subwords(ABC):
-    """Cut text into subwords."""
+    """Segment text into subwords."""
 
     kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]  # of the files, in the folder
@@ -61,23 +62,23 @@ class Subwords(ABC):
 
 
 class Gpt2Subwords(Subwords):
-    """Cut by GPT-2's byte-level BPE (``encoder.json``, ``vocab.bpe``), which RoBERTa uses too.
+    """GPT-2's byte-level BPE (``encoder.json``, ``vocab.bpe``), which RoBERTa uses too.
 
-    The dictionary's words are GPT-2's numbers, as in RoBERTa's ``dict.txt``.
+    Subwords are GPT-2's numbers, as in RoBERTa's ``dict.txt``.
     """
 
     kind = "gpt2"
     names = ("encoder.json", "vocab.bpe")
 
     def __init__(self, folder: Path) -> None:
-        # Of an extra: tables and pages do without.
+        # From an optional extra, which tables and pages do not need.
         import tokenizers
 
         super().__init__(folder)
         numbers = read_json(self.files[0])
         lines = self.files[1].read_text(encoding="utf-8").split("\n")[1:]  # the first is a comment
         byte_level = tokenizers.pre_tokenizers.ByteLevel
-        # A symbol without number would be dropped in silence.
+        # A symbol without a number would be dropped without an error.
         if not isinstance(numbers, dict) or not numbers.keys() >= set(byte_level.alphabet()):
             raise TextDataError(f"{self.files[0]} must have a number for each of the 256 bytes.")
         try:
@@ -99,8 +100,6 @@ class Gpt2Subwords(Subwords):
 
 
 class SentencepieceSubwords(Subwords):
-    """Cut by a sentencepiece model."""
-
     kind = "sentencepiece"
     names = ("sentencepiece.model",)
 
@@ -124,7 +123,7 @@ class SentencepieceSubwords(Subwords):
         older = getattr(self._model, "encode_as_immutable_proto", None)
         if older is not None:
             return [(piece.piece, piece.begin, piece.end) for piece in older(text).pieces]
-        # The name of the same in sentencepiece 0.2.3, which refuses the older one.
+        # sentencepiece 0.2.3 has another name for the same, and refuses the older one.
         encoded: Any = self._model.encode(text, out_type="offset_mapping")
         return [(piece, *span) for piece, span in zip(encoded["pieces"], encoded["offsets"])]
 

@@ -1,4 +1,4 @@
-"""Prepare a task of language understanding: official files of each split -> data of a vocabulary."""
+"""Prepare a task of language understanding: from its official files to fairseq's data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TaskData(ABC):
         """Write a split into the folder ``work``; return its counts, the examples first, and warnings."""
 
     def facts(self, examples: dict[str, Any]) -> dict[str, Any]:
-        """Return what the summary says beside counts and warnings."""
+        """Return what the summary holds beside counts and warnings."""
         return {}
 
     def prepare(self, out_dir: Path, parameters: dict[str, Any], force: bool) -> PreparedFolder:
@@ -54,7 +54,7 @@ class TaskData(ABC):
         return {**facts, "splits": counts, "warnings": warnings}
 
     def size_warnings(self, split: str, counts: dict[str, int], published: int) -> list[str]:
-        """Return a warning where a split has more or fewer examples than published."""
+        """Return a warning if a split has more or fewer examples than published."""
         unit, size = next(iter(counts.items()))
         rule = f"but {published:,} are published for {self.name}."
         return [] if size == published else [f"{split} has {size:,} {unit}, {rule}"]
@@ -65,7 +65,7 @@ class TaskData(ABC):
         """Write lines of subwords as ``input0/<split>``, ``input1/<split>``, ...
 
         Returns:
-            The number of ``subwords``, and of those that are ``unknown`` to the dictionary.
+            The number of ``subwords``, and of subwords that are ``unknown`` to the dictionary.
         """
         counts, dictionary = {"subwords": 0, "unknown": 0}, self.vocabulary.dictionary
         for number, lines in enumerate(inputs):

@@ -1,8 +1,8 @@
 """Assemble raw parallel text from WMT14's archives: corpus/{train,valid,test}.{en,de}.
 
-Nothing is unpacked to disk: members are read by their exact names as streams, so no path of an archive
-ever becomes a path here. The two languages are read one after the other; their lines are counted and
-must agree with each other and, for the published archives, with the published counts.
+Nothing is unpacked to disk: members are read by their exact names as streams, so no path in an archive
+becomes a path on disk. The two languages are read one after the other. Their numbers of lines must
+equal each other and, for the published archives, the published counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairseq_floater.errors import say
 from fairseq_floater.files import put_folder, write_text
 
 COUNTS = "counts.json"
-# What reading a broken archive raises; TypeError: where a gzip header breaks off.
+# What reading a broken archive raises; a truncated gzip header raises TypeError.
 _BROKEN = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError, TypeError)
 _SEGMENT = re.compile(rb"<seg\s[^>]*>\s*(.*?)\s*</seg>", re.IGNORECASE)
 # NUL would end a line for C programs; the others end one for some tool.
@@ -32,7 +32,7 @@ _CLEAN = str.maketrans({**dict.fromkeys(LINE_BREAKS, " "), "\0": None})
 
 
 def member_lines(archive: Path, member: str) -> Iterator[bytes]:
-    """Yield the lines of a file in a tar archive, without their ends; decompress a ``.gz`` member."""
+    """Yield the lines of a file in a tar archive, without line ends; decompress a ``.gz`` member."""
     try:
         with tarfile.open(archive, "r|*") as tar:
             for entry in tar:
@@ -65,11 +65,11 @@ def assemble(
     """Write the raw text of a language pair and its counts into ``folder``, whole or not at all.
 
     Args:
-        valid: ``held-out`` (every so many lines of the training text) or the name of a test set.
+        valid: ``held-out`` (every n-th line of the training text) or the name of a test set.
         check: compare with the published counts; False for a rehearsal on other text.
 
     Raises:
-        TextDataError: a file is missing, sides of unequal length, other counts than the published.
+        TextDataError: a file is missing, the sides differ in length, or the published counts differ.
     """
     with work_folder(folder.with_name(f".{folder.name}.tmp")) as work:
         source, target = (
@@ -122,7 +122,7 @@ def _assemble_side(
 def _all_lines(
     recipe: Recipe, archives: Path, lang: str, valid: str
 ) -> Iterator[tuple[str, str, bytes]]:
-    """Yield every line of a language after the name of its corpus and its split."""
+    """Yield every line of a language as (name of its corpus, split, line)."""
     every = recipe.held_out_every if valid == "held-out" else 0
     position = 0
     for corpus in recipe.corpora:

@@ -31,7 +31,7 @@ def archives_of(recipe: Recipe, valid: str) -> list[Archive]:
 
 
 def _list_archives(args: argparse.Namespace) -> None:
-    """Print a line for each archive: its URL, SHA-256, MD5 and place; a dash where none is published."""
+    """Print a line for each archive: URL, SHA-256, MD5 and place; a dash if a checksum is not published."""
     for archive in archives_of(RECIPES[args.pair], args.valid):
         print(listed(archive, args.out / "archives", args.mirror, check=not args.rehearsal))
 
@@ -41,7 +41,7 @@ def _make_corpus(args: argparse.Namespace) -> None:
     recipe, folder, corpus = RECIPES[args.pair], args.out / "archives", args.out / "corpus"
     checksums = {}
     for archive in archives_of(recipe, args.valid):
-        # The script writes it beside an archive once it has checked it.
+        # The script writes this file beside an archive after it has checked the archive.
         record = folder / f"{archive.name}.sha256"
         if not ((folder / archive.name).is_file() and record.is_file()):
             raise TextDataError(
@@ -56,7 +56,7 @@ def _make_corpus(args: argparse.Namespace) -> None:
         if is_made(corpus, old, origin, force=args.force, option="--out"):
             say("corpus exists already: skipped.")
             return
-    # Gone while the text is made: a break in between never leaves old text under a new description.
+    # Remove it before the text is made, so that it never describes the text of another run.
     manifest.unlink(missing_ok=True)
     assemble(recipe, folder, corpus, valid=args.valid, check=not args.rehearsal)
     record = {**origin.parameters, "archives": origin.inputs}
@@ -64,7 +64,7 @@ def _make_corpus(args: argparse.Namespace) -> None:
 
 
 def report(pair: str, out: Path) -> dict[str, Any]:
-    """Return what was made beside what is published: lines of each corpus, pairs kept of each split."""
+    """Return our counts beside the published ones: lines of each corpus, pairs kept of each split."""
     recipe, settings = RECIPES[pair], read_json(out / "corpus.json")
     counts, summary = read_json(out / "corpus" / COUNTS), read_json(out / "summary.json")
     published = recipe.published_lines

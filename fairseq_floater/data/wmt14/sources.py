@@ -1,11 +1,11 @@
 """Describe WMT14's En-De and En-Fr data: archives, files in them, published checksums and line counts.
 
-The corpora, and every how many lines one is held out, are those of fairseq's
-``prepare-wmt14en2de.sh --icml17`` and ``prepare-wmt14en2fr.sh``, which the paper's B.2 names. Where the
-published checksums and counts are from: SHA-256: TensorFlow Datasets'
-``url_checksums/wmt14_translate.txt``; MD5 of the test sets: sacreBLEU's table of data sets; lines of a
-corpus: WMT14's own page for German, Lingvo's ``WmtEnFr`` input for French. No checksum of the United
-Nations and 10^9 corpora is published as tar files: the script records theirs at the first download.
+The corpora, and the interval of held-out lines, are those of fairseq's ``prepare-wmt14en2de.sh --icml17``
+and ``prepare-wmt14en2fr.sh``, which the paper's B.2 names. The SHA-256 are from TensorFlow Datasets'
+``url_checksums/wmt14_translate.txt``, the MD5 of the test sets from sacreBLEU's table of data sets, and the
+line counts from WMT14's own page (German) and Lingvo's ``WmtEnFr`` input (French). For the tar files of
+the United Nations and 10^9 corpora no checksum is published: the script records one at the first
+download.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SITE = "https://www.statmt.org"
 
 @dataclass(frozen=True)
 class Archive:
-    """Name a published file, its URL, and the checksums that are published of it."""
+    """A published file: its name, its URL and its published checksums."""
 
     name: str
     url: str
@@ -28,11 +28,11 @@ class Archive:
 
 
 def listed(archive: Archive, folder: Path, place: str | None, *, check: bool) -> str:
-    """Return an archive's line for the scripts: URL, SHA-256, MD5 and file; a dash where none is checked.
+    """Return an archive's line for the scripts: URL, SHA-256, MD5 and file; a dash for no checksum.
 
     Args:
-        place: a mirror's URL; None for where it is published.
-        check: whether it must be the published one.
+        place: a mirror's URL; None: the published URL.
+        check: whether the archive must be the published one.
     """
     url = archive.url if place is None else f"{place}/{archive.name}"
     checksums = (archive.sha256, archive.md5) if check else (None, None)
@@ -70,7 +70,7 @@ _GIGA = Archive("training-giga-fren.tar", f"{_SITE}/wmt10/training-giga-fren.tar
 _NEWSTEST2014 = Archive(
     "test-full.tgz", f"{_SITE}/wmt14/test-full.tgz", md5="a8cd784e006feb32ac6f3d9ec7eb389a"
 )
-# The archive is called test.tgz where it is published, as those of other years are.
+# The published name of the archive is test.tgz, the same as in other years.
 _NEWSTEST2013 = Archive(
     "wmt13-test.tgz", f"{_SITE}/wmt13/test.tgz", md5="48eca5d02f637af44e85186847141f67"
 )
@@ -92,10 +92,10 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Recipe:
-    """List what a language pair is made of.
+    """The data of a language pair.
 
     Attributes:
-        held_out_every: line k * ``held_out_every`` of that text is held out for validation.
+        held_out_every: line k * ``held_out_every`` of the training text is held out for validation.
         kept: the share of pairs that published runs of the Perl scripts kept after cleaning.
     """
 

@@ -1,4 +1,4 @@
-"""Hold the scores of a system in a bin, and how they compare with others."""
+"""The scores of a system in a bin, and how they compare with other systems'."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fairseq_floater.evaluation.metrics import Array
 
 @dataclass(frozen=True)
 class Gain:
-    """A score minus the baseline's, and p-values of the paired bootstrap (None without one).
+    """A score minus the baseline's, and p-values of the paired bootstrap (None without a bootstrap).
 
     Attributes:
         difference: of the means over seeds.
         p_value: over sentences.
         p_value_holm: corrected for the number of systems that a bin compares with the baseline.
-        p_seeds: over sentences and training seeds (a t test where sentences add nothing); None where a side
-            has one seed.
-        p_seeds_holm: corrected likewise.
+        p_seeds: over sentences and training seeds (a t test if sentences add no variance); None if a
+            system has one seed.
+        p_seeds_holm: corrected in the same way.
     """
 
     difference: float
@@ -40,8 +40,8 @@ class Gain:
 class SeedMean:
     """A mean over seeds, the 95 % bootstrap interval of that mean, and the values of the seeds.
 
-    ``resampled`` [R, B]: those of each run on the same B resamples of sentences. ``seeds`` [R]: their names.
-    ``gain``: on the baseline, where there is one.
+    ``resampled`` [R, B]: the values of each run on the same B resamples of sentences. ``seeds`` [R]: the
+    names of the seeds. ``gain``: over the baseline, if there is one.
     """
 
     value: float
@@ -68,7 +68,7 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Rank:
-    """A place by loss, and the best and the worst that chance leaves under any common training seed."""
+    """A rank by loss, and the best and worst that chance leaves open under any common training seed."""
 
     place: int
     best: int
@@ -82,8 +82,8 @@ class Rank:
 class BinScore:
     """The scores of a system in a bin; ``loss`` in bits per token, ``cut_off`` a share 0..1.
 
-    ``exact`` is the share of exact matches, where it is asked for; ``score`` the mean of another metric's
-    numbers, one a sentence.
+    ``exact`` is the share of exact matches, if asked for. ``score`` is the mean of another metric's numbers,
+    one per sentence, if given.
     """
 
     bleu: SeedMean

@@ -135,7 +135,7 @@ def _compare(data: Path, *, runs: _Named, **options: Any) -> S2LScores:
 
 
 def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    """Add what every comparison of systems takes; :func:`_with_figures` reads it."""
+    """Add the options of every comparison of systems; :func:`_with_figures` reads them."""
     add = parser.add_argument
     text = "compare every system with this one: difference and two-sided p-value"
     add("--baseline", metavar="NAME", help=text)
@@ -197,7 +197,7 @@ _NAMED: dict[str, Any] = {"type": _named_value, "action": "append", "default": [
 
 
 def _systems(*files: _Named) -> Sequence[SystemFiles]:
-    """Return systems by their hypotheses; losses and scores are of some of them."""
+    """Return the systems that have hypotheses; losses and scores may be missing."""
     seeds, *others = map(_by_name, files)
     for named in others:
         for name in named:
@@ -210,7 +210,7 @@ def _systems(*files: _Named) -> Sequence[SystemFiles]:
 
 
 def _by_name(named: _Named) -> dict[str, list[FilePath]]:
-    """Return the paths of each name; a name that comes again is another seed, and no path twice."""
+    """Return the paths of each name, one per seed; raises UsageError if a name has a path twice."""
     paths: dict[str, dict[Path, FilePath]] = {}
     for name, path in named:
         seeds, place = paths.setdefault(name, {}), Path(path).resolve()

@@ -1,4 +1,4 @@
-"""Draw scores by group of sentences: bars for a few systems, a line each for many."""
+"""Draw scores by group of sentences: as bars for a few systems, as one row per system for many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
-_MOST_WITH_UNIT = 6  # groups whose names leave room for the word
+_MOST_WITH_UNIT = 6  # groups whose names leave room for the word "sentences"
 AS_TRAINED = "as trained"
 _TITLES = {
     "bleu": "BLEU",
@@ -22,8 +22,8 @@ _TITLES = {
 def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
     """Draw the scores by bin of source length, or by test set.
 
-    Values are means over seeds with the bootstrap interval of the mean, small dots are seeds. The ending
-    of ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, chooses the format.
+    Values are means over seeds with the bootstrap interval of the mean; small dots are single seeds. The
+    ending of ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, decides the format.
     """
     if len(report.labels) > _MOST_BARS:
         _plot_rows(report, path)
@@ -43,10 +43,10 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 
 
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
-    """Draw exact match, the loss and BLEU, those available.
+    """Draw exact match, loss, BLEU and score, if available, with one row per system.
 
-    Further translations by a model, such as those of told length, stand in its line in other colours. Systems
-    stand in the order of the first measure, and those without it last.
+    Further translations by a model, such as those of told length, are in its row in other colours. Systems
+    are sorted by the first measure; systems without it come last.
     """
     kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
     lines = _lines(report.labels)
@@ -77,7 +77,7 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
 
 
 def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the system of each label, whose line it shares, and the name of the translation.
+    """Return for each label the system whose row it shares, and the name of the translation.
 
     A further translation is named after its system: ``xl.cap_80`` is labelled ``xl, cap:80``.
     """

@@ -1,12 +1,12 @@
 """Score systems on groups of sentences: bins of source length, or whole test sets.
 
-BLEU and chrF flatter hypotheses that stop early (a correct prefix scores), and models stop early on
-sentences longer than any they saw. So the length ratio, the share of hypotheses cut off by the length
-limit and the teacher-forced loss of the references stand beside them.
+BLEU and chrF overrate hypotheses that stop early, because a correct prefix scores, and models stop
+early on sentences longer than any in training. So three more numbers are reported: the length ratio, the
+share of hypotheses cut off by the length limit, and the teacher-forced loss of the references.
 
-Every score is a function of counts summed over sentences: of those of a group, the group's score; of all
-sentences, exactly the corpus's. Every system is scored on the same bootstrap resamples of sentences, so
-that differences are paired (Koehn, 2004).
+Every score is a function of counts summed over the sentences of a group. For all sentences it is exactly
+the corpus score. All systems are scored on the same bootstrap resamples of sentences, so differences
+are paired (Koehn, 2004).
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ from fairseq_floater.evaluation.s2l.systems import (
     read_runs,
 )
 
-# Below this many sentences, sacreBLEU's users learnt, a BLEU score means little.
+# With fewer sentences than this, a BLEU score means little (experience of sacreBLEU's users).
 FEW_SENTENCES = 100
-# Below this share of the references' length hypotheses count as stopping early, above that one as running on.
+# Length ratios below which hypotheses count as stopping early, and above which as running on.
 EARLY_STOP, RUNS_ON = 0.9, 1.1
 _OTHER_SEEDS = (
     "Systems have runs of different seeds, so they are not compared seed by seed: a difference may be one "
     "of seeds."
 )
-# A warning names so many systems.
+# The most systems that a warning names.
 _NAMED = 5
 
 
 class GroupScorer:
-    """Scores systems on groups of sentences into ``report``, by sacreBLEU's metric ``bleu``.
+    """Score systems on groups of sentences, and collect the scores in ``report``.
 
     Args:
         target: the language of the references, which are in the folder ``references``.
-        length: what lengths of sentences are counted in.
-        baseline: the system to compare every other one with, by paired bootstrap.
-        length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``: hypotheses of a * source + b
-            tokens or more count as cut off (source with end symbol, as fairseq counts; where the
-            model's --max-target-positions are fewer, that limit is not known here).
+        length: text that says in what lengths are counted.
+        baseline: the system to compare all others with, by paired bootstrap.
+        length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``. Hypotheses of a * source + b
+            tokens or more count as cut off; as in fairseq, the source's end symbol counts. A lower
+            limit by the model's --max-target-positions is not known here.
         tokenize: sacreBLEU's tokenizer; None: its choice for the target language.
-        exact_match: whether exact matches are counted as well.
-        bootstrap: resamples for intervals and p-values, 0 for none; ``seed`` is theirs.
-        labels: the names of systems in tables and figures, where these are not their own.
+        exact_match: whether to count exact matches.
+        bootstrap: resamples for intervals and p-values, drawn with ``seed``; 0 for none.
+        labels: the names of systems in tables and figures; default: a system's own name.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class GroupScorer:
             raise UsageError(f"{rule}, but are {length_limit}.")
         check_bootstrap(bootstrap, seed)
         self.bleu, self.exact_match = bleu_metric(tokenize, target), exact_match
-        # sacreBLEU knows the number of references, a part of the signature, once something is scored.
+        # The signature has the number of references, which sacreBLEU knows after scoring something.
         corpus_score(self.bleu, ["x"], ["x"])
         self.report = S2LScores(
             split=str(references),
@@ -114,7 +114,7 @@ class GroupScorer:
         )
 
     def finish(self) -> S2LScores:
-        """Return the report, with warnings of hypotheses that are shorter or longer than the references."""
+        """Return the report; warn of hypotheses that are much shorter or longer than the references."""
         report, early, late = self.report, [], []
         for system, label in report.labels.items():
             ratios = {n: of[system].length_ratio for n, of in report.scores.items() if system in of}
@@ -137,14 +137,14 @@ class GroupScorer:
 
 
 def _first(systems: list[tuple[float, str]]) -> str:
-    """Name the few with the lowest numbers, and say how many others there are."""
+    """Return the names with the lowest numbers, and how many others there are."""
     names = [name for _, name in sorted(systems)]
     more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return "; ".join(names[:_NAMED]) + more
 
 
 class ScoredSet:
-    """A test set, and what is counted of every sentence of every system's runs on it."""
+    """A test set, and the counts of each of its sentences for every run of every system."""
 
     def __init__(self, scorer: GroupScorer, test: EvaluationSet, systems: Sequence[SystemFiles]):
         self.test, self.report = test, scorer.report
@@ -167,7 +167,7 @@ class ScoredSet:
         }
 
     def add_group(self, name: str, index: Array) -> None:
-        """Add the scores of every system on a group, the sentences of the test set at ``index``."""
+        """Score every system on the sentences at ``index``, as a group."""
         if not len(index):
             raise ScoringError(f"{self.test.path} has no pair in the bin {name}.")
         report = self.report
@@ -179,7 +179,7 @@ class ScoredSet:
         if self.test.files:
             report.files[name] = dict(Counter(self.test.files[i] for i in index))
         scores = report.scores[name] = {system: self._score(system, index) for system in self.runs}
-        # A warm start before training on is no contestant: it has its own table.
+        # Warm starts before training on are not compared and ranked: they have their own table.
         untrained = report.untrained.values()
         contestants = {name: score for name, score in scores.items() if name not in untrained}
         if report.baseline in contestants:
@@ -210,18 +210,18 @@ class ScoredSet:
         )
 
     def _cut_off(self, runs: Sequence[SystemRun], index: Array) -> float | None:
-        """Return the share of hypotheses that reached the length limit; None where nothing tells."""
+        """Return the share of hypotheses that reached the length limit; None if unknown."""
         lengths = [run.lengths[index] for run in runs if run.lengths is not None]
         if self.report.length_limit is None or len(lengths) < len(runs):
             return None
         a, b = self.report.length_limit
-        # fairseq cuts at the limit of the batch's longest source; a sentence's own is no larger.
+        # fairseq uses the limit of the batch's longest source, which is at least a sentence's own.
         limits = a * (self.test.source_tokens[index] + 1) + b
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
 
 def _exact(hypotheses: Sequence[str], references: Sequence[str]) -> Array:
-    """Return 1 for each hypothesis that is its reference, else 0, and 1 for each sentence [N, 2]."""
+    """Return [N, 2]: 1 if the hypothesis equals its reference, else 0; and 1 for each sentence."""
     return np.array([(match, 1) for match in exact_matches(hypotheses, references)])
 
 
@@ -230,7 +230,7 @@ def _ratio(sums: Array) -> float:
 
 
 def _seed(file: FilePath, number: int) -> str:
-    """Return the seed of a run: N of a folder seed-N, else its number among the system's runs."""
+    """Return the seed of a run: N of its folder seed-N, else its number among the system's runs."""
     seeds = [part.removeprefix("seed-") for part in Path(file).parts if part.startswith("seed-")]
     return seeds[-1] if seeds else str(number)
 
@@ -248,8 +248,8 @@ def _mean(
 
 
 def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
-    """Set the gains of a bin's means on those of its baseline, p-values corrected for their number."""
-    # The baseline is compared with itself for the record, which is no comparison.
+    """Set each system's gain on a bin's baseline, with p-values corrected for the number of systems."""
+    # The baseline has a gain on itself too, for the record; it does not count as a comparison.
     others = [name for name in scores if name != baseline]
     for attribute in ("bleu", "exact", "loss", "score"):
         means = {name: mean for name in scores if (mean := getattr(scores[name], attribute))}
@@ -281,7 +281,7 @@ def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
 
 
 def _rank(scores: Mapping[str, BinScore]) -> None:
-    """Rank the systems of a bin by loss, with the places that sentences leave under any common seed."""
+    """Rank the systems of a bin by loss, with the ranks that chance leaves open under any common seed."""
     losses = {name: score.loss for name, score in scores.items() if score.loss is not None}
     if not losses or not next(iter(losses.values())).resampled.size:
         return
@@ -291,7 +291,7 @@ def _rank(scores: Mapping[str, BinScore]) -> None:
         [(m.per_seed[i], m.resampled[i]) for m in losses.values() for i in [m.seeds.index(name)]]
         for name in sorted(common)
     ]
-    # Without a common seed, of the means over seeds.
+    # Without a common seed, take the means over seeds.
     runs = runs or [[(m.value, m.resampled.mean(axis=0)) for m in losses.values()]]
     left = [statistics.places(*zip(*of_seed)) for of_seed in runs]
     for name, value, of_seeds in zip(losses, values, zip(*left)):

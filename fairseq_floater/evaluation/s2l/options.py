@@ -1,4 +1,4 @@
-"""Hold what decides a short-to-long split: the bins of source length, and the other options."""
+"""The options of a short-to-long split: bins of source length, and others."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Bins:
     def from_options(cls, threshold: int | None, edges: Sequence[int] | None) -> Bins:
         """Return the bins of ``--threshold`` and ``--edges``; the first edge may be left out.
 
-        Without edges, take the paper's for the paper's threshold, else the same multiples of it.
+        Without edges, they are the paper's, scaled to the threshold.
         """
         if threshold is None:
             threshold = edges[0] if edges else DEFAULT_EDGES[0]
         if not edges:
             multiples = (round(threshold * edge / DEFAULT_EDGES[0]) for edge in DEFAULT_EDGES)
-            edges = list(dict.fromkeys(multiples))  # some are equal where the threshold is small
+            edges = list(dict.fromkeys(multiples))  # some are equal if the threshold is small
         if edges[0] < threshold:
             raise UsageError(
                 f"`--edges` must not begin below `--threshold`, {threshold}, "
@@ -57,7 +57,7 @@ class Bins:
 
     @property
     def names(self) -> list[str]:
-        """Return the ranges in words, as in [80, 100)."""
+        """Return the names of the ranges, such as [80, 100)."""
         ends = [*map(str, self.edges[1:]), "inf"]
         return [f"[{start}, {end})" for start, end in zip(self.edges, ends)]
 
@@ -77,13 +77,13 @@ class SplitOptions:
     Attributes:
         edges: of :class:`Bins`; the first is the threshold.
         both_sides: train and valid pairs also need a target below the threshold.
-        vocab: subwords of a model to learn; else ``spm_model`` or ``encoded``.
+        vocab: number of subwords to learn. Exactly one of this and the next three is given.
         spm_model: a sentencepiece model to count with.
         encoded: the text is in subwords already, separated by spaces.
-        subwords: none: words are counted.
-        separator: a word that stays one subword where a model is learned.
+        subwords: ``none``: lengths are counted in words.
+        separator: a word that stays one subword if a model is learned.
         max_len: pairs with more tokens on a side are left out.
-        max_per_bin: an even sample of so many test pairs a bin, None for all; ``seed`` is the sample's.
+        max_per_bin: size of the even sample of test pairs in each bin, drawn with ``seed``; None: all pairs.
     """
 
     source: str

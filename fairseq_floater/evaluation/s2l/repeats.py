@@ -1,7 +1,7 @@
-"""Find lines that occur twice, in one corpus or in two: exact duplicates, and 13-grams in common.
+"""Find exact duplicates in one corpus, and lines and 13-grams that two corpora have in common.
 
 Lines are compared by 64-bit hashes: among 36 million lines (WMT14 En-Fr) the chance that any two
-different ones are taken for the same is about 4 in 100,000.
+different lines have the same hash is about 4 in 100,000.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NGRAM = 13
 
 
 def first_occurrences(pairs: Iterable[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Tell which pairs are the first of their kind: [N] bool. Takes some 40 bytes a pair."""
+    """Return for each pair whether no equal pair came before: [N] bool. Takes some 40 bytes per pair."""
     hashes = np.fromiter((_line_hash(*pair) for pair in pairs), dtype=np.int64)
     _, first = np.unique(hashes, return_index=True)
     is_first = np.zeros(len(hashes), dtype=np.bool_)
@@ -24,14 +24,14 @@ def first_occurrences(pairs: Iterable[tuple[str, str]]) -> NDArray[np.bool_]:
 
 
 def overlap(held_out: Sequence[str], training: Iterable[str]) -> dict[str, float]:
-    """Measure how much of some held-out lines also stands in a training corpus.
+    """Measure how much of the held-out lines is also in a training corpus.
 
-    Words are what spaces separate: text without spaces (Chinese, Japanese) has none to compare.
-    Memory grows with the held-out lines alone; the training corpus streams by.
+    Words are separated by spaces, so text without spaces (Chinese, Japanese) has no 13-grams.
+    Memory grows with the held-out lines only; the training corpus is streamed.
 
     Returns:
-        The shares 0..1 of held-out lines of which the line itself, any 13-gram, and at least half of the
-        13-grams stand in the training corpus.
+        The shares 0..1 of held-out lines that occur in the training corpus as a whole, with any 13-gram,
+        or with at least half of their 13-grams.
     """
     lines, grams = [_line_hash(line) for line in held_out], [_ngram_hashes(s) for s in held_out]
     known = set(lines).union(*grams)
@@ -52,6 +52,6 @@ def _line_hash(*sides: str) -> int:
 
 
 def _ngram_hashes(line: str) -> list[int]:
-    """Return a hash of every :data:`NGRAM` words in a row, in lower case; none of shorter lines."""
+    """Return a hash of every :data:`NGRAM` words in a row, in lower case; shorter lines have none."""
     words = line.lower().split()
     return [hash(tuple(words[i : i + NGRAM])) for i in range(len(words) - NGRAM + 1)]

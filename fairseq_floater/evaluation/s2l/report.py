@@ -11,13 +11,13 @@ from fairseq_floater.evaluation.s2l.statistics import LEVEL
 from fairseq_floater.records import markdown_table
 from fairseq_floater.version import __version__
 
-#: Ends the name of a system's warm start, which is scored beside the system that it was trained to.
+#: Suffix of a system's warm start, scored before it was trained on, beside the trained system.
 UNTRAINED = "-before"
-#: Ends the name of a system whose hypotheses are as long as their references, which stands beside the system.
+#: Suffix of a system's further translation, whose hypotheses are as long as their references.
 TOLD_LENGTH = ".told_length"
-#: Below so much BLEU lost past the trained length, the share that stopping explains is noise.
+#: If less BLEU is lost past the trained length, the share that early stopping explains is noise.
 LEAST_LOSS = 1.0
-#: What systems are scored by: its title in tables, and digits.
+#: The measures that systems are scored by: title in tables, and digits.
 _KINDS = {
     "bleu": ("BLEU", 1),
     "exact": ("exact match", 3),
@@ -32,9 +32,9 @@ ALL = "all"
 class S2LScores:
     """Scores of all systems by group of sentences.
 
-    Groups are the bins of a split, the trained lengths first (where given) and :data:`ALL` last, or whole
-    test sets. ``split`` is the folder of their text, ``runs`` are the folders of translations by system,
-    ``files`` counts a group's sentences by the file of the text that they come from.
+    Groups are whole test sets, or the bins of a split: the trained lengths first (if given), :data:`ALL`
+    last. ``split`` is the folder of the text, ``runs`` has the folders of translations by system, and
+    ``files`` counts the sentences of a group by the file that they come from.
     """
 
     split: str
@@ -54,13 +54,13 @@ class S2LScores:
 
     @property
     def untrained(self) -> dict[str, str]:
-        """Return the names of warm starts, scored before they were trained on, by that of the system."""
+        """Return the name of each system's warm start, scored before it was trained on, by system."""
         pairs = {name: name + UNTRAINED for name in self.labels}
         return {after: before for after, before in pairs.items() if before in self.labels}
 
     @property
     def stopping(self) -> dict[str, float]:
-        """Return which share of the BLEU lost past the trained length told lengths give back, by system."""
+        """Return by system the share of BLEU lost past the trained length that told lengths recover."""
         trained = next(iter(self.scores), "")
         if ALL not in self.scores or not trained.startswith("[1,"):
             return {}
@@ -84,7 +84,7 @@ class S2LScores:
 
     @property
     def kinds(self) -> list[str]:
-        """Return what systems are scored by: ``bleu``, and what else any system has of a number."""
+        """Return the measures that at least one system has; all have ``bleu``."""
         every = [score for by_system in self.scores.values() for score in by_system.values()]
         return [kind for kind in _KINDS if any(getattr(score, kind) for score in every)]
 
@@ -152,7 +152,7 @@ class S2LScores:
         return [*cells, f"{score.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
 
     def _exact_matches(self) -> list[str]:
-        """Return one table of all groups, the system that is best in the main one first."""
+        """Return one table of all groups; the best system of the main group comes first."""
         if "exact" not in self.kinds or len(self.scores) < 2:
             return []
         main = self.scores[self.main_group].items()
@@ -165,7 +165,7 @@ class S2LScores:
         return [*markdown_table(["exact match", *self.scores], rows), ""]
 
     def _ranks(self) -> list[str]:
-        """Return one table of all groups, the system that is best in the main one first."""
+        """Return one table of all groups; the best system of the main group comes first."""
         main = self.scores[self.main_group]
         order = sorted((score.rank.place, name) for name, score in main.items() if score.rank)
         if len(order) < 2:
@@ -177,7 +177,7 @@ class S2LScores:
         return [*markdown_table(["rank by loss", *self.scores], rows), ""]
 
     def _before_and_after(self) -> list[str]:
-        """Return one table of what training on made of each warm start, by bin; empty without any."""
+        """Return one table of warm starts' scores before and after training on, by bin; empty without any."""
         rows: list[list[str]] = []
         for after, before in self.untrained.items():
             for kind in self.kinds:

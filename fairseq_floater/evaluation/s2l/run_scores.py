@@ -1,4 +1,4 @@
-"""Score the runs of systems, one for each seed, on the bins of a split or on whole test sets."""
+"""Score the runs of systems, one per seed, on the bins of a split or on whole test sets."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def score_split(
     short_systems: Sequence[SystemFiles] = (),
     **options: Any,
 ) -> S2LScores:
-    """Score systems on the test pairs of ``floater s2l split``, bin by bin and in all.
+    """Score systems on the test pairs of ``floater s2l split``, bin by bin and all together.
 
     Args:
         systems: hypotheses of ``test``, in the order of the report.
-        short_systems: the same systems on ``test_short``, for the trained lengths beside the bins.
+        short_systems: the same systems on ``test_short``, to score the trained lengths too.
         options: baseline, length limit, metrics, resampling and labels of
-            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`; exact matches of whole words
-            are always counted.
+            :class:`~fairseq_floater.evaluation.s2l.group_scores.GroupScorer`; exact matches are always
+            counted if the text is in whole words, not subwords.
 
     Raises:
-        UsageError: no system, a baseline that is none of them, a system named twice.
-        ScoringError: files that do not belong to the split.
+        UsageError: there is no system, the baseline is not one of them, or two have the same label.
+        ScoringError: files do not belong to the split.
     """
     names = [files.name for files in systems]
     if not systems:
@@ -70,24 +70,24 @@ def score_runs(
     scores: str | None = None,
     **options: Any,
 ) -> S2LScores:
-    """Score systems on test sets, each a group of its own.
+    """Score systems on test sets; each test set is a group.
 
-    Where a test set has sentences of lengths that training left out (``--max-len``), these and the others
-    are groups as well: a difference may come from the few that are longer than any trained on. So are the
-    groups that the test set names itself.
+    If a test set has sentences longer than those of training (``--max-len``), they and the others form
+    two more groups: a difference may come from the few long ones. The groups in a test set's ``.groups``
+    file are scored too.
 
     Args:
-        data: what ``scripts/prepare_text.sh`` made.
-        runs: the folders of each system's runs, as ``scripts/protocol.sh`` leaves them, one for each seed:
-            ``generate.<test>.txt`` and, where the loss is wanted, ``losses.<test>.txt``. A system called
+        data: the output of ``scripts/prepare_text.sh``.
+        runs: the folders of each system's runs, one per seed, as ``scripts/protocol.sh`` leaves them:
+            ``generate.<test>.txt`` and, for the loss, ``losses.<test>.txt``. A system called
             ``rope.told_length`` with the folders of ``rope`` has ``generate.<test>.told_length.txt``.
         tests: test sets, the main one first; None for all of the data.
         scores: the name of another metric, whose numbers are in ``<scores>.<test>.txt`` of each folder.
-        options: as of :func:`score_split`.
+        options: as for :func:`score_split`.
 
     Raises:
-        UsageError: no system, no such test set, a baseline that is none of the systems.
-        ScoringError: no data there, or files that do not belong to them.
+        UsageError: there is no system, or a test set or the baseline is unknown.
+        ScoringError: ``data`` is not prepared text, or files do not belong to it.
     """
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
@@ -118,7 +118,7 @@ def score_runs(
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
-    """Return what sorts 9 before 10."""
+    """Return a sort key that puts 9 before 10."""
     return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
@@ -129,7 +129,7 @@ _SUMMARY = {
 
 
 def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the options that data were prepared with, their test sets, and warnings."""
+    """Return the options that the data were prepared with, their test sets, and warnings."""
     try:
         summary = read_json(data / "summary.json", _SUMMARY)
         tests = read_json(data / "tests.json", dict)
@@ -150,13 +150,13 @@ def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
 
 
 def _mark_of(system: str, runs: Mapping[str, object]) -> str:
-    """Return what marks a further translation: .told_length of rope.told_length, in the folders of rope."""
+    """Return the suffix of a system's further translation: ``.told_length`` for ``rope.told_length``."""
     bases = (name for name in runs if system.startswith(f"{name}.") and runs[name] == runs[system])
     return next((system.removeprefix(base) for base in bases), "")
 
 
 def _files(system: str, test: str, folders: Sequence[Path], scores: str | None) -> SystemFiles:
-    """Return a system's files of a test set, by its name and mark; the losses only if every run has them."""
+    """Return a system's files for a test set (name and suffix); losses only if every run has them."""
     hypotheses = [folder / f"generate.{test}.txt" for folder in folders]
     losses = [folder / f"losses.{test}.txt" for folder in folders]
     has_losses = all(path.is_file() for path in losses)

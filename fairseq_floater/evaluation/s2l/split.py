@@ -1,10 +1,10 @@
-"""Make short-to-long data from parallel text: short pairs train, long pairs test.
+"""Make short-to-long data from parallel text: short pairs for training, long pairs for the test.
 
-Lengths are source lengths in the model's own tokens without the end symbol. The subword model that
-defines them is learned on short training pairs only. That is a circle (who is short depends on the
-model), cut in two rounds: a provisional model is learned on the pairs of fewer *words* than the
-threshold, the final one on the pairs that are short for the provisional one. Pairs that the final
-model has seen and yet finds long are left out of everything.
+Lengths are source lengths in the model's own tokens without the end symbol. The subword model is
+learned on short training pairs only, but which pairs are short depends on that model. So there are
+two rounds. A provisional model is learned on the pairs of fewer *words* than the threshold, and the
+final model on the pairs that are short under the provisional one. Pairs that the final model was
+learned on but that are long under it are left out of everything.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _Pairs = Iterator[tuple[str, str]]
 def split(
     raw_dir: Path, out_dir: Path, options: SplitOptions, *, force: bool = False, threads: int = 1
 ) -> SplitReport:
-    """Make the short-to-long data of ``raw_dir`` in ``out_dir``; whole or not at all.
+    """Write the short-to-long data of ``raw_dir`` to ``out_dir``, complete or not at all.
 
     Args:
-        raw_dir: holds train, valid and any test* files of both languages, as prepare_text.sh takes
-            them.
+        raw_dir: holds train, valid and any test* files of both languages, in the form that
+            prepare_text.sh takes.
         out_dir: gets train, valid, test (the long pairs of all files) and test_short (the short pairs
             of the test files) in the same form, the origin of each test pair in test.tsv, the subword
             model and split.json.
@@ -88,7 +88,7 @@ class _Splitter:
     ):
         self.raw_dir, self.work, self.options, self.threads = raw_dir, work, options, threads
         self.langs = (options.source, options.target)
-        # The first of equal pairs stays: read held-out text first, so that it is never trained on.
+        # The first of equal pairs is kept. Read held-out text first, so that it is never trained on.
         self.splits = sorted(splits, key=lambda s: (s == "train", s == "valid", s))
         self.bins = Bins(options.edges)
         self.provisional: Segmenter | None = None
@@ -160,9 +160,9 @@ class _Splitter:
     def _distribute(
         self, split: str, is_first: Iterator[np.bool_], held_out: HeldOut, report: SplitReport
     ) -> None:
-        """Send every pair of a split to train, valid or test, or count the reason for leaving it out.
+        """Put every pair of a split into train, valid or test, or count the reason for leaving it out.
 
-        ``is_first`` says of each pair in turn whether it is the first of its kind.
+        ``is_first`` yields for each pair whether no equal pair came before.
         """
         kind = "test" if split.startswith("test") else split
         file = text_file(self.raw_dir, split, self.langs[0])
@@ -189,7 +189,7 @@ class _Splitter:
             )
 
     def _fault(self, kind: str, pair: Pair) -> str | None:
-        # No tokens also means a line of invisible characters alone.
+        # A line of invisible characters has no tokens either.
         if not min(pair.source_tokens, pair.target_tokens):
             return "empty"
         if max(pair.source_tokens, pair.target_tokens) > self.options.max_len:
@@ -224,7 +224,7 @@ def _lengths(segmenter: Segmenter | None, batch: list[tuple[str, str]]) -> list[
 
 
 def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
-    """Refuse inputs that lie where the output goes, which may be replaced as a whole."""
+    """Check that no input is in ``out_dir``, which may be replaced, and that the model exists."""
     for path in filter(None, (raw_dir, spm_model)):
         if path.resolve() == out_dir or out_dir in path.resolve().parents:
             raise UsageError(f"OUT_DIR must not hold the input {path}; choose another OUT_DIR.")

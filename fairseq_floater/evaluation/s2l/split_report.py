@@ -1,4 +1,4 @@
-"""Draw the test pairs of a short-to-long split, and report what was kept, left out and held out."""
+"""Sample the test pairs of a short-to-long split; report what was kept, left out and held out."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Pair:
 
 
 def shares(files: Mapping[str, int]) -> str:
-    """Return which share of the pairs comes from each file, as in ``75 % test.en, 25 % train.en``."""
+    """Return the share of pairs from each file, as in ``75 % test.en, 25 % train.en``."""
     total = sum(files.values())
     return ", ".join(f"{100 * n / total:.0f} % {name}" for name, n in files.items())
 
 
 class HeldOut:
-    """The test pairs: those of the bins (``test``) and those below them (``test_short``).
+    """The test pairs: long pairs in the bins (``test``) and short ones below (``test_short``).
 
     With a limit, a bin is filled from the test files first, then from valid, then from train: long
-    pairs of documents that the model was trained on are easier than those of unseen documents. Of
-    the kind of file that overflows a bin, an even sample is kept (reservoir sampling). Pairs stay in
-    the order in which they came.
+    pairs of documents that the model was trained on are easier than those of unseen documents. If
+    one kind of file has more pairs than the bin has room for, an even sample of them is kept
+    (reservoir sampling). Pairs keep their order.
     """
 
     def __init__(self, bins: Bins, max_per_bin: int | None, seed: int):
@@ -57,12 +57,11 @@ class HeldOut:
         self.begin_kind()
 
     def begin_kind(self) -> None:
-        """Begin another kind of file: the pairs kept so far stay."""
+        """Begin another kind of file; it cannot replace the pairs kept so far."""
         self.settled = {index: len(kept) for index, kept in self.kept.items()}
         self.offered = dict.fromkeys(self.kept, 0)
 
     def add(self, pair: Pair) -> None:
-        """Offer a pair to its bin."""
         index, order = self.bins.index(pair.source_tokens), sum(self.counted.values())
         kept, settled = self.kept[index], self.settled[index]
         self.counted[index] += 1
@@ -73,7 +72,7 @@ class HeldOut:
             kept[place] = (order, pair)
 
     def counts(self) -> dict[str, dict[str, Any]]:
-        """Return how many pairs came and were kept, and kept from each file, by bin."""
+        """Return by bin how many pairs were found and kept, and how many were kept from each file."""
         names = [self.bins.short_name, *self.bins.names]
         return {
             name: {
@@ -106,11 +105,11 @@ class SplitReport:
 
     Attributes:
         made_from: options and hashes of the inputs.
-        lines: pairs read, by file.
-        tokens_of: whose tokens were counted.
-        kept: pairs, and the longest source and target in tokens, of train and of valid.
-        left_out: pairs by file and reason.
-        held_out: the counts of :class:`HeldOut` by bin.
+        lines: pairs read, by split.
+        tokens_of: text that says which tokens were counted.
+        kept: number of pairs, and the longest source and target in tokens, of train and of valid.
+        left_out: pairs by split and reason.
+        held_out: :meth:`HeldOut.counts`.
         overlap: shares 0..1 of the test lines, by side, test set and kind.
         longest: source tokens, file and line of the longest source of all.
     """
@@ -130,7 +129,7 @@ class SplitReport:
             self.kept.setdefault(kind, {"pairs": 0, "longest_source": 0, "longest_target": 0})
 
     def see(self, pair: Pair) -> None:
-        """Note a pair that is used, if it is the longest."""
+        """Record a pair that is used, if its source is the longest so far."""
         if pair.source_tokens > self.longest[0]:
             self.longest = (pair.source_tokens, pair.file, pair.line)
 
@@ -141,7 +140,7 @@ class SplitReport:
         counts["longest_target"] = max(counts["longest_target"], pair.target_tokens)
 
     def check_bins(self) -> None:
-        """Raise TextDataError where a bin is empty."""
+        """Raise TextDataError if a bin is empty."""
         length, file, line = self.longest
         longest = f"the longest source has {length} tokens ({file}, line {line})"
         empty = [name for name in self.bins.names if not self.held_out[name]["found"]]
@@ -173,7 +172,7 @@ class SplitReport:
 
     @classmethod
     def read(cls, folder: Path) -> SplitReport:
-        """Return the report in ``folder``; raises ReportError for a file of another form."""
+        """Read the report in ``folder``; raises ReportError if its file has another form."""
         record = read_json(folder / "split.json", {"made_from": {"options": _OPTIONS}})
         names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
         return cls(

@@ -1,4 +1,4 @@
-"""Resample sentences and training seeds: what of a difference between systems is chance.
+"""Estimate how much of a difference between systems is chance, by sentences and training seeds.
 
 Letters: S systems, R runs (seeds) of a system, N sentences, K counts of a sentence, B resamples.
 """
@@ -11,14 +11,14 @@ import numpy as np
 
 from fairseq_floater.evaluation.metrics import Array, Score
 
-LEVEL = 0.05  # chance of any pair of systems of a bin being told apart that is not different
-# How many resamples to weigh at once, and how many weights to hold for them.
+LEVEL = 0.05  # chance that any pair of equal systems in a bin is told apart
+# The most resamples, and the most weights for them, in memory at once.
 _CHUNK = 100
 _MOST_WEIGHTS = 1 << 22
 
 
 def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Array:
-    """Score resamples of N sentences, the same ones whenever N and the seed are the same.
+    """Score bootstrap resamples of N sentences; the same N and seed give the same resamples.
 
     Returns:
         [R, B]: the scores of each run.
@@ -37,17 +37,17 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
 
 
 def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True) -> Array | None:
-    """Draw what chance adds to the difference of two systems' means over runs [R, B]: [B].
+    """Draw the noise [B] in the difference between the means over runs of two systems, [R, B] each.
 
-    Resamples tell how far sentences move it. How far training seeds do is estimated from few runs: the
-    draws follow Student's distribution, with the degrees of freedom of Welch and Satterthwaite, so that
-    with constant rows the p-value of :func:`p_value` is that of a t test. Resampling the runs themselves
-    would call a fifth of all differences of three seeds significant at 5 % that are none. With
-    ``paired``, row k of both is of one seed: three such rows or more are compared pair by pair. Two pairs
-    would leave one degree of freedom.
+    The resamples give the variance over sentences. The variance over training seeds is estimated from
+    few runs, so the draws follow Student's distribution, with the degrees of freedom of Welch and
+    Satterthwaite: for constant rows, :func:`p_value` gives the p-value of a t test. Resampling the runs
+    would call a fifth of all null differences of three seeds significant at 5 %. With ``paired``, row k
+    of both systems has one seed, and three rows or more are compared pair by pair; two would leave one
+    degree of freedom.
 
     Returns:
-        None where a system has one run, which says nothing about seeds.
+        None if a system has one run, which says nothing about seeds.
     """
     if min(len(ours), len(base)) < 2:
         return None
@@ -65,22 +65,22 @@ def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True
 
 
 def p_value(difference: float, noise: Array) -> float:
-    """Return the chance of a difference as large, either way, if there were none.
+    """Return the two-sided p-value of a difference under the null hypothesis of none.
 
     Args:
         difference: of two systems; a system against itself has p = 1.
-        noise: what chance adds to it [B]. Of sentences, it is the difference on resamples around its mean:
-            the paired bootstrap. sacreBLEU's takes the differences without their signs and counts one
-            side, so that its p-values are a half to a third of these.
+        noise: [B] draws of a difference by chance. For the paired bootstrap over sentences: the
+            differences on resamples minus their mean. sacreBLEU drops the signs of differences and
+            counts one side, so its p-values are a half to a third of these.
     """
     return float((np.sum(np.abs(noise) >= abs(difference)) + 1) / (len(noise) + 1))
 
 
 def holm(p_values: Sequence[float], comparisons: int) -> list[float]:
-    """Correct p-values for the number of comparisons (Holm 1979), in their order.
+    """Correct p-values for the number of comparisons (Holm 1979), keeping their order.
 
-    Rejecting all below a level, the chance that any of them is wrong stays below it. Where fewer p-values
-    than ``comparisons`` are known, the others count as if they were larger.
+    If all differences with p below a level are called real, the chance of any false call is below it.
+    If fewer p-values than ``comparisons`` are known, the others count as if they were larger.
     """
     order = np.argsort(p_values, kind="stable")
     counts = comparisons - np.arange(len(order))
@@ -91,11 +91,11 @@ def holm(p_values: Sequence[float], comparisons: int) -> list[float]:
 
 
 def places(values: Sequence[float], resampled: Sequence[Array]) -> list[tuple[int, int]]:
-    """Return the best and the worst place of each of S systems, 1 for the lowest value.
+    """Return the best and the worst rank of each of S systems; rank 1 is the lowest value.
 
-    Two systems are told apart where their difference, in its own standard errors, is larger than the
-    largest of all pairs is by chance in 95 % of the resamples (Tukey's range test, by bootstrap): of all
-    pairs of systems that do not differ, not one is told apart with that chance.
+    Two systems are told apart if their difference, in its standard errors, exceeds the 95 % quantile of
+    the largest such difference of any pair by chance (Tukey's range test, by bootstrap). So in 95 % of
+    cases no pair of systems that do not differ is told apart.
 
     Args:
         values: [S] scores.

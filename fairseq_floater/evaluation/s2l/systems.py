@@ -1,4 +1,4 @@
-"""Read test sets, and the output of systems for them; refuse what does not fit."""
+"""Read test sets and the output of systems for them; refuse output of other text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fairseq_floater.evaluation.lines import (
 )
 from fairseq_floater.evaluation.metrics import Array
 
-# Counts of each pair of hypothesis and reference, [N, K].
+# Maps N hypotheses and N references to counts of each pair, [N, K].
 SentenceCounts = Callable[[Sequence[str], Sequence[str]], Array]
 
 
@@ -38,7 +38,7 @@ SentenceCounts = Callable[[Sequence[str], Sequence[str]], Array]
 class SystemFiles:
     """The files of a system, one per seed.
 
-    ``losses`` are from fairseq-generate --score-reference; ``scores`` have one number a line.
+    ``losses`` are from fairseq-generate --score-reference; ``scores`` have one number per line.
     """
 
     name: str
@@ -55,9 +55,9 @@ class EvaluationSet:
         path: of its files, without their endings.
         sources, references: N raw lines each.
         source_tokens: [N] lengths.
-        bins: the names of the groups that the N pairs are in.
-        files: the files of a split that the N pairs come from; empty for a whole test set.
-        separator: what stands between the sentences of a line, if lines are documents.
+        bins: the name of the group of each of the N pairs.
+        files: the file that each of the N pairs of a split comes from; empty for a whole test set.
+        separator: the word between the sentences of a line, if lines are documents.
     """
 
     path: Path
@@ -97,7 +97,7 @@ class EvaluationSet:
     def whole(cls, data: Path, name: str, made: Mapping[str, Any]) -> EvaluationSet:
         """Read a test set that ``scripts/prepare_text.sh`` made with the options ``made``.
 
-        All its pairs are one group, or those of its ``.groups``.
+        All its pairs are one group, unless its ``.groups`` file names a group for each.
         """
         langs, subwords = (made["src"], made["tgt"]), SEGMENTATIONS[made["bpe"]].folder
         raw = data / "raw" / name
@@ -121,7 +121,7 @@ class EvaluationSet:
         return len(self.bins)
 
     def count(self, of_sentences: SentenceCounts, hypotheses: Sequence[str]) -> Array:
-        """Return what ``of_sentences`` counts, [N, K]; of a document the sum over its sentences."""
+        """Return the counts of ``of_sentences``, [N, K]; for a document, summed over its sentences."""
         if self.separator is None:
             return of_sentences(hypotheses, self.references)
         *pairs, places = sentences_of(hypotheses, self.references, self.separator)
@@ -133,7 +133,7 @@ class EvaluationSet:
 
 
 def token_counts(path: FilePath) -> Array:
-    """Count the tokens of each line of a text in subwords, [N]."""
+    """Return the number of tokens in each line of a text in subwords, [N]."""
     return np.array([len(line.split()) for line in read_references(path)], dtype=np.int64)
 
 
@@ -155,7 +155,6 @@ class SystemRun:
 
 
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
-    """Read every seed of a system."""
     seeds = len(files.hypotheses)
     for kind, paths in (("losses", files.losses), ("scores", files.scores)):
         if paths and len(paths) != seeds:
@@ -190,7 +189,7 @@ def _read_run(
 
 def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     """Return bits and tokens of each reference [N, 2], from the P lines (log2 probabilities)."""
-    # Read the text as well: the loss of another text, or a loss given twice, is not the reference's.
+    # Read the text too, to refuse the losses of another text, and losses given twice.
     file = TextFile(path)
     repeated = read_hypotheses(file)
     losses: dict[int, tuple[float, int]] = {}
@@ -212,7 +211,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     _check_sources(file, test)
     pairs = enumerate(zip(repeated, test.references))
     strange = [i for i, (ours, theirs) in pairs if _plain(ours) != _plain(theirs)]
-    # Unknown words and normalisation change some lines, a translation nearly all.
+    # Unknown words and normalisation change some lines; a translation differs in nearly all.
     if len(strange) > len(test) / 2:
         rule = f"`{path}` must be of fairseq-generate --score-reference"
         raise scoring_error(rule, f"sentence {strange[0]} is not the reference")
@@ -220,7 +219,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
 
 
 def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
-    """Check that every run counts the same tokens, without which losses per token do not compare."""
+    """Check that all runs count the same tokens, as a comparison of losses per token requires."""
     every = [(name, run.losses) for name, seeds in runs.items() for run in seeds]
     counts = [(name, losses[:, 1]) for name, losses in every if losses is not None]
     for name, tokens in counts[1:]:
@@ -235,7 +234,7 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
 
 
 def _check_sources(file: TextFile, test: EvaluationSet) -> None:
-    """Refuse hypotheses of another text, or of the same text in other tokens (S lines tell)."""
+    """Refuse hypotheses whose S lines have another text, or the same text in other tokens."""
     count, strange = 0, []
     for number, _, i, text in read_tagged(file, "S"):
         count += 1

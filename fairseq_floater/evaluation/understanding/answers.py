@@ -30,7 +30,7 @@ class Scores:
 
 
 def read_table(path: Path, column: str) -> dict[str, str]:
-    """Read {index: value} of a file of two columns with the header ``index``, ``column``."""
+    """Return {index: value} from a file of two columns with the header ``index``, ``column``."""
     lines = enumerate(read_lines(path), start=1)
     header = next(lines, (0, ""))[1]
     if header.split("\t") != ["index", column]:
@@ -51,9 +51,9 @@ def read_table(path: Path, column: str) -> dict[str, str]:
 def check_ids(
     predictions: Iterable[str], references: Iterable[str], files: tuple[Path, Path]
 ) -> None:
-    """Refuse predictions whose ids are not those of the references.
+    """Raise ReportError if the ids of predictions and references differ.
 
-    ``files``: of the predictions and of the references.
+    ``files`` are the paths of both, for the message.
     """
     predicted, wanted = set(predictions), dict.fromkeys(references)
     missing = [name for name in wanted if name not in predicted]

@@ -21,16 +21,16 @@ def score(
     mismatched: Path | None = None,
     mismatched_references: Path | None = None,
 ) -> Scores:
-    """Score a file of predictions; ``score`` is by the metric of the paper's Table 3.
+    """Score a file of predictions; the field ``score`` is the metric of the paper's Table 3.
 
     Args:
         predictions: ``index<TAB>prediction``, in any order; labels as words, numbers for STS-B.
         references: ``index<TAB>label``, as ``floater glue prepare`` writes them.
-        mismatched, mismatched_references: those of MNLI's other dev set.
+        mismatched, mismatched_references: the same two for MNLI's mismatched dev set.
 
     Raises:
-        UsageError: the task is none of GLUE's, or has no mismatched set.
-        ReportError: an index is missing, double or unknown, or a label is unknown.
+        UsageError: the task is not one of GLUE's or has no mismatched set, or one file of it is missing.
+        ReportError: an index is missing, duplicate or unknown, or a label is unknown.
     """
     task = glue_task(task_name)
     if (mismatched is None) != (mismatched_references is None):
@@ -51,7 +51,7 @@ def score(
 
 
 def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, float]:
-    """Return every metric of a task in per cent, and ``n``."""
+    """Return every metric of a task in per cent, and the number of examples ``n``."""
     answers, right = read_table(predictions, "prediction"), read_table(references, "label")
     check_ids(answers, right, (predictions, references))
     given = [_value(task, answers[index], index, predictions) for index in right]
@@ -71,7 +71,7 @@ def _metrics(task: GlueTask, predictions: Path, references: Path) -> dict[str, f
 
 
 def _value(task: GlueTask, text: str, index: str, path: Path) -> float:
-    """Return a label's number, or a score."""
+    """Return the number of a label's class, or the score of a regression."""
     try:
         value = task.labels.index(text) if task.labels else float(text)
     except ValueError:

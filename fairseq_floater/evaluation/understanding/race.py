@@ -1,4 +1,4 @@
-"""Score answers to RACE: accuracy over all questions, and over those of each group."""
+"""Score answers to RACE: accuracy over all questions, and by group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_floater.records import read_object
 
 
 def score(predictions: Path, references: Path) -> Scores:
-    """Score a file of answers: accuracy of all questions and by group; a group without questions has none.
+    """Score a file of answers by accuracy, over all questions and by group; empty groups are left out.
 
     Args:
         predictions: JSON {question: letter}, in any order.
@@ -19,7 +19,7 @@ def score(predictions: Path, references: Path) -> Scores:
             writes them.
 
     Raises:
-        ReportError: a question is missing, double or unknown, or an answer is no letter A to D.
+        ReportError: a question is missing, duplicate or unknown, or an answer is not a letter A to D.
     """
     answers, right = read_object(predictions), read_object(references)
     check_ids(answers, right, (predictions, references))

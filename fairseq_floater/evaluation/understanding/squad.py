@@ -1,4 +1,4 @@
-"""Score predictions on SQuAD 1.1 or 2.0 as its official script does, under its names."""
+"""Score predictions on SQuAD 1.1 or 2.0 as the official script does, with its names of scores."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def score(
 
     Args:
         predictions: JSON, {id: answer}; an empty answer says that there is none.
-        references: of SQuAD 1.1 or 2.0, in the official form.
-        na_prob: JSON, {id: how sure it is that there is no answer}; with it, the best threshold is sought.
-        na_prob_thresh: where ``na_prob`` is above it, the answer counts as none; 1 unless given, as
-            officially, which no probability exceeds.
+        references: SQuAD 1.1 or 2.0 in the official format.
+        na_prob: JSON, {id: confidence that there is no answer}; adds the best threshold to the scores.
+        na_prob_thresh: an answer counts as none if its ``na_prob`` is higher. Default: 1, as in the
+            official script, which no probability exceeds.
 
     Raises:
-        UserError: a file of another form, or ids that are missing, unknown or double.
+        UserError: a file has another format, or ids are missing, unknown or duplicate.
     """
     if na_prob_thresh is not None and na_prob is None:
         raise UsageError("`--na-prob-thresh` is a threshold of `--na-prob FILE`: give both.")
@@ -89,15 +89,15 @@ def best_threshold(
     scores: Mapping[str, float],
     nothing: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Return the best mean score that a threshold on ``nothing`` gives, in per cent, and the threshold.
+    """Return the best mean score, in per cent, of any threshold on ``nothing``, and that threshold.
 
-    The threshold rises through the questions; each in turn keeps its answer. Equal numbers are taken one
-    by one in the order of the file, as officially, so that among them a mean may be reported which no
-    threshold has.
+    The threshold rises from question to question, and each in turn keeps its answer. Questions of equal
+    ``nothing`` are taken one by one in the order of the file, like the official script does. So the mean
+    reported may be one that no threshold gives.
 
     Args:
         scores: exact match or F1 of the answers by id, 0 to 1.
-        nothing: how sure it is that there is no answer, by id, in the order of the file.
+        nothing: confidence that there is no answer, by id, in the order of the file.
     """
     answerable = {question.id: bool(question.answers) for question in questions}
     now: float = sum(not has for has in answerable.values())
@@ -129,9 +129,9 @@ def _is_finite(value: object) -> bool:
 
 
 def words(answer: str) -> list[str]:
-    """Return the words that count: lower case, without ASCII punctuation, without English articles.
+    """Return the words of an answer in lower case, without ASCII punctuation and English articles.
 
-    Articles go after the punctuation, so that "a." is one as well.
+    Punctuation is removed first, so "a." counts as an article.
     """
     return _ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
@@ -141,9 +141,9 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-    """Return the harmonic mean of precision and recall of the words, each as often as it comes.
+    """Return F1 of the words; a repeated word counts as often as it occurs.
 
-    Where one side has no words, it is 1 if the other has none either.
+    If one side has no words, F1 is 1 if the other has none either, else 0.
     """
     predicted, right = words(answer), words(gold)
     if not predicted or not right:
@@ -156,9 +156,9 @@ def f1(answer: str, gold: str) -> float:
 
 
 def best(answer: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Return exact match and F1 against the nearest of several right answers, each by itself.
+    """Return the highest exact match and the highest F1 over several right answers.
 
-    Right answers without a word do not count; where none is left, the right one is no answer.
+    Right answers without a word do not count. If no other is left, the right answer is the empty one.
     """
     counted = [gold for gold in golds if words(gold)] or [""]
     return (

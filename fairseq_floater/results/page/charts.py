@@ -1,4 +1,4 @@
-"""Lay out line charts; the page's template draws them as SVG, which follows its colours."""
+"""Lay out line charts; the page's template draws them as SVG in the page's colours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 WIDTH, HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 10, 46
-# From this ratio of largest to smallest value on, a linear axis would hide the small ones.
+# Above this ratio of largest to smallest value, a linear axis would hide the small ones.
 _LOGARITHMIC_FROM = 20.0
 _MOST_TICKS = 6
 
@@ -19,7 +19,7 @@ _MOST_TICKS = 6
 class Point(NamedTuple):
     """A value at x, with its interval and the values of single seeds, if any.
 
-    In a :class:`Chart` all of them are in pixels, and ``text`` shows the value on hovering.
+    In a :class:`Chart` all numbers are in pixels, and ``text`` shows the value on hovering.
     """
 
     x: float
@@ -77,11 +77,11 @@ def line_chart(
     x_ticks: Sequence[Tick] | None = None,
     linear: bool = False,
 ) -> Chart:
-    """Lay out a chart; the y axis is logarithmic where values differ by orders of magnitude.
+    """Lay out a chart; the y axis is logarithmic if values differ by orders of magnitude.
 
     Args:
-        x_ticks: at whole numbers from 0, for categories; None: x is a number that begins at 0.
-        linear: the y axis, whatever the values.
+        x_ticks: categories, at x = 0, 1, 2, ...; None: x is a number, and its axis begins at 0.
+        linear: make the y axis linear, whatever the values.
     """
     points = [point for line in lines for point in line.points]
     y_of, y_ticks, scale = _y_axis(points, linear)
@@ -116,7 +116,7 @@ def line_chart(
 def _y_axis(
     points: Sequence[Point], linear: bool
 ) -> tuple[Callable[[float], float], list[Tick], str]:
-    """Return the place of a value, the ticks, and what the axis says of its scale."""
+    """Return a function from value to pixels, the ticks, and a note on the scale for the unit."""
     values = [v for p in points for v in (p.value, p.low, p.high, *p.seeds) if v is not None]
     low, high = min(values), max(values)
     is_log = not linear and low > 0 and high / low > _LOGARITHMIC_FROM

@@ -1,4 +1,4 @@
-"""Choose test sentences, and lay the translations of all systems beside the reference."""
+"""Choose test sentences, and compare the translations of all systems with the reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Words(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """A system's translation, how many words (or characters) it has, and their share of the reference's."""
+    """A system's translation, its length in words (or characters), and its length / the reference's."""
 
     system: int
     parts: list[Words]
@@ -32,9 +32,9 @@ class Translation(NamedTuple):
 
 @dataclass
 class Example:
-    """A sentence of the group at a place of the page, its reference, and every system's translation.
+    """A sentence of a group, its reference, and every system's translation.
 
-    ``separator`` stands between words; it is empty where characters are compared.
+    ``place`` is the group's place on the page. ``separator`` is empty if characters are compared, not words.
     """
 
     place: int
@@ -56,9 +56,9 @@ def choose(lengths: Sequence[int], members: Sequence[int], count: int) -> list[i
 
 
 def compare(reference: str, hypothesis: str) -> list[Words]:
-    """Split a hypothesis into runs of words that the reference has, in its order, and others.
+    """Split a hypothesis into runs of words that match the reference, in its order, and other runs.
 
-    Of a reference without spaces, as Chinese and Thai write, the characters are compared.
+    If the reference has no spaces, as in Chinese and Thai, the characters are compared.
     """
     separator = separator_of(reference)
     words, right = units(hypothesis, separator), units(reference, separator)
@@ -71,19 +71,19 @@ def compare(reference: str, hypothesis: str) -> list[Words]:
 
 
 def separator_of(reference: str) -> str:
-    """Return what stands between the units of a text: a space, or nothing where it has none."""
+    """Return the separator of a text's units: a space, or nothing if the text has no space."""
     return " " if len(reference.split()) > 1 else ""
 
 
 def units(text: str, separator: str) -> list[str]:
-    """Return the words of a text, or its characters where ``separator`` is empty."""
+    """Return the words of a text, or its characters if ``separator`` is empty."""
     return text.split() if separator else [c for c in text if not c.isspace()]
 
 
 def read_examples(work: Work, count: int) -> list[Example]:
     """Return ``count`` sentences of each group, translated under the first seed that all systems have.
 
-    A system without that seed is shown under its own first.
+    A system without that seed is shown under its own first seed.
     """
     places = {group.name: place for place, group in enumerate(work.groups)}
     examples = []
@@ -97,7 +97,7 @@ def read_examples(work: Work, count: int) -> list[Example]:
 
 
 def _test_sets(work: Work) -> dict[str, EvaluationSet]:
-    """Return the test sets whose text is kept, by the name that their translations' files have."""
+    """Return the test sets whose text still exists, by their name in the files of translations."""
     if work.is_short_to_long:
         split = work.folder / "split"
         if not (split / "split.json").is_file():
@@ -119,7 +119,7 @@ def _test_sets(work: Work) -> dict[str, EvaluationSet]:
 
 
 def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
-    """Return the translations of a test set by the number of the system, where they are kept."""
+    """Return the translations of a test set that still exist, by the number of the system."""
     translations = {}
     by_seed = [system.folders for system in work.systems if system.folders]
     first = by_seed[0] if by_seed else {}

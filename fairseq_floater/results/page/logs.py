@@ -1,4 +1,4 @@
-"""Read what a run's logs tell: the validation loss by update, speed, and every command."""
+"""Read a run's logs: the validation loss by update, speed, and every command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 
-# fairseq's `--log-format simple`; a plain cross-entropy has one loss, without the prefix.
+# Lines of fairseq's `--log-format simple`. A plain cross-entropy logs `loss`, but no `nll_loss`.
 _VALID = re.compile(
     r"\| INFO \| valid \| .*?\|(?:.*\bnll_loss| loss) ([\d.]+) .*\| num_updates (\d+)"
 )
@@ -26,16 +26,16 @@ _SESSION = "{begun}: {took} on {host} ({processor}, {cores} cores), commit {comm
 
 @dataclass
 class RunLog:
-    """What the logs of a run tell.
+    """The content of a run's logs.
 
     Attributes:
         losses: validation loss in bits per token, by update.
         words_per_second: target tokens a second in training, the median over epochs.
         sentences_per_second: in translation of the first test set.
-        free_memory: the least that was free on the GPU, in GiB; None on a CPU.
-        commands: the one that makes this run alone, where it is recorded, and all as they were run.
-        sessions: when, how long, where and by which commit it was made.
-        versions: of what decides on results, by distribution, of each session.
+        free_memory: the least free memory of the GPU, in GiB; None on a CPU.
+        commands: the one that makes this run alone, if it is recorded, and all as they were run.
+        sessions: when, how long, where and from which commit the run was made.
+        versions: for each session, the version of each package that affects results.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class RunLog:
 
 
 def read_log(folder: Path) -> RunLog:
-    """Read the logs of a run; what none of them tells stays empty."""
+    """Read the logs of a run; fields that no log has stay empty."""
     train, record = _text(folder / "train.log"), RunFolder(folder).read()
     log = RunLog({int(updates): float(loss) for loss, updates in _VALID.findall(train)})
     if speeds := [float(wps) for wps in _EPOCH.findall(train)]:
@@ -75,7 +75,7 @@ def read_commands(folder: Path) -> list[str]:
 
 
 def _recorded(record: dict[str, Any]) -> list[str]:
-    """Return the commands as the run's record has them; earlier logs hold none."""
+    """Return the commands of the run's record, for older logs that hold none."""
     return [
         shlex.join([_STAGES.get(stage, "fairseq-train"), *words])
         for stage, words in record["arguments"].items()

@@ -1,4 +1,4 @@
-"""Make the page's tables: a measure by group with intervals, ranks and comparisons; and what runs cost."""
+"""Make the page's tables: measures by group, with intervals, ranks and comparisons; and costs of runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ P_VALUES = {
     "p_value_holm": "over sentences, corrected (Holm) for the comparisons of a column",
     "p_value": "over sentences, not corrected for the number of comparisons",
 }
-# A difference counts as one below this p.
+# A difference is significant below this p.
 SIGNIFICANT = 0.05
 
 
 class Measure(NamedTuple):
-    """A measure of `floater s2l score --json`; ``lower_wins`` is None where neither end is better."""
+    """A measure of `floater s2l score --json`; ``lower_wins`` is None if neither direction is better."""
 
     key: str
     title: str
@@ -74,7 +74,7 @@ class Column(NamedTuple):
 
 
 class TableCell(NamedTuple):
-    """A cell: the value that sorts it, its text, its interval, rank and mark, and words on the mark."""
+    """A cell: the value to sort by, text, interval, rank, mark, and the comparison behind the mark."""
 
     value: float | None
     text: str
@@ -86,10 +86,10 @@ class TableCell(NamedTuple):
 
 @dataclass
 class Table:
-    """A table of systems (by their numbers), in the order of a measure on the main group.
+    """A table with one row per system (its number), sorted by a measure on the main group.
 
-    ``rule`` says when systems are told apart, empty where none are compared; ``main`` is the column that
-    orders the rows, empty where none does.
+    ``rule`` says when systems are told apart; it is empty if none are compared. ``main`` is the column that
+    sorts the rows; it is empty if none does.
     """
 
     title: str
@@ -101,7 +101,7 @@ class Table:
 
 
 def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any] | None:
-    """Return a measure of a score, as ``{"value": ...}`` at the least; None where it was not taken."""
+    """Return a measure of a score as ``{"value": ..., ...}``; None if the score lacks it."""
     value = (score or {}).get(measure.key)
     if measure is RANK and value:
         return {"value": value["place"], "low": value["best"], "high": value["worst"]}
@@ -109,7 +109,7 @@ def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any]
 
 
 def measure_table(work: Work, measure: Measure) -> Table | None:
-    """Return the table of a measure by group; None where no system has it."""
+    """Return the table of a measure by group; None if no system has it."""
     lower = bool(measure.lower_wins)
     columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in work.groups]
     table = Table(measure.title, measure.unit, columns, main=work.main_group)
@@ -142,7 +142,7 @@ def _cell(
     column: Sequence[float],
     gain: dict[str, Any] | None,
 ) -> TableCell:
-    """Return one system's cell in one group; ``column`` are all systems' values, for the rank."""
+    """Return one system's cell in one group; ``column`` has the values of all systems, for the rank."""
     if taken is None:
         return TableCell(None, "-")
     value, digits = taken["value"], measure.digits

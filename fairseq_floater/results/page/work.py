@@ -1,7 +1,7 @@
 """Read the folder of a comparison: systems, their runs by seed, and their scores by group of sentences.
 
 A group is a bin of source lengths (`s2l.json`), or a test set (`compare.json`, or the folder of
-`scripts/demo.sh` or `scripts/protocol.sh`). Scores have the form that `floater s2l score --json` gives them.
+`scripts/demo.sh` or `scripts/protocol.sh`). Scores have the form of `floater s2l score --json`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ScoredSystem:
 
     @property
     def signature(self) -> str:
-        """Return the line that says where positions come from; empty where no run has one."""
+        """Return the line that says where positions come from; empty if no run has one."""
         return next((run.signature for run in self.runs.values() if run.signature), "")
 
     def add_run(self, seed: str, folder: Path, run: Run) -> None:
@@ -43,7 +43,7 @@ class ScoredSystem:
 
 
 class Group(NamedTuple):
-    """A group of test sentences; the mean length of a source and the shares of files, where known."""
+    """A group of test sentences, with the mean source length and the shares of files, if known."""
 
     name: str
     sentences: int
@@ -57,7 +57,7 @@ class Group(NamedTuple):
 
 @dataclass
 class Work:
-    """What the folder of a comparison holds; ``facts`` tell how it was scored."""
+    """The content of a comparison's folder; ``facts`` say how it was scored."""
 
     folder: Path
     systems: list[ScoredSystem]
@@ -73,7 +73,7 @@ class Work:
 
     @property
     def main_group(self) -> str:
-        """Return the group that orders the systems: all longer sentences, or a whole test set."""
+        """Return the group that sorts the systems: all longer sentences, or a whole test set."""
         is_in_parts = (self.folder / WHOLE).exists() and not self.is_short_to_long
         return self.groups[0 if is_in_parts else -1].name
 
@@ -83,7 +83,7 @@ class Work:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the settings of one of the runs; empty without one."""
+        """Return the settings of the first run that has any; empty if none has."""
         settings = (run.settings for system in self.systems for run in system.runs.values())
         return next(filter(None, settings), {})
 
@@ -149,7 +149,7 @@ def _test_sets(folder: Path) -> Work:
 
 
 def _as_bin(score: dict[str, Any]) -> dict[str, Any]:
-    """Return a test set's scores in the form of a bin's; they come without loss and comparison."""
+    """Return a test set's scores in the form of a bin's, without loss and comparison."""
     bleu = score["bleu"]
     low, high = confidence_interval(bleu) or (None, None)
     measure = {"value": bleu["score"], "low": low, "high": high}

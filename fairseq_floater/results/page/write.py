@@ -36,9 +36,9 @@ from fairseq_floater.results.page.measures import (
 from fairseq_floater.results.page.work import ScoredSystem, Work, read_work
 from fairseq_floater.results.position_figure import plot_positions
 
-# So many systems have a colour of their own at once (page.css).
+# The number of colours in page.css: at most this many systems are in colour at once.
 _COLOURS = 8
-# Systems in colour at first, if they are more than colours.
+# Systems in colour at first, if there are more systems than colours.
 _SHOWN = 6
 SENTENCES = 3
 _PICTURE_QUALITY = 80
@@ -66,7 +66,7 @@ class PageReport:
 
 
 class Picture(NamedTuple):
-    """A data URI, empty where nothing can be drawn, and what the figure says of itself."""
+    """A picture as data URI (empty if nothing can be drawn), its caption, and the figure's warnings."""
 
     uri: str
     text: str
@@ -87,7 +87,7 @@ def write_page(
         sentences: how many of each group to show with their translations.
 
     Raises:
-        ReportError: no scores there, or a file that cannot be read.
+        ReportError: there are no scores, or a file cannot be read.
     """
     scored = read_work(Path(work))
     systems, data = scored.systems, scored.folder / "data" / "bin"
@@ -121,7 +121,7 @@ def write_page(
 
 
 def _template() -> Template:
-    """Return the page's template, which escapes whatever is put into it."""
+    """Return the page's template, which escapes all that is put into it."""
     environment = Environment(
         loader=PackageLoader("fairseq_floater.results.page", "."),
         autoescape=True,
@@ -133,9 +133,9 @@ def _template() -> Template:
 
 
 def _picture(system: ScoredSystem, data: Path) -> Picture | None:
-    """Draw Figure 3 of the average of a system's first seed; None where no checkpoint is left.
+    """Draw Figure 3 for the averaged checkpoint of a system's first seed; None if there is none.
 
-    ``data`` are binarised and tell the trained length; they may be gone.
+    ``data`` is the folder of binarised data, for the trained length; it may be missing.
     """
     from PIL import Image  # comes with matplotlib
 
@@ -159,7 +159,7 @@ def _picture(system: ScoredSystem, data: Path) -> Picture | None:
 
 
 def _colours(work: Work, table: Table) -> dict[int, int]:
-    """Return a colour for the systems to look at first: the baseline, and those that lead."""
+    """Return a colour for each system that is shown first: the baseline and the best ones."""
     order = [number for number, _ in table.rows]
     order.sort(key=lambda number: work.systems[number].name != work.baseline)
     shown = order if len(order) <= _COLOURS else order[:_SHOWN]
@@ -211,7 +211,7 @@ def _training(work: Work) -> Iterator[Chart]:
 
 
 def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return the settings that all systems share, and those of each system besides.
+    """Return the settings that all systems share, and the other settings of each system.
 
     A setting that differs by seed alone shows the values of all seeds.
     """
