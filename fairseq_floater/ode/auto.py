@@ -1,14 +1,14 @@
 """Choose the engine and step for a flow by device and measured error: ``--floater-solver auto``.
 
-The error of a step depends on the flow, and training changes the flow: a step of 0.4 is a hundred
-times too fine for one and ten times too coarse for another. So the coarsest step is taken whose
-estimated errors are small enough, and the owner of the flow asks again now and then.
+The error of a step depends on the flow, and training changes the flow. A step of 0.4 is a hundred times
+too fine for one flow and ten times too coarse for another. So `choose` takes the coarsest step whose
+estimated errors are small enough, and `flow_solver.py` calls it again now and then.
 
-Errors are estimated over the first 32 rows, the first 64, and so on, each of these windows by itself:
-a row's error relative to the row's largest value, and the error of the gradient of a functional that weighs
-the window's rows alike, relative to the gradient's norm. A batch of sentences of any lengths is a mixture
-of such windows, so its gradient is as good as the worst of them; over the whole table alone, late
-rows, which are larger and of which few sentences have any, would hide the errors of the first.
+Errors are estimated in windows: over the first 32 rows, the first 64, and so on. A row's error is relative
+to the row's largest value. The gradient is that of a functional that weighs all rows of the window alike,
+and its error is relative to its norm. A batch of sentences is a mixture of such windows, so its gradient
+is no worse than that of the worst window. Over the whole table alone, the large late rows, which few
+sentences reach, would hide the errors of the early rows.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ EVALUATION_CANDIDATES = _candidates("evaluation")
 
 @dataclass(frozen=True)
 class Choice:
-    """Name an engine, its step and its estimated errors (infinite where the flow leaves its dtype's range).
+    """Hold an engine, its step and its estimated errors (infinite if the flow leaves its dtype's range).
 
     Attributes:
         solver: one of `ENGINES`.
         step_size: in units of time; None for an engine without one.
-        value_error: the largest of a row, relative to the row's largest value.
-        gradient_error: the largest of a window, relative to its gradient's norm; None where no
-            gradient is wanted.
-        num_times: over how many times they were estimated.
-        iterations: that the parallel engine needed; 0 for others.
-        wide: whether its long segments did.
+        value_error: the largest error of a row, relative to the row's largest value.
+        gradient_error: the largest error of a window's gradient, relative to that gradient's norm; None
+            if no gradient is wanted.
+        num_times: how many times the errors were estimated over.
+        iterations: how many the parallel engine needed; 0 for other engines.
+        wide: whether the parallel engine converged on long segments.
     """
 
     solver: str
@@ -73,7 +73,7 @@ class Choice:
     wide: bool = True
 
     def within(self, tolerance: float | None = None) -> bool:
-        """Return whether values are that exact (None: as training wants them), and the gradient too."""
+        """Return whether values (None: to VALUE_TOLERANCE) and gradient are exact enough."""
         tolerance = VALUE_TOLERANCE if tolerance is None else tolerance
         return self.value_error <= tolerance and (
             self.gradient_error is None or self.gradient_error <= GRADIENT_TOLERANCE
@@ -91,19 +91,19 @@ def choose(
     training: bool = True,
     candidates: Sequence[tuple[str, float]] = (),
 ) -> Choice:
-    """Find the fastest engine and step whose estimated errors are small enough.
+    """Return the fastest engine and step whose estimated errors are small enough.
 
-    If none is, the last and most robust, with its errors; if even that leaves the range of its
-    dtype, the choice is made over half as many times (not less than 16): a flow that could not go as far
-    may serve the sentences at hand.
+    If there is none, return the last and most robust candidate. If even this one leaves the range of its
+    dtype, choose again over half as many times (no fewer than 16): the flow may still serve the
+    sentences at hand.
 
     Args:
         dynamics: the flow.
-        p0: [..., C]; whether to look at gradients with respect to it follows from `requires_grad`.
-        times: [N] float64: over which errors are estimated.
-        training: solved at every update, with a gradient if anything requires one; otherwise
-            once, for values alone, which then have to be finer.
-        candidates: engines and steps, from the fastest to the most robust; none: those of the device.
+        p0: [..., C]; errors of its gradient count if it requires one.
+        times: [N] float64; errors are estimated over them.
+        training: whether the flow is solved at every update, with a gradient if anything requires one.
+            Otherwise it is solved once, for values alone, which have to be more exact.
+        candidates: engines and steps, from the fastest to the most robust; by default the device's.
     """
     if not candidates:
         device = "cuda" if p0.is_cuda else "cpu"
@@ -146,7 +146,7 @@ def _windows(num_times: int) -> list[int]:
 
 
 def _worse(one: Choice, other: Choice) -> Choice:
-    """Take the larger errors of the same engine over two windows, ``other`` being the longer."""
+    """Return the larger errors of one engine over two windows; ``other`` is over the longer one."""
     gradient_error = other.gradient_error
     if gradient_error is not None and one.gradient_error is not None:
         gradient_error = max(gradient_error, one.gradient_error)
@@ -160,7 +160,7 @@ def _worse(one: Choice, other: Choice) -> Choice:
 
 
 class _Solution(NamedTuple):
-    """Values [N, ..., C], and the gradient of a functional of them; None where unwanted or failed."""
+    """Hold values [N, ..., C], and the gradient of a functional of them; None if unwanted or failed."""
 
     values: Tensor | None
     gradient: Tensor | None
@@ -175,7 +175,6 @@ def _solution(
     solver: str,
     step: float,
 ) -> _Solution:
-    """Solve by one engine, and differentiate with respect to ``inputs``, if any."""
     record, gradient = SolveRecord(look=True), None
     try:
         with torch.set_grad_enabled(bool(inputs)):
@@ -184,7 +183,7 @@ def _solution(
                 gradient = _functional_gradient(values, inputs)
     except FlowError:
         return _Solution(None, None, record)
-    # Where RK4 stood in, this engine gave nothing.
+    # If RK4 stood in, the values are not this engine's.
     rows = None if record.fallbacks else values.detach()
     return _Solution(rows, gradient, record)
 
@@ -193,9 +192,9 @@ def _errors(coarse: _Solution, finer: _Solution) -> tuple[float, float | None]:
     """Estimate the errors of values and gradient (None: not wanted); ``finer`` has half the step.
 
     Errors of values fall with the square of the step or faster, so they are at most 4/3 of the
-    difference. Those of the gradient come from bends that a grid misses by chance and fall with
-    the step: the errors of the two solutions are as good as independent, and the difference is
-    1.1 times the coarser one's.
+    difference. Errors of the gradient come from ReLU bends that a grid misses by chance, and fall with
+    the step. The two solutions' errors are then nearly independent, and the difference is 1.1 times
+    the coarser solution's error.
     """
     value_error = float("inf")
     gradient_error = None if coarse.gradient is None else float("inf")

@@ -1,4 +1,4 @@
-"""Say at what time of the flow a token stands: evenly, or ever closer together (appendix C's t_i)."""
+"""Define a token's time in the flow (appendix C's t_i): evenly spaced, or ever closer together."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 LINEAR, LOG = "linear", "log"
-# T of ``log`` where none is given, in tokens.
+# The default T of ``log``, in tokens.
 DEFAULT_BEND = 32.0
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Give token i the time delta i, or delta T ln(1 + i / T) where time is bent.
+    """Give token i the time delta i, or delta T ln(1 + i / T) if time is bent.
 
-    Near the first token both run alike; where token 4 T would stand at 4 delta T, it stands at 1.6
-    delta T in bent time.
+    Near the first token both agree. At token 4 T the time is 4 delta T, or 1.6 delta T if bent.
 
     Attributes:
         delta: time between the first tokens.
@@ -31,10 +30,10 @@ class Clock:
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> Self:
-        """Parse ``--floater-time``, one of linear, log and log:T, in the encoder's ``options`` by ``dest``.
+        """Parse ``--floater-time`` (linear, log or log:T) from the encoder's ``options``, by ``dest``.
 
         Raises:
-            ValueError: anything else.
+            ValueError: the value is none of these.
         """
         value = str(options["floater_time"])
         kind, _, text = value.partition(":")
@@ -52,9 +51,9 @@ class Clock:
         return cls(options["floater_delta"], bend)
 
     def times(self, places: Tensor) -> Tensor:
-        """Return the times of ``places``, in tokens of at least 0.
+        """Return the times of ``places``, which are in tokens and at least 0.
 
-        In float64 on the CPU they are exact at 10,000 tokens, where float32 is not.
+        At 10,000 tokens, float64 on the CPU is exact and float32 is not.
         """
         if self.bend is None:
             return self.delta * places
@@ -65,7 +64,7 @@ class Clock:
         return self.times(torch.arange(num_tokens, dtype=torch.float64))
 
     def place(self, time: float) -> float:
-        """Return where in tokens ``time`` is, the inverse of :meth:`times`."""
+        """Return the place of ``time`` in tokens: the inverse of :meth:`times`."""
         if self.bend is None:
             return time / self.delta
         return self.bend * math.expm1(time / (self.delta * self.bend))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-# Deviation of the first layer's weights where the second layer starts at zero.
+# Standard deviation of the first layer's weights if the second layer starts at zero.
 FIRST_LAYER_STD = 0.01
 
 
@@ -27,15 +27,15 @@ class DynamicsCoefficients(NamedTuple):
 
 
 class RescaledModule(nn.Module):
-    """Let a module's direct parameters u stand for theta = lr_scale * u.
+    """Multiply the learning rate of a module's direct parameters u: the module uses theta = lr_scale * u.
 
     Adam's step does not depend on the size of a gradient, so a step of u by lr is a step of theta
-    by lr_scale * lr: the multiple is exact for Adam (up to its epsilon, to weight decay, and to
-    gradient clipping, which sees lr_scale times the gradient). fairseq's optimisers flatten
-    parameters, which rules out gradient hooks and parameter groups.
+    by lr_scale * lr. This is exact for Adam except for its epsilon, weight decay, and gradient clipping,
+    which sees lr_scale times the gradient. fairseq's optimisers flatten parameters, which rules out
+    gradient hooks and parameter groups.
 
-    The scale travels with the state dict, so a checkpoint loaded under another scale keeps theta.
-    It is held as a Python float: a buffer would be rounded by ``.half()``.
+    The state dict holds the scale, so a checkpoint loaded under another scale keeps theta.
+    The scale is a Python float, because ``.half()`` would round a buffer.
     """
 
     def __init__(self, lr_scale: float = 1.0):
@@ -45,7 +45,7 @@ class RescaledModule(nn.Module):
         self.lr_scale = float(lr_scale)
 
     def scaled(self, parameter: Tensor) -> Tensor:
-        """Return theta of u, without a kernel where they are the same."""
+        """Return theta for the parameter u; a scale of 1 costs no kernel."""
         return parameter if self.lr_scale == 1 else parameter * self.lr_scale
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
@@ -67,10 +67,10 @@ class RescaledModule(nn.Module):
 
 
 class PositionDynamics(RescaledModule):
-    """Apply two linear layers with a ReLU between them, time appended to the input of each.
+    """Apply two linear layers with a ReLU between them; time is appended to the input of each layer.
 
-    The paper says "two FFN and one nonlinearity"; that time is appended to *both* layers is
-    inferred from its parameter count, 2 * ((C + 1) * C + C) = 526,336 at C = 512 (Table 6).
+    The paper says "two FFN and one nonlinearity". We infer from its parameter count,
+    2 * ((C + 1) * C + C) = 526,336 at C = 512 (Table 6), that time is appended to *both* layers.
 
     Shapes: ``forward(t, p)`` takes a scalar ``t`` (in units of time, one token being ``delta``)
     and ``p`` [..., C] and returns dp/dt [..., C] in the dtype of ``p``.
@@ -79,7 +79,7 @@ class PositionDynamics(RescaledModule):
         dim: C, the width of a position vector.
         time_scale: h sees ``t / time_scale``; larger values keep its input small on long inputs.
         lr_scale: learning-rate multiple of the parameters, see :class:`RescaledModule`.
-        autonomous: time is appended to nothing, and the weights have no column for it.
+        autonomous: no layer sees the time, and the weights have no column for it.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class PositionDynamics(RescaledModule):
         self.reset_parameters()
 
     def reset_parameters(self, std: float | None = None) -> None:
-        """Start small or as ``nn.Linear`` does.
+        """Initialise h near zero, or as ``nn.Linear`` does.
 
-        With ``std`` both weights are normal with that deviation and the biases zero, so that a flow
-        started at p(0) = 0 stays near zero. 0 makes h exactly zero by its second layer alone: with
-        both at zero no gradient would ever reach the first. Without, the default initialisation
-        of ``nn.Linear(C + 1, C)``: uniform within 1 / sqrt(C + 1).
+        With ``std`` both weights are normal with this standard deviation and the biases are zero, so a
+        flow from p(0) = 0 stays near zero. With ``std`` 0 only the second layer's weights are zero: if
+        both layers' were, no gradient would ever reach the first. Without ``std`` all parameters are
+        uniform within 1 / sqrt(C + 1), the default of ``nn.Linear(C + 1, C)``.
         """
         bound = self.weight1.size(1) ** -0.5
         with torch.no_grad():
@@ -119,10 +119,10 @@ class PositionDynamics(RescaledModule):
                 parameter.div_(self.lr_scale)
 
     def start_linear(self, generator: Tensor) -> None:
-        """Start as dp/dt = A p, A being ``generator`` [C, C], where every entry of p is above -2.
+        """Initialise to dp/dt = A p while every entry of p is above -2; A is ``generator`` [C, C].
 
-        h = A relu(p + 2) - 2 A 1: no ReLU bends, entries of p keep most of their digits beside the 2, and
-        products by a power of two are exact, so that a row of zeros stays one.
+        h = A relu(p + 2) - 2 A 1. No ReLU bends, and adding 2 costs entries of p few digits. Products by a
+        power of two are exact, so a row of zeros stays zero.
         """
         with torch.no_grad():
             self.weight1.copy_(torch.eye(self.dim, self.weight1.size(1)) / self.lr_scale)
@@ -131,14 +131,14 @@ class PositionDynamics(RescaledModule):
             self.bias2.copy_(-2 * self.weight2.sum(dim=1))
 
     def coefficients(self) -> DynamicsCoefficients:
-        """Return the coefficients in at least float32, differentiable, both scales folded in."""
+        """Return differentiable coefficients in at least float32, with both scales folded in."""
         dtype = torch.promote_types(self.weight1.dtype, torch.float32)
 
         def layer(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             weight, bias = (self.scaled(parameter.to(dtype)) for parameter in (weight, bias))
             if weight.size(1) == self.dim:
                 return weight, torch.zeros_like(bias), bias
-            # Their gradients are joined by one kernel; those of two slices would take five.
+            # One kernel joins the two gradients of a split; slices would take five.
             of_p, of_time = weight.split([self.dim, 1], dim=1)
             time = of_time.squeeze(1)
             return of_p, time if self.time_scale == 1 else time / self.time_scale, bias
@@ -155,9 +155,9 @@ class PositionDynamics(RescaledModule):
 
 
 class BackwardDynamics(PositionDynamics):
-    """Follow another dynamics h to times before its start: dp/ds = -h(-s, p) in s = -t.
+    """Follow another dynamics h backwards from its start: dp/ds = -h(-s, p), with s = -t.
 
-    Its parameters are those of h.
+    It has the parameters of h.
     """
 
     def __init__(self, ahead: PositionDynamics):
@@ -173,7 +173,7 @@ class BackwardDynamics(PositionDynamics):
 
 
 def slope_in_place(h: DynamicsCoefficients) -> Callable[[float, Tensor], Tensor]:
-    """Return h(t, p) for rows ``p`` [R, C], without a graph, in four kernels: addmm adds time's bias."""
+    """Return a function that computes h(t, p) of rows ``p`` [R, C] without a graph, in few kernels."""
     w1, w2 = h.w1.T.contiguous(), h.w2.T.contiguous()
 
     def slope(t: float, p: Tensor) -> Tensor:

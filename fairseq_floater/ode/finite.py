@@ -1,10 +1,10 @@
 """Stop a run whose flow leaves the range of its dtype.
 
 The rule: a trajectory that is not finite stops the run. So does a gradient with respect to p(0) that is
-not, where the one that came in from the model was. A gradient that comes in infinite or NaN (a model
-that overflows under fairseq's loss scaling) is passed on, as is one of the dynamics' parameters that
-overflows by itself: with ``--fp16`` and ``--amp`` fairseq skips that update and lowers the scale, in
-float32 it stops by itself. torchdiffeq's adjoint goes back by another solve, with other errors.
+not finite, if the gradient that came in from the model was finite. An infinite or NaN gradient from the
+model (which may overflow under fairseq's loss scaling) is passed on. So is a gradient of the dynamics'
+parameters that overflows by itself. With ``--fp16`` and ``--amp`` fairseq then skips the update and lowers
+the scale; in float32 it stops. torchdiffeq's adjoint solves again backwards and has errors of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# In the hidden form at 512 channels, row 2,000 of an untrained flow has norm 1e21: with a time scale of
-# 100 4e20, with an initial scale of 0.01 6e4, with a delta of 0.03 4e6. In the qkv form the time scale
-# divides it (6e4, of 100 6e2).
+# Norm of row 2,000 of an untrained flow with 512 channels. Hidden form: 1e21; with time scale 100: 4e20;
+# with initial scale 0.01: 6e4; with delta 0.03: 4e6. The qkv form: 6e4; with time scale 100: 6e2, because
+# the time scale divides it.
 ADVICE = (
     "Train with a smaller --floater-delta, --floater-init-scale or --floater-lr-scale, in the qkv form "
     "also with a larger --floater-time-scale; --position-encoder rotation_flow keeps its norm at any length. "
@@ -27,7 +27,7 @@ _STEP = "Where the solve grew rather than the flow, a smaller --floater-step-siz
 
 
 class FlowError(FloatingPointError):
-    """Report a flow that cannot be solved or differentiated: when, and the remedy."""
+    """Report a flow that cannot be solved or differentiated; the message names the time and a remedy."""
 
 
 class NonFiniteTrajectoryError(FlowError):
@@ -43,17 +43,17 @@ class StiffFlowError(FlowError):
 
 
 def is_finite(values: Tensor) -> bool:
-    """Return whether all values are finite: one reduction and one transfer, as a rule."""
-    # An infinity or a NaN anywhere makes the sum non-finite; a finite sum of finite values can
-    # overflow float32, hence the second look.
+    """Return whether all values are finite, usually by one reduction and one transfer."""
+    # An infinity or a NaN anywhere makes the sum non-finite. The sum of finite values can overflow
+    # float32, hence the second check.
     return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
 
 
 def check_trajectory(trajectory: Tensor, times: Tensor) -> None:
-    """Raise NonFiniteTrajectoryError for a value of [N, ..., C] that is not finite."""
+    """Raise NonFiniteTrajectoryError if any value of [N, ..., C] is not finite."""
     if is_finite(trajectory):
         return
-    norms = trajectory.flatten(1).double().norm(dim=1)  # of large values they leave float32
+    norms = trajectory.flatten(1).double().norm(dim=1)  # norms of large values overflow float32
     bad = int((~trajectory.flatten(1).isfinite().all(dim=1)).nonzero()[0])
     last = float(norms[bad - 1]) if bad else float("nan")
     raise NonFiniteTrajectoryError(
@@ -65,10 +65,10 @@ def check_trajectory(trajectory: Tensor, times: Tensor) -> None:
 def watch_gradient(
     step: Callable[[Tensor, Tensor], Tensor], p0: Tensor, times: Tensor, trajectory: Tensor
 ) -> None:
-    """Hold the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C] to the rule above.
+    """Apply the module's rule to the gradient of ``trajectory`` [N, ..., C] with respect to ``p0`` [..., C].
 
     Args:
-        step: from (p, times [2]) to p at the second time, differentiable; says where it happened.
+        step: maps (p, times [2]) to p at the second time, differentiably; finds the row for the message.
         p0: not a leaf, so that no hook stays on it.
         times: [N].
         trajectory: the solution.
@@ -79,7 +79,7 @@ def watch_gradient(
     # Detached: a hook that held the graph it is part of would never be freed.
     values = trajectory.detach()
 
-    # Where nothing depends on a value, some versions of torch pass None.
+    # Some versions of torch pass None if nothing depends on a value.
     def note(gradient: Tensor | None) -> None:
         incoming[:] = [] if gradient is None else [gradient.detach()]
 
@@ -100,7 +100,7 @@ def watch_gradient(
 def _where_it_explodes(
     step: Callable[[Tensor, Tensor], Tensor], times: Tensor, trajectory: Tensor, incoming: Tensor
 ) -> tuple[int, float]:
-    """Find the last row whose gradient is not finite, and the norm of that of the row after it."""
+    """Return the last row whose gradient is not finite, and the norm of the next row's gradient."""
     gradient = incoming[-1]
     for row in range(len(times) - 2, -1, -1):
         norm = float(gradient.double().norm())

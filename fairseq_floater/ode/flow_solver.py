@@ -23,16 +23,16 @@ from fairseq_floater.ode.engines import engines_for
 
 logger = logging.getLogger(__name__)
 
-# The engine and step that the measured error asks for.
+# The solver that stands for the engine and step chosen by measured error.
 AUTO = "auto"
 # In evaluation errors are estimated over this many tokens, whatever the batch, so that a sentence's
 # scores do not depend on its neighbours. (Rows past these are solved with the same step, unmeasured.)
 TOKENS_MEASURED = 256
-# In training as far as the longest sentence so far, rounded up to a power of two, from this one on.
+# In training over the longest sentence so far, rounded up to a power of two, but at least this many.
 FEWEST_TOKENS_MEASURED = 64
-# Errors are estimated anew after so many updates (more often in the first) and after each validation.
+# Errors are estimated again after so many updates (more often at first) and after each validation.
 UPDATES_BETWEEN_MEASUREMENTS = 1000
-# What a training that is resumed between two measurements goes on with.
+# The attributes that a training run resumed between two measurements needs.
 _STATE = ("_chosen", "_period", "_longest", "error", "_measured_at")
 TOO_LARGE = (
     "; a smaller --lr, --floater-lr-scale or --floater-delta tames the flow, in the qkv form a larger "
@@ -47,30 +47,30 @@ def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]
         return solver, step
     case = "cuda" if device == "cuda" else "cpu"
     engines = engines_for(case)
-    # Of a step that none takes, the last one's check says why.
+    # If no engine takes the step, the last engine's check says why.
     fit = (e for e in engines if step is None or e.finest_step <= step <= e.coarsest_step)
     return next(fit, engines[-1]).name, step
 
 
 def _period(num_updates: int) -> int:
-    """Number the periods between measurements: updates 1, 2 to 3, ..., 512 to 999, then each thousand.
+    """Return a number for the period between measurements: updates 1, 2 to 3, ..., 512 to 999, thousands.
 
-    A flow moves fastest at first: with one measurement at the start, a flow trained at a rate of 0.003
-    was off by up to 3 % after some hundred updates.
+    A flow changes fastest at first. Measured only at the start, a flow trained at a rate of 0.003 was off
+    by up to 3 % after a few hundred updates.
     """
     thousands, rest = divmod(num_updates, UPDATES_BETWEEN_MEASUREMENTS)
     return -thousands if thousands else rest.bit_length()
 
 
 class FlowSolver:
-    """Solve one flow, by the user's engine or by the one that the measured error asks for.
+    """Solve one flow by the user's engine, or by an engine chosen by measured error.
 
     Args:
-        options: the encoder's, by ``dest``.
-        label: what the flow is for, in messages.
-        usual_length: of input, in tokens; errors are estimated over no fewer in evaluation.
-        clock: the times at which it is read.
-        candidates: engines and steps that ``auto`` tries; none: those of the device.
+        options: the encoder's options, by ``dest``.
+        label: names the flow in messages.
+        usual_length: tokens of a usual input; evaluation estimates errors over at least this many.
+        clock: gives the times at which the flow is read.
+        candidates: engines and steps that ``auto`` tries; by default the device's.
     """
 
     def __init__(
@@ -92,26 +92,26 @@ class FlowSolver:
         self._longest = FEWEST_TOKENS_MEASURED  # of training
         self._reported = ("", False)
         self._fallback_said = False
-        #: estimated relative error of the values, where it was measured, and updates since then
+        #: estimated relative error of the values; None before the first measurement
         self.error: float | None = None
         self._measured_at = self._num_updates = 0
 
     def forget(self) -> None:
         """Measure before the next solve, because the flow may have changed.
 
-        Over the sentences from then on, as a run that is resumed does.
+        The longest sentence counts from now on, as in a resumed run.
         """
         self._chosen = None
         self._longest = FEWEST_TOKENS_MEASURED
 
     def state(self) -> dict[str, Any]:
-        """Return what the next updates depend on, in plain values, for :meth:`restore`."""
+        """Return the state that later updates depend on, in plain values, for :meth:`restore`."""
         kept = {name: getattr(self, name) for name in _STATE}
         return {**kept, "options": self._options, "record": {**vars(self.record)}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on as the training that had ``state``, unless its options were others."""
-        if state["options"].items() <= self._options.items():  # a later release has further ones
+        """Restore ``state``, unless it was made under other options."""
+        if state["options"].items() <= self._options.items():  # a later release may add options
             vars(self).update({name: state[name] for name in _STATE})
             vars(self.record).update(state["record"])
 
@@ -128,13 +128,13 @@ class FlowSolver:
         Args:
             dynamics: the flow.
             p0: [..., C].
-            training: whether the model is trained; errors of the gradient count and are logged,
-                unless the flow is frozen, which is measured once, as in evaluation.
-            num_updates: so far; decides when to measure again.
-            num_tokens: of the longest sentence of the batch; matters in training only.
+            training: whether the model is in training. Errors of the gradient then count, and errors are
+                logged. A frozen flow is measured once, as in evaluation.
+            num_updates: updates so far; they decide when to measure again.
+            num_tokens: tokens of the batch's longest sentence; matters in training only.
         """
         self._num_updates = num_updates
-        due = self.record.fell_back  # another engine may do without
+        due = self.record.fell_back  # another engine may not need RK4
         self.record.fell_back = False
         training &= p0.requires_grad or any(p.requires_grad for p in dynamics.parameters())
         if training:
@@ -148,7 +148,7 @@ class FlowSolver:
         return self._chosen
 
     def solve(self, dynamics: PositionDynamics, p0: Tensor, times: Tensor, **engine: Any) -> Tensor:
-        """Solve for [N, ..., C], counted in :attr:`record`; the first fallback to RK4 is logged."""
+        """Solve for [N, ..., C], count it in :attr:`record`, and log the first fallback to RK4."""
         fallbacks = self.record.fallbacks
         trajectory = solve(dynamics, p0, times, record=self.record, **engine)
         if self.record.fallbacks > fallbacks and not self._fallback_said:
@@ -161,10 +161,10 @@ class FlowSolver:
         return trajectory
 
     def statistics(self) -> dict[str, Any]:
-        """Return numbers for the training log since the last call; none without a solve."""
+        """Return numbers for the training log since the last call; none if there was no solve."""
         counts = self.record.take()
         solves = counts.pop("solves")
-        if not solves:  # a table that is used again
+        if not solves:  # an earlier table was used again
             return {}
         counts["evaluations"] /= solves
         if self.error is not None:
@@ -184,14 +184,14 @@ class FlowSolver:
             return {**choice.options, "gradient": gradient}
         step = checked_step_size(solver, step, gradient)
         engine = {"solver": solver, "step_size": step, "gradient": gradient}
-        # torchdiffeq's solves cost as much as many updates.
+        # A solve by torchdiffeq costs as much as many updates, so its error is measured once.
         if training and (self.error is None or solver not in TORCHDIFFEQ_SOLVERS):
             record = SolveRecord(look=True)
             error = step_halving_error(dynamics, p0, times, **engine, record=record)
             if record.iterations_needed:
                 self.record.iterations = record.iterations_needed + 1
                 self.record.wide = record.wide_did
-            # Where RK4 stood in, it was RK4's error.
+            # If RK4 stood in, the error was RK4's.
             error = float("inf") if record.fallbacks else error
             self._report(Choice(solver, step, error, None, len(times)), training)
         return engine

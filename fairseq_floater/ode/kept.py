@@ -1,4 +1,4 @@
-"""Keep tensors that many solves share: grids, quadratures, times."""
+"""Cache tensors that many solves share: grids, quadratures, times."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def keep(most: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Decorate a function of hashable arguments: its last ``most`` results are kept.
+    """Cache the last ``most`` results of a function of hashable arguments.
 
-    They are made outside of ``torch.inference_mode``: no backward pass takes a tensor of that mode, and a
-    later training may meet what a translation has made.
+    Results are made outside of ``torch.inference_mode``, because training may use what a translation
+    cached and no backward pass takes an inference tensor.
     """
 
     def decorate(make: Callable[..., T]) -> Callable[..., T]:

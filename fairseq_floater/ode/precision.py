@@ -1,4 +1,4 @@
-"""Keep products of float32 exact: TensorFloat-32 has 10 bits, and an iteration to 1e-5 never gets there."""
+"""Keep products of float32 exact: TensorFloat-32 has 10 bits, too few for an iteration to 1e-5."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Switch TF32 off on GPUs, whatever the training set (``torch.set_float32_matmul_precision``)."""
+    """Switch TF32 off on GPUs, whatever ``torch.set_float32_matmul_precision`` was set to."""
     matmul = torch.backends.cuda.matmul
-    # Newer versions of torch refuse to read the one setting after the other was written.
+    # Newer versions of torch refuse to read one setting after the other was written.
     name, exact = (
         ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
     )

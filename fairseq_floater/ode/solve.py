@@ -1,13 +1,13 @@
-"""Solve the position flow, p(t) at given times, by the engine of one's choice (`engines/`).
+"""Solve the position flow, p(t) at given times, by any engine of `engines/`.
 
 Our engines (`adams`, `collocation`, `rk4_hermite`) interpolate from their grid (`engines/hermite.py`)
-and have a written-out gradient of the discrete solution; `auto.py` picks one, and its step, by measured
-error. torchdiffeq's are the reference. Where no ReLU bends, our engines are of fourth order; bends
+and write out the gradient of the discrete solution. `auto.py` chooses an engine and its step by measured
+error. torchdiffeq's engines are the reference. Our engines are of fourth order if no ReLU bends. Bends
 leave errors of second order in the values and of first order in the gradient.
 
-Gradients: ``direct`` differentiates the discrete solution and is the default; ``adjoint`` solves
-the continuous adjoint backwards in time (torchdiffeq only). The adjoint is approximate and, with a
-value wanted at every token, the slower of the two: it solves once between each pair of times.
+Gradients: ``direct`` (default) differentiates the discrete solution; ``adjoint`` solves the continuous
+adjoint backwards in time (torchdiffeq only). The adjoint is approximate. It is also slower, because every
+token needs a value and the adjoint solves once between each pair of times.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def solve(
     Args:
         dynamics: maps a scalar time and p [..., C] to dp/dt [..., C]; for ``adjoint`` a Module.
         p0: [..., C], float32 or float64, the dtype of the computation.
-        times: [N], finite and strictly increasing, not necessarily equidistant (appendix C); on the
-            CPU and in float64 the check keeps off the device and long times are exact.
+        times: [N], finite and strictly increasing, not necessarily equidistant (appendix C). On the CPU
+            in float64, checking them needs no device and large times are exact.
         solver: one of :data:`ENGINES`.
         step_size: in units of time; None for the engine's default.
         gradient: one of :data:`GRADIENTS`.
-        record: counts evaluations, residuals and fallbacks, and knows earlier solves.
+        record: counts evaluations, residuals and fallbacks, and holds what earlier solves needed.
 
     Returns:
         [N, ..., C]; row 0 is ``p0``. A row does not depend on how many rows follow it.
 
     Raises:
-        ValueError: an unknown solver or gradient, times out of order, a dtype of low precision,
+        ValueError: an unknown solver or gradient, times out of order, a dtype of low precision, or
             collocation of anything but a :class:`PositionDynamics`.
-        FlowError: not solvable, or in the backward pass not differentiable (`finite.py`).
+        FlowError: the flow cannot be solved or, in the backward pass, differentiated (`finite.py`).
     """
     step_size = checked_step_size(solver, step_size, gradient)
     times = _checked_times(times)
@@ -82,7 +82,7 @@ def solve(
 
 
 def checked_step_size(solver: str, step_size: float | None, gradient: str) -> float | None:
-    """Return the step size in force, given the arguments of :func:`solve`.
+    """Check arguments of :func:`solve` and return the step size that it takes.
 
     Raises:
         ValueError: solver, step and gradient do not go together.
@@ -118,12 +118,12 @@ def checked_step_size(solver: str, step_size: float | None, gradient: str) -> fl
 def step_halving_error(
     dynamics: Callable[[Any, Tensor], Tensor], p0: Tensor, times: Tensor, **options: Any
 ) -> float:
-    """Estimate the error of :func:`solve` with the same options: the largest of a row, relative to the row.
+    """Estimate the largest relative error of a row that :func:`solve` returns for the same options.
 
-    4/3 of the difference to a solve with half the step: 1.0 to 1.6 times the true error
-    in every regime measured (local residuals were too small by up to 700 times). For dopri5, which
-    has no step to halve, the reference is RK4 at 0.02; half a step that is too fine for an engine is
-    taken by `rk4_hermite`.
+    The estimate is 4/3 of the difference to a solve with half the step. It was 1.0 to 1.6 times the true
+    error in every regime measured (local residuals were too small by up to 700 times). dopri5 has no step
+    to halve, so its reference is RK4 at 0.02. If half a step is too fine for an engine, `rk4_hermite`
+    takes it.
     """
     solver = options.get("solver", "rk4_hermite")
     step = checked_step_size(solver, options.get("step_size"), options.get("gradient", "direct"))
@@ -157,7 +157,7 @@ def _checked_times(times: Tensor) -> Tensor:
         raise ValueError(
             f"`times` must have shape [N], N >= 1, but has {list(times.shape)} instead."
         )
-    values = times.numpy()  # each call of torch would count as much as one on a GPU
+    values = times.numpy()  # calls of torch here would cost as much as calls on a GPU
     if not np.isfinite(values).all():
         raise ValueError("`times` must be finite, but holds a value that is not.")
     not_ahead = np.diff(values) <= 0

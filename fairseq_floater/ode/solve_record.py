@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# Iterations of the parallel engine where nothing is known of the flow yet.
+# Iterations of the parallel engine while nothing is known of the flow.
 FIRST_ITERATIONS = 8
 
 
@@ -14,16 +14,16 @@ class SolveRecord:
     """Count the solves of one flow; :meth:`take` starts the counts anew.
 
     Attributes:
-        solves: how many.
-        evaluations: rounds of h that had to wait for one another, forward passes only.
-        fallbacks: solves or gradients in which RK4 stood in for the parallel engine.
-        fell_back: whether that happened since the flow was measured.
+        solves: number of solves.
+        evaluations: evaluations of h that had to wait for one another, in forward passes only.
+        fallbacks: solves or gradients for which RK4 stood in for the parallel engine.
+        fell_back: whether RK4 stood in since the flow was measured.
         residual: largest relative residual of the parallel engine, or None.
-        iterations: of the parallel engine in each segment, where looking after each costs time.
-        wide: whether it then takes its long segments.
-        iterations_needed: the most that a segment needed where every iteration was looked at.
-        wide_did: whether long segments then did.
-        look: whether the parallel engine looks after each iteration; None: unless that costs time.
+        iterations: of the parallel engine in each segment, if checking the residual after each costs time.
+        wide: whether the parallel engine then uses long segments.
+        iterations_needed: most iterations that a segment needed when each residual was checked.
+        wide_did: whether long segments then converged.
+        look: whether to check the residual after each iteration; None: only if that costs no time.
     """
 
     solves: int = 0
@@ -45,7 +45,7 @@ class SolveRecord:
         self.residual = max(self.residual or 0.0, residual)
 
     def note(self, wide: bool, iterations: int) -> None:
-        """Take down what the parallel engine needed where every iteration was looked at."""
+        """Record what the parallel engine needed when the residual was checked after each iteration."""
         self.wide_did = self.wide_did and wide
         self.iterations_needed = max(self.iterations_needed, iterations)
 

@@ -1,6 +1,6 @@
-"""Say where positions come from: each file here named in `registry.py` is one encoder.
+"""Define the position encoders: each file here that `registry.py` names is one encoder.
 
-To add an encoder, write its file (its options included) and add its line to the registry. The
+To add an encoder, write its file with its options, and add its line to the registry. The
 command line, the README's table, `floater info` and the contract tests are made from both.
 Importing this package needs no torch; its classes do.
 """
@@ -39,18 +39,18 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
 
     Args:
         args: the model's options.
-        stacks: of the model that is built, see `rules.py`; None: fairseq's options may follow.
+        stacks: number of stacks of the model, see `rules.py`; None if fairseq's options are not known yet.
 
     Returns:
         The class of the encoder that ``args`` names.
 
     Raises:
-        ValueError: a value outside its choices, of another type, or options that exclude each other.
+        ValueError: a value outside its choices or of another type, or options that exclude each other.
     """
     # The former name, in checkpoints from before the first release.
     if getattr(args, "position_encoder", None) == "rotation":
         args.position_encoder = "rotation_flow"
-    # Over distances time is logarithmic unless an option says so; other forms take no option.
+    # The time of distances is logarithmic by default; of these forms, only xl takes the option.
     if getattr(args, "floater_relative", None) == "xl" and getattr(args, _TIME, None) is None:
         setattr(args, _TIME, "log")
     for option in all_options():
@@ -65,10 +65,10 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
 
 
 def signature(args: Any) -> str:
-    """Return one line that says where positions come from, as sacreBLEU's line says how a score was made.
+    """Return one line that describes the positions, like sacreBLEU's signature of a score.
 
-    It names encoder, target, blocks, base, a flow's solver, every other option that is not at its default
-    and the version. ``args`` are complete options.
+    It names encoder, target, blocks, base, a flow's solver, the version, and every other option that is
+    not at its default. ``args`` are complete options.
     """
     said = {
         "encoder": args.position_encoder,
@@ -85,7 +85,7 @@ def signature(args: Any) -> str:
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:
-    """Return the option that sets apart distances beyond those seen in training, if any.
+    """Return the option that tells apart more distances than training has, if there is one.
 
     Args:
         args: complete options of the model.
@@ -103,7 +103,7 @@ def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:
 
 
 def distance_warning(args: Any, longest: int) -> str | None:
-    """Return a sentence about :func:`trained_limit`, whose arguments it takes; None without one."""
+    """Return a sentence about :func:`trained_limit` (same arguments); None if it returns None."""
     limit = trained_limit(args, longest)
     if limit is None:
         return None

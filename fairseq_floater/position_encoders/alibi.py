@@ -13,9 +13,9 @@ LEARNED = "learned"
 
 
 def slopes(heads: int) -> list[float]:
-    """Return m_h: powers of 2 from 2^(-8/H) on; between two powers of 2 every other slope of the upper.
+    """Return m_h of each head: 2^(-8(h+1)/H) if H is a power of 2 (Press, Smith and Lewis 2022).
 
-    Press, Smith and Lewis 2022, with their rule for other numbers of heads.
+    For other H, as in their code: the slopes of the power below, then every other slope of the power above.
     """
     lower = 1 << (heads.bit_length() - 1)
     powers = [2 ** (-8 * (h + 1) / lower) for h in range(lower)]
@@ -23,13 +23,13 @@ def slopes(heads: int) -> list[float]:
 
 
 class AlibiPositions(DistanceBias):
-    """Add -m_h |d| to the logits; head h has its slope m_h. Any length.
+    """Add -m_h |d| to the logits; m_h is the slope of head h. Any length.
 
-    Slopes are fixed, or with ``--alibi-slopes learned`` start so and may become anything, below 0 too,
-    where far keys weigh more; with ``--position-base keep`` a warm start then sets them to 0.
+    Slopes are fixed, or with ``--alibi-slopes learned`` start at these values and are unbounded. Below 0,
+    far keys weigh more. With ``--position-base keep`` a warm start sets learned slopes to 0.
 
-    In an encoder |d| alone is blind to direction: a reversed sentence would get the reversed
-    encoding. ``--bias-direction`` says what breaks the tie.
+    In an encoder |d| does not tell the two directions apart: a reversed sentence would get the reversed
+    encoding. ``--bias-direction`` says how to tell them apart.
 
     Parameters: none; ``--alibi-slopes learned``: H a stack.
     """

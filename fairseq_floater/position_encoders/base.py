@@ -21,27 +21,27 @@ CROSS_STREAMS = ("cross",)
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
-    """Say where an encoder stands in a model, and its options.
+    """Hold an encoder's place in a model, and its options.
 
     Attributes:
         dim: C.
-        chosen: the numbers that ``--position-blocks`` names; None: all.
+        chosen: the blocks that ``--position-blocks`` names; None: all.
         target: ``--position-target``, one of the encoder's ``targets``.
         side: ``source`` or ``target``: whose tokens are counted.
         max_positions: rows of a table of fixed length (``--max-source/target-positions``).
-        padding_idx: of the dictionary; fairseq's sinusoid is offset by it.
-        base: whether fairseq's ``embed_positions`` stands underneath.
-        options: the encoder's, by ``dest``.
+        padding_idx: padding index of the dictionary; fairseq's sinusoid is offset by it.
+        base: whether fairseq's ``embed_positions`` stays underneath.
+        options: the encoder's options, by ``dest``.
         streams: what a signal is added to, see ``signal.py``; :data:`CROSS_STREAMS`: the encoder acts in
             cross-attention, on the distances between target and source tokens.
         combine: ``--position-combine``: how a signal enters a block's input.
-        heads: of self-attention.
-        blocks: the numbers under which the blocks of the stack were trained.
+        heads: number of heads of self-attention.
+        blocks: the numbers that the stack's blocks had in training.
         vocabulary: V, the words of the dictionary, special ones included.
-        length_option: what sets ``max_positions``; empty: the option of the side.
-        fills_length: input is as a rule as long as ``max_positions``, as pieces of running text are, and
-            not much shorter, as sentences are.
-        eval_law: what evaluation changes.
+        length_option: the option that sets ``max_positions``; empty: that of the side.
+        fills_length: whether input is usually as long as ``max_positions``, like pieces of running text,
+            or much shorter, like sentences.
+        eval_law: what ``--position-eval`` changes.
     """
 
     dim: int
@@ -66,7 +66,6 @@ class EncoderSpec:
         return self.chosen == (0,)
 
     def receives(self, number: int) -> bool:
-        """Return whether block ``number`` gets positions."""
         return self.chosen is None or number in self.chosen
 
     @property
@@ -85,7 +84,7 @@ class EncoderSpec:
 
     @property
     def usual_length(self) -> int:
-        """Return the tokens that input has as a rule; 0 where nothing is known of it."""
+        """Return the usual number of input tokens, or 0 if it is not known."""
         return self.max_positions if self.fills_length else 0
 
     @property
@@ -104,7 +103,7 @@ def check_pairs(name: str, channels: int, whose: str, spec: EncoderSpec) -> None
 
 
 class BlockPositions(nn.Module):
-    """Hold one block's part of an encoder: here nothing but the number of the block."""
+    """Hold one block's part of an encoder; this base class holds only the block's number."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__()
@@ -112,7 +111,7 @@ class BlockPositions(nn.Module):
 
 
 class PositionEncoder(KeptTable):
-    """Base of all encoders: direct subclasses say where a table enters the model, theirs what it holds."""
+    """Base of all encoders: subclasses define where a table enters the model, and what it holds."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -120,37 +119,37 @@ class PositionEncoder(KeptTable):
     source: ClassVar[str]
     #: Values of ``--position-target`` that the encoder allows; the first is the default.
     targets: ClassVar[tuple[str, ...]]
-    #: What becomes of fairseq's ``embed_positions`` underneath, unless an option says so: it is kept,
-    #: or replaced, or the encoder is that base itself.
+    #: What happens to fairseq's ``embed_positions`` by default: ``kept`` underneath, ``replaced``, or
+    #: ``itself``: the encoder is this base.
     base: ClassVar[str] = "kept"
-    #: Rows may enter a block's input by ``--position-combine``.
+    #: Whether ``--position-combine`` says how rows enter a block's input.
     combines: ClassVar[bool] = False
-    #: Table 1 of the paper.
+    #: The properties of Table 1 in the paper.
     inductive: ClassVar[bool] = True
     data_driven: ClassVar[bool] = True
     parameter_efficient: ClassVar[bool] = True
-    #: Where it acts by default, in words; None: nowhere.
+    #: Where the encoder acts by default, in words; None: nowhere.
     acts_on: ClassVar[str | None] = "input of blocks"
-    #: A table of rows is computed, and kept in evaluation.
+    #: Whether the encoder computes a table of rows, which evaluation keeps.
     tabulated: ClassVar[bool] = True
-    #: There are positions between two tokens, which training needs to move them (`warp_law.py`).
+    #: Whether positions exist between two tokens, as training that moves positions needs (`warp_law.py`).
     continuous: ClassVar[bool] = False
-    #: Its table is a sinusoid or a rotation, whose frequencies ``--position-eval`` may change.
+    #: Whether the table is a sinusoid or a rotation with frequencies that ``--position-eval`` may change.
     has_frequencies: ClassVar[bool] = False
-    #: Its table has rows before position 0.
+    #: Whether the table has rows before position 0.
     before_start: ClassVar[bool] = False
-    #: Parameters, of the encoder or of its parts, that take it out of the model where they are zero.
+    #: Parameters of the encoder or its parts; if they are zero, the encoder has no effect.
     silent_at_zero: tuple[str, ...] = ()
-    #: It can act inside cross-attention, by the distances between target and source tokens.
+    #: Whether the encoder can act in cross-attention, on the distances between target and source tokens.
     can_cross: ClassVar[bool] = False
-    #: It adds to attention's logits, scales them or reads its weights; linear attention has neither.
+    #: Whether the encoder adds to or scales logits, or reads attention weights (not in linear attention).
     needs_logits: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
-    #: The option beyond whose value distances look alike, which with 0 never do.
+    #: The option whose value is the limit beyond which distances look alike (0: no limit).
     limit_option: ClassVar[str | None] = None
-    #: What a block owns of the encoder and keeps when layers are pruned.
+    #: The part of the encoder that a block owns and keeps when layers are pruned.
     part: ClassVar[type[nn.Module]] = BlockPositions
-    #: fairseq's scalar quantisation noise finds its weights, which it looks for by their names.
+    #: Whether fairseq's scalar quantisation noise, which looks for weights by name, finds the weights.
     takes_scalar_noise: ClassVar[bool] = True
     #: Variants that a comparison of all encoders runs: the words after protocol.sh's `--encoder NAME`.
     forms: ClassVar[tuple[str, ...]] = ("",)
@@ -160,19 +159,19 @@ class PositionEncoder(KeptTable):
         self.spec = spec
 
     def __prepare_scriptable__(self) -> None:
-        """Refuse ``torch.jit.script``, which asks this of each module of a model."""
+        """Refuse ``torch.jit.script``, which calls this method of each module of a model."""
         raise NotImplementedError(
             "torch.jit.script does not take a model with positions; use torch.compile instead."
         )
 
     @classmethod
     def faults(cls, options: dict[str, Any], target: str) -> Iterable[str]:
-        """Say which ``options``, by ``dest``, do not go together; `rules.py` refuses them."""
+        """Return messages on ``options``, by ``dest``, that exclude each other; `rules.py` raises them."""
         return ()
 
     @classmethod
     def describe(cls, options: dict[str, Any], target: str) -> str:
-        """Name the options and their values in one phrase, for the log at start."""
+        """Return the options and their values in one phrase, for the log at start."""
         values = [(o.name.lstrip("-"), options[o.dest]) for o in cls.options]
         return ", ".join(
             name if value is True else f"{name} {value}"
@@ -182,7 +181,7 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
-        """Return a warning for the log at start, None where nothing is to be said."""
+        """Return a warning for the log at start, or None."""
         return None
 
     @classmethod
@@ -192,7 +191,7 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
-        """Return whether the distance of two tokens alone counts with ``options``, not where they stand."""
+        """Return whether, with ``options``, only the distance of two tokens counts, not their positions."""
         return False
 
     @classmethod
@@ -202,11 +201,10 @@ class PositionEncoder(KeptTable):
 
     @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
-        """Return whether a distance between two whole ones is taken for the nearer of them."""
+        """Return whether distances are rounded to whole tokens."""
         return False
 
     def receives(self, block_index: int) -> bool:
-        """Return whether this block gets positions from the encoder."""
         return self.spec.receives(block_index)
 
     def build_block(self, block_index: int) -> nn.Module:
@@ -219,21 +217,20 @@ class PositionEncoder(KeptTable):
         rows: Callable[[int], Tensor],
         stays: bool,
     ) -> str:
-        """Start a warm start as near to the donor's function as the encoder can.
+        """Initialise a warm start as close to the donor's function as the encoder can get.
 
-        Here what :attr:`silent_at_zero` names becomes zero where the donor's positions stay;
-        kinds of encoders do more.
+        Here the parameters in :attr:`silent_at_zero` become zero if the donor's positions stay.
+        Some encoders do more.
 
         Args:
             blocks: the parts of the blocks that receive positions.
-            attentions: the self-attention of those blocks, the donor's parameters in place.
-            rows: gives the donor's positions up to the trained length, or as many as it is asked for
-                where that is fewer: float32 [n, C].
-            stays: the donor's positions stand underneath (``--position-base keep``), or it has none:
-                the donor's function is that without the encoder.
+            attentions: the self-attention of these blocks, with the donor's parameters.
+            rows: returns the donor's first n positions, at most up to the trained length: float32 [n, C].
+            stays: the donor's positions stay underneath (``--position-base keep``) or it has none, so the
+                model without the encoder computes the donor's function.
 
         Returns:
-            What was done, for the report; empty where nothing was.
+            What was done, for the report; empty if nothing was.
         """
         if not stays:
             return ""
@@ -246,19 +243,19 @@ class PositionEncoder(KeptTable):
         return f"zero at the start: {', '.join(silenced)}" if silenced else ""
 
     def costs(self) -> tuple[str, ...]:
-        """Return what it costs beside attention without positions, by the names of `floater info`."""
+        """Return the costs on top of attention without positions, by their names in `floater info`."""
         return ("elementwise",)
 
     def statistics(self) -> dict[str, Any]:
-        """Return numbers for the training log, by name, counted since the last call."""
+        """Return numbers for the training log since the last call, by name."""
         return {}
 
     def share_words(self, other: PositionEncoder) -> None:
-        """Take over from ``other``, of the same class, what belongs to the words of one dictionary."""
+        """Share the parameters that belong to words with ``other``, of the same class and dictionary."""
 
     @property
     def length_option(self) -> str:
-        """Return the option that sets :attr:`max_positions` where the encoder has a limit."""
+        """Return the option that sets :attr:`max_positions` if the encoder has a limit."""
         return self.spec.length_option or f"--max-{self.spec.side}-positions"
 
     def check_length(self, num_positions: int) -> None:

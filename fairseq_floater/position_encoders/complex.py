@@ -1,4 +1,4 @@
-"""Turn each word's embedding by its angle for each position (complex order)."""
+"""Turn each word's embedding by an angle that grows with the position (complex order)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ OMEGAS = ("word", "shared", "fixed")
 
 
 class ComplexOrderEmbedding(InputStage):
-    """Take a token as C / 2 complex numbers and turn number c of word t by i w_(t, c).
+    """Treat the token at position i as C / 2 complex numbers and turn number c of word t by i w_(t, c).
 
-    r exp(sqrt(-1) (w i + theta)): channels (2c, 2c + 1) of the embedding are r exp(sqrt(-1) theta), so
-    that amplitude and phase are the word's embedding, and w, its frequencies, are all that is new.
-    They start as the sinusoid's, 10000^(-2c/C), for every word. ``--complex-omega``: a row for each word
-    (word), one row for all words (shared), that row as it starts (fixed). ``all`` blocks: every
-    block's input is turned by the same angles. Past the trained length come angles that were never
-    met. With ``--position-base keep`` learned frequencies start at zero: the model is fairseq's.
+    r exp(sqrt(-1) (w i + theta)): channels (2c, 2c + 1) of the embedding are r exp(sqrt(-1) theta). The
+    word's embedding gives amplitude and phase, so only the frequencies w are new. They start as the
+    sinusoid's, 10000^(-2c/C), for every word. ``--complex-omega``: a row for each word (word), one row
+    for all words (shared), or this row without training (fixed). With ``all`` blocks, every block's input
+    is turned by the same angles. Past the trained length, angles are new to the model. With
+    ``--position-base keep`` learned frequencies start at zero, so the model starts as fairseq's.
 
-    Parameters: V C / 2 a dictionary of V words (shared: C / 2; fixed: none); source and target have
-    one dictionary where they share their embeddings. Angles are computed in float32, cast last.
-    Source: Wang et al., ICLR 2020. Their translation code fixes w; their network that computes with
-    complex numbers throughout is another model.
+    Parameters: V C / 2 a dictionary of V words (shared: C / 2; fixed: none); source and target count
+    once if they share their embeddings. Angles are computed in float32 and cast last.
+    Source: Wang et al., ICLR 2020. Their translation code fixes w. Their fully complex network is
+    another model.
     """
 
     name = "complex"
@@ -60,7 +60,7 @@ class ComplexOrderEmbedding(InputStage):
         self.omega: nn.Parameter | None = None
         if spec.options["complex_omega"] != "fixed":
             rows = self._initial_omega().repeat(spec.vocabulary if self.by_word else 1, 1)
-            # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
+            # If fairseq's sinusoid stays underneath, the model starts exactly as fairseq's.
             self.omega = nn.Parameter(torch.zeros_like(rows) if spec.base else rows)
 
     def _initial_omega(self) -> Tensor:
@@ -77,7 +77,7 @@ class ComplexOrderEmbedding(InputStage):
         omega = self._initial_omega() if self.omega is None else self.omega
         if self.by_word:
             omega = F.embedding(words.T, omega)  # [T, B, C / 2]
-        # The places are float32, so that frequencies of half precision give angles of float32 too.
+        # float32 places give float32 angles, even if the frequencies are in half precision.
         angles = at.query_places.T.unsqueeze(-1) * omega
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

@@ -1,4 +1,4 @@
-"""Convolve the stream: the zeros around a sentence tell a token where it stands."""
+"""Convolve the tokens: the zeros around a sentence tell a token its position."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fairseq_floater.position_encoders.stage import (
 
 
 class ConvolutionPart(StatefulPart):
-    """Hold the kernels of one block, one a channel, and while decoding the last K - 1 inputs."""
+    """Hold one block's kernels, one a channel; while decoding, keep the last K - 1 inputs."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         kernel = spec.options["conv_kernel"]
         self.convolution = nn.Conv1d(spec.dim, spec.dim, kernel, groups=spec.dim)
         if spec.base:
-            # Where fairseq's sinusoid stays underneath, the model starts as fairseq's exactly.
+            # If fairseq's sinusoid stays underneath, the model starts exactly as fairseq's.
             for parameter in self.convolution.parameters():
                 nn.init.zeros_(parameter)
 
@@ -35,12 +35,12 @@ class ConvolutionPart(StatefulPart):
 
 
 class ConvolutionPositions(InputStage):
-    """Add to each token a depthwise convolution of its neighbourhood, zeros outside the sentence.
+    """Add to each token a depthwise convolution of its neighbourhood, with zeros outside the sentence.
 
     x_i += b + sum_r c_r * x_(i+r), channel by channel: |r| <= (K - 1) / 2 in an encoder, r = -(K - 1)
-    .. 0 in a decoder. Kernels see the order of neighbours, and by the zeros at the ends, through
-    several blocks, where a token stands. Nothing ends at the trained length: inside a long sentence
-    all places look alike. With ``--position-base keep`` the kernels start at zero.
+    .. 0 in a decoder. Kernels see the order of neighbours. Through several blocks, the zeros at the ends
+    show a token's position. Nothing changes at the trained length; all places inside a long sentence
+    look alike. With ``--position-base keep`` the kernels start at zero.
 
     Parameters: (K + 1) C a stack, for ``all`` a block. While decoding: the last K - 1 inputs.
     Source: Islam et al. 2020 (zeros tell the place), Chu et al. 2021 (before a Transformer's block).
@@ -78,7 +78,7 @@ class ConvolutionPositions(InputStage):
         return x + without_gaps(convolved, x, at.tokens.is_padding)
 
     def _one_step(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
-        """Convolve the last token, ``x`` [1, B, C], with those kept before it; zeros at the start."""
+        """Convolve the last token, ``x`` [1, B, C], with the kept inputs, which start as zeros."""
         assert at.incremental_state is not None
         before = part.recall(at.incremental_state)
         if before is None:

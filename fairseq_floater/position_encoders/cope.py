@@ -17,14 +17,14 @@ from fairseq_floater.position_encoders.transforms import At
 
 
 class Interpolated(torch.autograd.Function):
-    """Interpolate between neighbouring columns; past the last of n columns, all is the last.
+    """Interpolate between neighbouring columns; places past the last of n columns read the last one.
 
-    The backward pass finds the columns again: their indices would take four times the memory of the places.
+    The backward pass finds the columns again, because indices take four times the memory of the places.
     """
 
     @staticmethod
     def forward(ctx: Any, columns: Tensor, places: Tensor, first: Tensor | None, n: int) -> Tensor:
-        """Read ``columns`` [..., sides n] at ``first`` + ``places``, [..., S] both; first: None for 0."""
+        """Read ``columns`` [..., sides n] at ``first`` (None: 0) + ``places``, both [..., S]."""
         ctx.save_for_backward(columns, places, first)
         ctx.n = n
         left, right, share = Interpolated.neighbours(columns, places, first, n)
@@ -48,7 +48,7 @@ class Interpolated(torch.autograd.Function):
         """Return both columns of each place, and the share of the right one."""
         places = places.clamp(max=n - 1)
         floor = places.floor()
-        left = floor.nan_to_num().long()  # NaN is no index; the share hands it on
+        left = floor.nan_to_num().long()  # NaN is not an index; the share passes it on
         right = (left + 1).clamp_(max=n - 1)
         if first is not None:
             left, right = left + first, right + first
@@ -56,9 +56,9 @@ class Interpolated(torch.autograd.Function):
 
 
 class CopePart(AttentionPart):
-    """Hold the vectors of one block: [n, D], in an encoder [2 n, D], those of keys behind last.
+    """Hold one block's vectors, [n, D]; in an encoder [2 n, D], with those of keys behind the query last.
 
-    Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S], of which the sign counts.
+    Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S]; only the sign is used.
     """
 
     needs_between = True
@@ -79,7 +79,7 @@ class CopePart(AttentionPart):
         return Interpolated.apply(products, counted, first, self.count)
 
     def _counted(self, q: Tensor, k: Tensor, hidden: Tensor | None, distances: Tensor) -> Tensor:
-        """Sum the gates from each key to the query, both included: float32 [B, H, T, S]."""
+        """Return the sum of the gates from each key to the query, inclusive: float32 [B, H, T, S]."""
         gates = torch.sigmoid((q * self.scaling(q.size(-1))) @ k.transpose(2, 3)).float()
         if hidden is not None:
             gates = gates.masked_fill(hidden, 0.0)
@@ -92,12 +92,12 @@ class CopePart(AttentionPart):
 
 
 class CopePositions(WithoutTable):
-    """Add q_i e[pi_ij] to the logits s_ij, pi_ij the sum of sigmoid(s_il) over l = j .. i.
+    """Add q_i e[pi_ij] to the logits s_ij; pi_ij is the sum of sigmoid(s_il) over l = j .. i.
 
-    A query counts only the tokens it cares for: words of a kind, ends of sentences. e[pi] lies between
-    the vectors of the two whole numbers next to pi; from n - 1 on, n = ``--cope-positions``, all counts
-    look alike. In an encoder keys behind the query are counted to the right, l = i .. j, and have
-    other vectors. Logits are formed twice, once to count, and attention stays fused.
+    A query counts only the tokens that matter to it, such as words of one kind or ends of sentences. e[pi]
+    is interpolated between the vectors of the two whole numbers next to pi. With n = ``--cope-positions``,
+    all counts from n - 1 on look alike. In an encoder, keys behind the query are counted to the right,
+    l = i .. j, with other vectors. Logits are formed twice, once to count; attention stays fused.
 
     Parameters: n D a block, shared by its heads; in an encoder 2 n D.
     """

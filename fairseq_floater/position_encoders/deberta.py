@@ -1,4 +1,4 @@
-"""Let content meet the vectors of distances, and distances content (DeBERTa)."""
+"""Add the products of content with vectors of distances, for queries and for keys (DeBERTa)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ STD = 0.02
 
 
 def signed_log_buckets(distances: Tensor, count: int, furthest: int) -> Tensor:
-    """Return the bucket of each signed distance: one each up to count / 2, then ever wider ones.
+    """Return the bucket of each signed distance, int64: one each up to count / 2, then ever wider ones.
 
-    From count / 2 on, the bucket grows with the logarithm, and reaches count - 1 at ``furthest`` - 1;
-    it goes on growing. A distance between two whole ones goes to the nearer.
-
-    Shapes: ``distances`` real, any shape -> int64.
+    From count / 2 on, the bucket grows with the logarithm and reaches count - 1 at ``furthest`` - 1.
+    It is not clipped there. Distances up to count / 2 are rounded to whole ones.
 
     Args:
-        distances: signed.
-        count: of buckets a side, even, at least 4.
-        furthest: distance from which on all are to share a bucket, at least ``count``.
+        distances: signed and real, of any shape.
+        count: number of buckets a side, even, at least 4.
+        furthest: the distance from which on all are to share a bucket, at least ``count``.
     """
     exact = count // 2
-    # Both logarithms in float32, so that their quotient is 1 exactly at the end of the scale.
+    # Both logarithms are in float32, so their quotient is exactly 1 at the end of the scale.
     whole = torch.log(torch.tensor((furthest - 1) / exact, device=distances.device))
     beyond = torch.log(distances.abs().clamp(min=exact) / exact) / whole
     wide = exact + torch.ceil(beyond * (exact - 1))
@@ -47,7 +45,7 @@ def signed_log_buckets(distances: Tensor, count: int, furthest: int) -> Tensor:
 class DebertaPart(AttentionPart):
     """Hold one block's W_kr and W_qr, or read its attention's W_k and W_q (``--deberta-share``).
 
-    Tables: K^r and Q^r over the R rows in reach, each [H, D, R]; the row of each pair of tokens for
+    Tables: K^r and Q^r for the R rows that occur, each [H, D, R]; the row of each pair of tokens for
     queries, [B or 1, 1, T, S], and for keys, [B or 1, 1, S, T].
     """
 
@@ -64,12 +62,12 @@ class DebertaPart(AttentionPart):
 
     def lend(self, attention: Any) -> None:
         if self.spec.options["deberta_share"]:
-            # In a tuple: as a submodule it would enter the state dict a second time.
+            # In a tuple, because a submodule would enter the state dict a second time.
             self._lent = (attention,)
 
     @property
     def projections(self) -> tuple[Any, Any]:
-        """Return what makes keys, and what makes queries, of P."""
+        """Return the projections of P to keys and to queries."""
         if self._lent:
             return self._lent[0].k_proj, self._lent[0].q_proj
         return self.key_projection, self.query_projection
@@ -82,7 +80,7 @@ class DebertaPart(AttentionPart):
         k = for_each_query(k, q)
         heads = q.shape[:2]
         by_query = _products(q, key_rows).gather(-1, of_queries.expand(*heads, -1, -1))
-        if q.size(2) == len(of_keys) == 1:  # a step of decoding: a key meets one row, not all
+        if q.size(2) == len(of_keys) == 1:  # a decoding step: a key meets one row, not all
             met = query_rows[:, :, of_keys.flatten()]
             return by_query + torch.einsum("bhsd,hds->bhs", k, met)[:, :, None]
         by_key = _products(k, query_rows).gather(-1, of_keys.expand(*heads, -1, -1))
@@ -91,28 +89,27 @@ class DebertaPart(AttentionPart):
 
 def _products(x: Tensor, rows: Tensor) -> Tensor:
     """Multiply ``x`` [B, H, T, D] by each head's ``rows`` [H, D, R]: [B, H, T, R]."""
-    # One product a head and not one a head and sentence, as `@` would make it: twice as fast.
+    # One product a head is twice as fast as `@`, which makes one a head and sentence.
     return torch.einsum("bhtd,hdr->bhtr", x, rows)
 
 
 class DebertaPositions(AttentionPositions):
     """Score (q_i k_j + q_i K^r_delta(i,j) + k_j Q^r_delta(i,j)) / sqrt(3 D), delta = clip(d + k, 0, 2k - 1).
 
-    K^r = P W_kr and Q^r = P W_qr: the stack owns P, a vector for each distance, each block its W_kr
-    and W_qr (version 1) or, with ``--deberta-share``, the W_k and W_q that its content takes, applied
-    to LayerNorm(P) (version 2). The authors' code takes the third product at delta(i,j), their paper
-    at delta(j,i): ``--deberta-p2c``. From ``--deberta-distance`` k on, distances look alike; rows that
-    no training sentence reaches stay as drawn, so for short-to-long work k must lie below the
-    trained length. With ``--deberta-buckets`` n, distances up to n / 2 have a row each and
-    further ones share them ever more widely up to k, as in version 2; P has 2n rows then. A
-    stretched distance (``--position-stretch``) goes to the nearest whole one.
+    K^r = P W_kr and Q^r = P W_qr. The stack owns P, a vector for each distance. Each block owns W_kr and
+    W_qr (version 1), or with ``--deberta-share`` applies its content's W_k and W_q to LayerNorm(P)
+    (version 2). The third product is at delta(i,j) in the authors' code and at delta(j,i) in their paper:
+    ``--deberta-p2c``. From ``--deberta-distance`` k on, distances look alike. Rows that no training
+    sentence reaches stay as drawn, so for longer test sentences k must lie below the trained length.
+    With ``--deberta-buckets`` n, as in version 2, distances up to n / 2 have a row each, further ones share
+    rows that widen up to k, and P has 2n rows. A stretched distance (``--position-stretch``) is rounded.
 
-    ``--deberta-absolute`` N adds the sinusoid once, to the input of the N-th last block of the encoder
-    that has positions: absolute positions come late, as in DeBERTa's mask decoder.
+    ``--deberta-absolute`` N adds the sinusoid once, to the input of the N-th last of the encoder's blocks
+    that have positions: absolute positions come late, as in DeBERTa's mask decoder.
 
-    A decoder sees d >= 0 only, half of P (with ``paper``: that half of K^r and the other of Q^r).
+    A decoder sees d >= 0 only, half of P (with ``paper``: this half of K^r and the other half of Q^r).
 
-    Shapes: table [R, 2, L, C], K^r and Q^r over sqrt(3 D); R = 2k or 2n. Parameters: R C a stack and
+    Shapes: table [R, 2, L, C], K^r and Q^r divided by sqrt(3 D); R = 2k or 2n. Parameters: R C a stack and
     (2 C + 1) C a block; shared: (R + 2) C a stack.
     """
 
@@ -124,7 +121,7 @@ class DebertaPositions(AttentionPositions):
     limit_option = "--deberta-distance"
     parameter_efficient = False  # projections in each block
     continuous = True
-    before_start = True  # the sinusoid has
+    before_start = True  # as the sinusoid has
     silent_at_zero = ("vectors",)
     options = (
         Option(
@@ -195,7 +192,7 @@ class DebertaPositions(AttentionPositions):
                     spec,
                     target=HIDDEN,
                     streams=HIDDEN_STREAMS,
-                    chosen=(0,),  # without a term of the block
+                    chosen=(0,),  # so that the block's number adds no term
                     base=False,
                 )
             )
@@ -253,12 +250,12 @@ class DebertaPositions(AttentionPositions):
         """Cut ``table`` [R, L, H, D] to the rows between the two distances ``reach``.
 
         Returns:
-            The rows left, [L, H, D, R'], and which of them each of ``distances`` [B or 1, T, S] has,
-            [B or 1, 1, T, S]. Short sentences need but a few.
+            The remaining rows, [L, H, D, R'] (few for short sentences), and the number among them of each
+            distance [B or 1, T, S]: [B or 1, 1, T, S].
         """
         first, last = self.row_numbers(reach).tolist()
         rows = table[first : last + 1].permute(1, 2, 3, 0)
-        # The two devices' logarithms may differ by a rounding at the edge of a bucket.
+        # CPU and GPU may round logarithms differently at the edge of a bucket.
         return rows, (self.row_numbers(distances) - first).clamp(0, last - first)[:, None]
 
     def input_rows(

@@ -1,7 +1,7 @@
-"""Say what ``--position-eval`` does to the positions of a trained model; training never sees it.
+"""Define what ``--position-eval`` does to the positions of a trained model, in evaluation only.
 
-n is the number of tokens of the source, end symbol included, on both sides: that of a translation is
-unknown while it is made. T is the trained length, W a window, s = max(1, n / T).
+n is the number of source tokens, end symbol included. The target side uses it too, because the length
+of a translation is unknown while it is made. T is the trained length, W a window, s = max(1, n / T).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONE = "none"
 INTERPOLATE, NTK, YARN = "interpolate", "ntk", "yarn"
 CAP, GROUPED = "cap", "grouped"
 LOGN, WINDOW = "logn", "window"
-# How each is written.
+# How to write each kind.
 FORMS = {
     INTERPOLATE: "interpolate:T",
     NTK: "ntk:T",
@@ -37,15 +37,16 @@ EVAL = Option(
     "beyond W count as W), grouped:W:K (beyond W, K distances count as one), logn:T (logits times "
     "ln n / ln T where n > T), window:W (further keys are hidden, but for the first 4)",
 )
-# YaRN's alpha and beta: pairs that turn less often within T are interpolated, more often left alone.
+# YaRN's alpha and beta: pairs that turn less than alpha times within T are interpolated; pairs that turn
+# more than beta times are left alone.
 SLOW_TURNS, FAST_TURNS = 1.0, 32.0
-# Of a rotation by one radian a token an interpolated place is at most 1/128 of a radian off.
+# An interpolated place is at most 1/128 of a radian off for a rotation by one radian a token.
 INTERPOLATED_ROWS_PER_TOKEN = 64
 
 
 @dataclass(frozen=True)
 class EvalLaw:
-    """Hold what ``--position-eval`` says.
+    """Hold the value of ``--position-eval``.
 
     Attributes:
         kind: one of :data:`FORMS`.
@@ -59,10 +60,10 @@ class EvalLaw:
 
     @classmethod
     def read(cls, args: Any) -> EvalLaw | None:
-        """Parse the option of complete ``args``; None where evaluation changes nothing.
+        """Parse the option in complete ``args``; None if evaluation changes nothing.
 
         Raises:
-            ValueError: a value of no form.
+            ValueError: the value has none of the :data:`FORMS`.
         """
         kind, *numbers = args.position_eval.split(":")
         if kind == NONE and not numbers:
@@ -78,7 +79,6 @@ class EvalLaw:
 
     @property
     def reads_lengths(self) -> bool:
-        """Return whether it depends on the number of source tokens."""
         return self.kind in (INTERPOLATE, NTK, YARN)
 
     @property
@@ -90,7 +90,7 @@ class EvalLaw:
         return self.kind in (CAP, GROUPED)
 
     def distances(self, distances: Tensor, parts: int) -> Tensor:
-        """Return what signed ``distances``, in units of a token divided by ``parts``, count as."""
+        """Return the distances that replace signed ``distances``; the unit is 1 / ``parts`` of a token."""
         window = self.size * parts
         if self.kind == CAP:
             return distances.clamp(-window, window)
@@ -99,10 +99,10 @@ class EvalLaw:
         return grouped * distances.sign()
 
     def frequencies(self, frequencies: Tensor, lengths: Tensor) -> Tensor:
-        """Return the frequencies [B, 1, P] of sentences of ``lengths`` n [B, 1], from those of training [P].
+        """Return the frequencies [B, 1, P] for ``lengths`` n [B, 1], from those of training [P].
 
-        ``ntk``: a base s^(D/(D-2)) times as large, so that the slowest pair turns s times more slowly and the
-        fastest as in training. ``yarn``: by parts (Peng et al. 2023).
+        ``ntk``: the base is s^(D/(D-2)) times as large, so the slowest pair turns s times more slowly and
+        the fastest as in training. ``yarn``: by parts (Peng et al. 2023).
         """
         scale = self._scale(lengths)[:, :, None]
         pairs = frequencies.size(-1)
@@ -114,10 +114,10 @@ class EvalLaw:
         return frequencies * (kept + (1 - kept) / scale)
 
     def temperature(self, lengths: Tensor) -> Tensor:
-        """Return what ``yarn`` multiplies logits by, (0.1 ln s + 1)^2: [B, 1]; ones for ``ntk``."""
+        """Return the factor of the logits [B, 1]: (0.1 ln s + 1)^2 for ``yarn``, 1 for ``ntk``."""
         scale = self._scale(lengths)
         return (0.1 * scale.log() + 1) ** 2 if self.kind == YARN else scale.new_ones(scale.shape)
 
     def _scale(self, lengths: Tensor) -> Tensor:
-        """Return s of sentences of ``lengths`` [B, 1]: float64 [B, 1]."""
+        """Return s for ``lengths`` [B, 1]: float64 [B, 1]."""
         return (lengths.double() / self.size).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Say which options of fairseq's do not go with positions; `rules.py` refuses them with the others."""
+"""Define which options of fairseq cannot be used with positions; `rules.py` refuses them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.shared_options import BOTH, FLOAT32, OFF
 
-# What becomes of `--floater-lr-scale` s where a step depends on the size of gradients or parameters.
+# What `--floater-lr-scale` s becomes if a step depends on the size of gradients or parameters.
 _LR_SCALE_BECOMES = {
     "sgd": "s squared",
     "nag": "s squared",
@@ -87,7 +87,7 @@ def of_one_stack(args: Any) -> Iterator[str]:
 
 
 def training_fault(args: Any) -> str | None:
-    """Say why the model must not be trained with the optimiser of ``args``, if so; hydra names none."""
+    """Return why the optimiser in ``args`` must not train the model, or None; hydra names no optimiser."""
     optimizer = getattr(args, "optimizer", None) or ""
     if optimizer == "adafactor" and getattr(args, "scale_parameter", False):
         optimizer += " --scale-parameter"

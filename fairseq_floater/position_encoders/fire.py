@@ -14,19 +14,19 @@ from fairseq_floater.position_encoders.in_attention import WithoutTable
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.transforms import At
 
-# The paper's: width of f, c at the start, and what keeps the divisor from 0.
+# From the paper: the width of f, the initial c, and a constant that keeps the divisor from 0.
 WIDTH, FIRST_C, EPSILON = 32, 0.1, 1e-6
-# Larger than any share.
+# Larger than any input of f.
 _WIDEST = 1e3
 
 
 class FirePositions(WithoutTable):
-    """Add f(psi(d) / psi(max(L, i)))_h to the logits, psi(z) = ln(1 + |c z|), one f for all blocks.
+    """Add f(psi(d) / psi(max(L, i)))_h to the logits, with psi(z) = ln(1 + |c z|) and one f for all blocks.
 
-    f is Linear(1, 32), ReLU, Linear(32, H). A distance counts as a share of the sentence so far, so that
-    longer sentences bring no new input to f; up to L = l ``--fire-threshold``, l learned from 1 on, it
-    counts as itself. An encoder's key behind the query makes the input negative and takes j for i.
-    The bias depends on i and j, never on the number of tokens; no table of it is kept.
+    f is Linear(1, 32), ReLU, Linear(32, H). Its input is the distance as a share of the sentence so far, so
+    longer sentences bring no new input. Up to L = l * ``--fire-threshold``, the bias depends on d alone; l
+    is learned and starts at 1. In an encoder, keys behind the query have negative input, with j for i.
+    The bias depends on i and j, not on the number of tokens. No table of it is kept.
 
     Parameters: 66 + 33 H a stack: f, c and l.
     """
@@ -69,7 +69,7 @@ class FirePositions(WithoutTable):
     def shares(self, at: At) -> Tensor:
         """Return sign(d) psi(d) / psi(max(L, i, j)): float32 [B or 1, T, S].
 
-        Between -1 and 1 but for tokens that training puts before position 0.
+        Between -1 and 1, except for tokens that training puts before position 0.
         """
         c = self.c.float()
         limit = (self.threshold.float() * self.spec.options["fire_threshold"]).abs()
@@ -82,8 +82,8 @@ class FirePositions(WithoutTable):
     def of_shares(self, shares: Tensor) -> Tensor:
         """Apply f to ``shares`` [...]: float32 [..., H].
 
-        f is linear between the 32 places where a unit of its ReLU turns on or off. Looking up the piece
-        takes room for H numbers a pair of tokens; the 32 units themselves would take four times that.
+        f is linear between the 32 places where a ReLU unit turns on or off. Looking up the linear piece
+        takes memory for H numbers a pair of tokens; computing the 32 units would take four times that.
         """
         weight, bias = self.inner.weight.float()[:, 0], self.inner.bias.float()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Read positions off the trajectory of a learned flow, dp/dt = h(t, p; theta), at times t_i (`clock.py`).
+"""Take positions from the trajectory of a learned flow, dp/dt = h(t, p; theta), at times t_i (`clock.py`).
 
 "Learning to Encode Position for Transformer with Continuous Dynamical Model", ICML 2020:
 equation 8 (the flow), 10 (one theta for all blocks, a p(0) for each), 12 and 13 (biases on q, k, v).
@@ -41,14 +41,14 @@ from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_generator, sinusoid_rows
 from fairseq_floater.position_encoders.transforms import Places
 
-# Defaults of `--floater-init-scale`. The qkv form starts close to the model it is added to;
-# the hidden form is the only source of positions when the sinusoid is off, and starts at full size.
+# Defaults of `--floater-init-scale`. The qkv form starts close to the model that it is added to. The
+# hidden form is the only source of positions if the sinusoid is off, so it starts at full size.
 QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
 
 
 class StartValues(RescaledModule):
-    """Hold where the trajectories of one block start, divided by ``--floater-lr-scale``."""
+    """Hold the starting points of one block's trajectories, divided by ``--floater-lr-scale``."""
 
     values: nn.Parameter
 
@@ -58,10 +58,10 @@ class StartValues(RescaledModule):
 
 
 class FlowPositions(PositionEncoder):
-    """Keep the solver of each flow, which knows the number of updates and forgets with the encoder.
+    """Hold the solver of each flow.
 
-    Subclasses set ``solvers`` and compute their rows with them: that of an h that the blocks share is
-    named "", that of a block's own by the number of the block.
+    Subclasses set ``solvers`` and compute their rows with them. The solver of an h that the blocks share
+    is named ""; the solver of a block's own h has the number of the block.
     """
 
     solvers: dict[str, FlowSolver]
@@ -76,7 +76,7 @@ class FlowPositions(PositionEncoder):
         joined = dict.fromkeys(name for one in of_flows for name in one)
         for name in joined:
             values = [one[name] for one in of_flows if name in one]
-            # Flows are solved one after the other.
+            # Flows are solved one after the other, so their evaluations add up.
             joined[name] = sum(values) if name in ("evaluations", "fallbacks") else max(values)
         return joined
 
@@ -90,7 +90,7 @@ class FlowPositions(PositionEncoder):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # Beside the tensors: torch keeps such metadata, fairseq too. After a validation nothing is known.
+        # As metadata, which torch and fairseq keep. After a validation the solver has no state.
         if self.training and hasattr(destination, "_metadata"):
             for name, solver in self.solvers.items():
                 destination._metadata[prefix[:-1]]["solver" + name] = solver.state()
@@ -105,7 +105,7 @@ class FlowPositions(PositionEncoder):
 class InitialValues(StartValues):
     """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10).
 
-    With ``--floater-theta block`` its h as well.
+    With ``--floater-theta block`` it also holds the block's h.
     """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
@@ -116,7 +116,7 @@ class InitialValues(StartValues):
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         if spec.options["floater_start"] == SINUSOID:
-            # Later ones begin with zeros, which its field keeps.
+            # Later blocks begin with zeros, which the sinusoid's field keeps.
             first = not any(map(spec.receives, range(block_index)))
             values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
@@ -126,7 +126,7 @@ class InitialValues(StartValues):
 
 
 def initial_dynamics(spec: EncoderSpec, width: int) -> PositionDynamics:
-    """Make an h of ``width`` channels that starts as the options say."""
+    """Return an h of ``width`` channels, initialised by the options."""
     options = spec.options
     names = ("time_scale", "lr_scale", "autonomous")
     dynamics = PositionDynamics(width, *(options["floater_" + name] for name in names))
@@ -140,10 +140,10 @@ def initial_dynamics(spec: EncoderSpec, width: int) -> PositionDynamics:
 class FloaterPositions(FlowPositions, PositionSignal):
     """Follow one dynamics, shared by blocks and streams, from the p(0) of each.
 
-    With ``--floater-theta block`` each block has a dynamics for its streams; they are solved in turn.
+    With ``--floater-theta block`` each block has its own dynamics, and they are solved in turn.
     Shapes: table [N, S, L, C]. Unit of time: one token is ``--floater-delta``. Past the trained
-    length the flow simply goes on. The gradient is that of the discrete solve, at every update
-    unless ``--floater-update-interval`` says otherwise.
+    length the flow goes on. The gradient is that of the discrete solve, at every update
+    unless ``--floater-update-interval`` is set.
     """
 
     name = "floater"
@@ -168,7 +168,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        # Rows that are used again have a gradient of zero; those before position 0 would not.
+        # A table that is used again has a gradient of zero; rows before position 0 would not.
         return bool(options["floater_update_interval"] == 1)
 
     @classmethod
@@ -219,13 +219,13 @@ class FloaterPositions(FlowPositions, PositionSignal):
             dynamics = BackwardDynamics(flow.dynamics)
             backwards = self._solved(flow, dynamics, places.before + 1, places.per_token)
         count = places.count - places.before
-        # One row is p(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
+        # One row is p(0) alone. A second row gives the flow a (zero) gradient, as DDP expects.
         rows = self._solved(flow, flow.dynamics, max(count, 2), places.per_token)
         rows = rows if len(rows) == count else rows[:count]
         return rows if backwards is None else torch.cat([backwards[1:].flip(0), rows])
 
     def _solved(self, flow: _Flow, dynamics: Any, num_rows: int, per_token: int) -> Tensor:
-        """Follow ``dynamics``, that of the flow or its reverse, from p(0) on: [N, S, L, C]."""
+        """Solve ``dynamics``, the flow's or its reverse, from p(0) on: [N, S, L, C]."""
         times = self.times(num_rows, per_token)
         if self.training and self.update_interval > 1:
             return self._solved_at_intervals(flow, times)
@@ -239,7 +239,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return self.solvers[flow.name].engine(flow.dynamics, p0, *of_update)
 
     def _solved_at_intervals(self, flow: _Flow, times: Tensor) -> Tensor:
-        """Solve with a gradient at every K-th update; in between reuse the table, with gradients of zero."""
+        """Solve with a gradient at every K-th update; in between, reuse the table with zero gradients."""
         solve_now = self.num_updates % self.update_interval == 0
         last = self._last_solves.get(flow.name)
         if solve_now or last is None:  # a resumed run may start in between
@@ -267,7 +267,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
 
 class _Flow(NamedTuple):
-    """Name an h, and the blocks whose p(0) it starts from."""
+    """Hold an h, and the blocks whose p(0) it starts from."""
 
     name: str  # of its solver
     dynamics: Any
@@ -282,7 +282,7 @@ def _times(clock: Clock, num_rows: int, rows_per_token: int) -> Tensor:
 class _Joined(torch.autograd.Function):
     """Stack the p(0) [S, C] of L blocks: [S, L, C].
 
-    Each block's gradient comes back in one piece; torch's stack hands out strided ones, which are
+    Each block's gradient comes back contiguous. torch's stack returns strided gradients, which are
     copied block by block.
     """
 

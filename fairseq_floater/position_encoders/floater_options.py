@@ -1,4 +1,4 @@
-"""Declare FLOATER's options, and say what they mean for its flows over tokens and over distances."""
+"""Declare FLOATER's options, and interpret them for its flows over tokens and over distances."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ _TARGET_OF_START = {
 
 
 def scope(options: dict[str, Any]) -> str:
-    """Return what is trained, one of :data:`SCOPES`, by complete options."""
+    """Return which parameters are trained, one of :data:`SCOPES`, from complete options."""
     return TRANSFORMER if options["floater_freeze"] else str(options["floater_train"] or ALL)
 
 
@@ -146,14 +146,14 @@ def trains_transformer(options: dict[str, Any]) -> bool:
     return scope(options) in (ALL, TRANSFORMER, REST)
 
 
-# Steps a token for a flow that begins as the sinusoid, whose fastest channel turns by a radian: of named
-# engines, and of those that `auto` tries.
+# Steps a token for a flow that begins as the sinusoid, whose fastest channel turns by a radian a token: for
+# engines that the user names, and for those that `auto` tries.
 _STEPS_A_TOKEN = {"adams": 32, "collocation": 4, "rk4_hermite": 16, "rk4": 16, "midpoint": 64}
 _STEPS_TRIED = (("adams", 16), ("rk4_hermite", 8), ("rk4_hermite", 16))
 
 
 def solver_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` with the step that a named engine needs for a flow that begins as the sinusoid."""
+    """Return ``options``, with a named engine's step if the flow begins as the sinusoid."""
     solver, step = options["floater_solver"], options["floater_step_size"]
     if options["floater_start"] != SINUSOID or step is not None or solver not in _STEPS_A_TOKEN:
         return options
@@ -162,7 +162,7 @@ def solver_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def solver_candidates(options: dict[str, Any]) -> list[tuple[str, float]]:
-    """Return the engines and steps that ``auto`` tries for these options; none: those of the device."""
+    """Return the engines and steps that ``auto`` tries; an empty list stands for the device's."""
     if options["floater_start"] != SINUSOID:
         return []
     return [(engine, options["floater_delta"] / count) for engine, count in _STEPS_TRIED]
@@ -191,14 +191,14 @@ def step_in_force(options: dict[str, Any]) -> float | str:
 
 
 def in_force(options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` with what stands for those that are not given, for the log."""
+    """Return ``options`` with defaults in place of those that are not given, for the log."""
     options = solver_options(options)
     said = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
     return {**options, **said, "floater_gap": options["floater_gap"] or None}
 
 
 def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
-    """Say which of FLOATER's options do not go together."""
+    """Return messages on FLOATER's options that exclude each other."""
     Clock.read(options)
     trained = options["floater_train"]
     if options["floater_freeze"] and trained not in (None, TRANSFORMER):
@@ -226,7 +226,7 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
 
 
 def relative_faults(options: dict[str, Any], target: str) -> Iterator[str]:
-    """Refuse options of a flow over distances for one that is not, or whose rows are not scored."""
+    """Return messages on options of a flow over distances, or of its xl form, that do not apply."""
     form = options["floater_relative"]
     if form is not None and target != "relative":
         yield (
@@ -242,7 +242,7 @@ def relative_faults(options: dict[str, Any], target: str) -> Iterator[str]:
 
 
 def training_warning(options: dict[str, Any], target: str) -> str | None:
-    """Return a warning where h alone is trained and every p(0) stays at zero, else None."""
+    """Return a warning if h alone is trained while every p(0) stays at zero, else None."""
     if scope(options) != DYNAMICS or options["floater_start"] != ZERO or target != "qkv":
         return None
     return (

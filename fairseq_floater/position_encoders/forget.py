@@ -1,4 +1,4 @@
-"""Let each token decide how much of what lies beyond it is forgotten (Forgetting Transformer)."""
+"""Let each token decide how much of the tokens beyond it is forgotten (Forgetting Transformer)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fairseq_floater.position_encoders.in_attention import (
 )
 from fairseq_floater.position_encoders.transforms import At
 
-# Initial bias of the gates: sigmoid(5) is 0.993, so that nearly all is remembered at first.
+# Initial bias of the gates: sigmoid(5) is 0.993, so nearly everything is remembered at first.
 FIRST_BIAS = 5.0
 
 
 class ForgetPart(AttentionPart):
-    """Hold the gates' projection of one block: H of them, in an encoder H more for keys behind.
+    """Hold the gates' projection of one block: H gates, in an encoder H more for keys behind the query.
 
-    Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S], and the slot among the keys
-    at which each query stands itself, [B or 1, 1, T].
+    Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S], and each query's own slot among
+    the keys, [B or 1, 1, T].
     """
 
     needs_between = True
@@ -48,25 +48,25 @@ class ForgetPart(AttentionPart):
         assert notes is not None
         distances, slots = tables
         if hidden is not None:
-            # No mask hides a real token from the last query, and only the causal one hides others.
+            # What is hidden from the last query is padding: no other mask hides a token from it.
             notes = notes.masked_fill(hidden[:, :, -1], 0.0)
-        sums = notes.cumsum(-1)  # over all tokens up to each
+        sums = notes.cumsum(-1)  # over all tokens up to each one
         of_queries = sums.gather(-1, slots.expand(*sums.shape[:2], -1))
         passed = of_queries[..., None] - sums[:, :, None]  # [B, H or 2 H, T, S]
         if not self.spec.causal:
             before, behind = passed.chunk(2, dim=1)
             passed = torch.where(distances < 0, -behind, before)
-        # Keys that a causal mask hides have sums above 0; float16 must hold them and the lowest.
+        # Keys that a causal mask hides have sums above 0. float16 must hold these and the lowest sum.
         return self.gate(passed.clamp(HIDING_BIAS, 0.0).to(q.dtype))
 
 
 class ForgetPositions(WithoutTable):
-    """Add to the logits sum of ln f_l over l = j + 1 .. i, f_l = sigmoid(w_h x_l + b_h) of token l.
+    """Add the sum of ln f_l over l = j + 1 .. i to the logits; f_l = sigmoid(w_h x_l + b_h) of token l.
 
-    ALiBi with slopes that the words decide: a token whose gate is shut hides all that lies beyond it.
-    In an encoder keys behind the query are forgotten by other gates, over l = i + 1 .. j. A
-    token's gate needs nothing but the token, so that decoding keeps it beside the key. Any length.
-    CABLE (Veisi et al. 2025), the sums of -softplus(w x_l) in a decoder, is this with b = 0 and -w.
+    This is ALiBi with slopes that the words decide: a token with a shut gate hides all tokens beyond it.
+    In an encoder, other gates forget keys behind the query, over l = i + 1 .. j. A token's gate depends on
+    this token alone, so decoding keeps it with the key. Any length. CABLE (Veisi et al. 2025), the sums of
+    -softplus(w x_l) in a decoder, is the same with b = 0 and -w.
 
     Parameters: H (C + 1) a block, in an encoder 2 H (C + 1); with ``--position-base keep`` a gate a block.
     """
@@ -79,6 +79,6 @@ class ForgetPositions(WithoutTable):
     silent_at_zero = ("gate.weight",)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        # Padding in front has the first token's number, padding after a token that token's.
+        # Padding in front counts as the first token, other padding as the token before it.
         slots = (at.distances >= 0).sum(-1) - 1
         return [(at.distances[:, None], slots[:, None])] * len(blocks)

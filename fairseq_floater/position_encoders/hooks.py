@@ -1,7 +1,7 @@
-"""Say where positions may enter attention, and let signals enter its projections.
+"""Define the hooks by which positions enter attention, and let signals enter its projections.
 
-Attention asks the same few questions of every kind of position encoder; each answer is neutral
-unless a kind overrides it.
+Attention calls the same few hooks of every position encoder. A hook changes nothing unless the encoder
+overrides it.
 
 Letters: T query length, S key length, B sentences (times beam), H heads, D head width, C = H * D,
 N rows of a table of positions.
@@ -18,21 +18,21 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.transforms import gather_rows
 
-#: What the stack prepared for one block: flat tensors, as activation checkpointing needs them.
+#: The tensors that the stack prepared for one block: flat, as activation checkpointing needs them.
 Tables = Sequence[Any]
-#: What a decoder's modules keep from one step of decoding to the next, as fairseq has it.
+#: fairseq's state that a decoder's modules keep from one decoding step to the next.
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class AttentionHooks:
-    """Leave attention as it is; subclasses override what they need.
+    """Leave attention as it is; subclasses override the hooks that they need.
 
-    ``tables`` are what the encoder prepared for this block, in the order it chose.
+    ``tables`` are the tensors that the encoder prepared for this block, in the encoder's order.
     """
 
-    #: ``values`` reads the weights, so that torch's fused attention, which forms none, cannot be used.
+    #: Whether ``values`` reads the weights. Torch's fused attention forms none, so it cannot be used.
     needs_weights = False
-    #: ``between`` is asked, and told which keys are hidden.
+    #: Whether attention calls ``between``, with the keys that are hidden.
     needs_between = False
 
     def scaling(self, head_dim: int) -> float:
@@ -44,46 +44,46 @@ class AttentionHooks:
         return projected
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
-        """Change q, k or v of each head, [B, H, T, D]; keys and values before they are cached."""
+        """Return the changed q, k or v of each head, [B, H, T, D]; k and v are not cached yet."""
         return x
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor | None:
-        """Return what is added to the scaled logits: [B or 1, H or 1, T, S].
+        """Return a bias that is added to the scaled logits: [B or 1, H or 1, T, S].
 
         Args:
             q: queries before :meth:`turn`, [B, H, T, D], unscaled.
-            k: all keys, cached ones first and turned, [B, H, S, D].
-            tables: of this block.
+            k: all keys after :meth:`turn`, cached ones first, [B, H, S, D].
+            tables: those of this block.
         """
         return None
 
     def note(self, x: Tensor) -> Tensor | None:
-        """Return what is kept of each token ``x`` [S, B, C] beside its key: [B, any, S].
+        """Return notes on the tokens ``x`` [S, B, C] that are kept with their keys: [B, any, S].
 
-        While decoding it is cached, and reordered with the keys.
+        Decoding caches and reorders them with the keys.
         """
         return None
 
     def between(
         self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables
     ) -> Tensor:
-        """Return what is added to the scaled logits, [B, H, T, S], by the tokens between key and query.
+        """Return a bias of the scaled logits, [B, H, T, S], from the tokens between key and query.
 
         Args:
             q: queries before :meth:`turn`, [B, H, T, D], unscaled.
-            k: all keys, cached ones first and turned, [B, H, S, D].
-            notes: on the same tokens, [B, any, S].
-            hidden: whether a query must not see a key, [B or 1, 1, T or 1, S]; None where it sees all.
-            tables: of this block.
+            k: all keys after :meth:`turn`, cached ones first, [B, H, S, D].
+            notes: what :meth:`note` returned for the same tokens, [B, any, S].
+            hidden: whether a query must not see a key, [B or 1, 1, T or 1, S]; None: it sees all.
+            tables: those of this block.
         """
         raise NotImplementedError
 
     def values(self, weights: Tensor, tables: Tables) -> Tensor:
-        """Return what is added to the output, [B, H, T, D]; ``weights`` [B, H, T, S]."""
+        """Return a term that is added to the output, [B, H, T, D]; ``weights`` [B, H, T, S]."""
         raise NotImplementedError
 
     def one_per_sentence(self, beam_size: int) -> AttentionHooks:
-        """Keep what belongs to the keys once a sentence, of ``beam_size`` copies in a row."""
+        """Keep one of ``beam_size`` consecutive copies of what belongs to a sentence's keys."""
         return self
 
 
@@ -95,8 +95,8 @@ class PositionBias(NamedTuple):
 
     Attributes:
         table: the rows.
-        positions: of each token; [0]: token i of every sentence has row i.
-        holds_bias: whether the rows hold the projection's bias already.
+        positions: the row of each token; of shape [0] if token i of every sentence has row i.
+        holds_bias: whether the rows already contain the projection's bias.
     """
 
     table: Tensor
@@ -104,7 +104,7 @@ class PositionBias(NamedTuple):
     holds_bias: bool = False
 
     def one_per_sentence(self, beam_size: int) -> PositionBias:
-        """Keep the first of each sentence's copies, B of B * beam_size."""
+        """Keep the first copy of each sentence: B of B * beam_size."""
         return self._replace(positions=first_copies(self.positions, 1, beam_size))
 
     def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
@@ -124,10 +124,10 @@ class PositionBias(NamedTuple):
 
 @dataclass(frozen=True)
 class ProjectionBiases(AttentionHooks):
-    """Add a signal's rows to projections (target ``qkv``): b_q stands beside W_q x in the paper.
+    """Add a signal's rows to projections (target ``qkv``), as the paper adds b_q to W_q x.
 
     Attributes:
-        biases: by stream, q, k and v; a stream without one is projected as usual.
+        biases: by stream (q, k, v); a stream without a bias is projected as usual.
     """
 
     biases: dict[str, PositionBias] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class ProjectionBiases(AttentionHooks):
 
 
 def own_bias(projection: Any) -> Tensor | None:
-    """Return the bias of ``projection`` [C] where a row can take its place in the product, else None."""
+    """Return the bias [C] of ``projection`` if a row can take its place in the product, else None."""
     hooked = projection._forward_pre_hooks or projection._forward_hooks
     return None if type(projection) is not nn.Linear or hooked else projection.bias
 
@@ -155,9 +155,9 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     if linear_bias is None:
         projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
         return projected
-    # That bias is added to whichever is fewer: to the table, so that its gradient is a sum over rows and
-    # not over tokens, or in a decoding step to the rows it reads. Where whole sentences pass, the stack
-    # has added those of all projections to the table at once.
+    # The bias is added to the table, so that its gradient is a sum over rows and not over tokens. A decoding
+    # step adds it to the rows that it reads, if these are fewer. For whole sentences, the stack has already
+    # added the biases of all projections to the table.
     if bias.holds_bias:
         rows = _read(bias.table, bias.positions)
     elif bias.positions.numel() < len(bias.table):
@@ -171,18 +171,18 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
 
 
 def _read(table: Tensor, positions: Tensor) -> Tensor:
-    """Gather rows as :func:`gather_rows`; a step of decoding without padding has one row in all."""
+    """Gather rows as :func:`gather_rows`; a decoding step without padding has a table of one row."""
     return table[None] if table.size(0) == 1 else gather_rows(table, positions)
 
 
 def for_each_query(x: Tensor, queries: Tensor) -> Tensor:
-    """Repeat what is held once a sentence, ``x`` [B / beam, ...], for each of ``queries`` [B, ...]."""
+    """Repeat ``x`` [B / beam, ...], held once a sentence, for each of ``queries`` [B, ...]."""
     copies = len(queries) // len(x)
     return x if copies == 1 else x.repeat_interleave(copies, 0)
 
 
 def first_copies(x: Any, batch_dim: int, beam_size: int) -> Any:
-    """Keep the first of each sentence's copies along ``batch_dim`` of a tensor; None stays None."""
+    """Keep the first copy of each sentence along ``batch_dim`` of a tensor; None stays None."""
     if x is None or x.dim() <= batch_dim or x.size(batch_dim) == 1:  # the same for all
         return x
     index = torch.arange(0, x.size(batch_dim), beam_size, device=x.device)

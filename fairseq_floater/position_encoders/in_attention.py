@@ -1,8 +1,8 @@
 """Define the second kind of position encoder: positions that act inside attention.
 
-They turn queries and keys, or add to the logits and to what is read with them, by the distance of
-two tokens or by where each stands: in self-attention, and with ``--position-cross relative`` an encoder of
-its own does the same in cross-attention.
+They turn queries and keys, or add to the logits and to the values, by the distance or the positions
+of two tokens. They act in self-attention. With ``--position-cross relative`` a separate encoder acts in
+cross-attention.
 
 Letters: T queries, S keys, B sentences, H heads, D head width, N rows of a table; d = i - j is the
 signed distance from key j to query i.
@@ -31,15 +31,15 @@ BIAS_DIRECTION = Option(
     "distance (offset); nothing (mirror); every other head sees one side only (heads)",
     choices=("offset", "mirror", "heads"),
 )
-# Hides a key and still leaves a number to the rows of padding, which may see no other; fits float16.
+# Hides a key, but stays finite for rows of padding that see no other key; fits float16.
 HIDING_BIAS = -3e4
 
 
 class Gate(nn.Module):
-    """Multiply by a learned number that starts at 0, for positions without a parameter that could.
+    """Multiply by a learned number that starts at 0, for positions without a parameter that could be 0.
 
-    It exists where fairseq's base stays underneath (``--position-base keep``), so that a warm start begins
-    with the donor's function; elsewhere what it is given passes through. Parameters: 1, or none.
+    The number exists if fairseq's base stays underneath (``--position-base keep``), so that a warm start
+    begins with the donor's function. Else the gate returns its input. Parameters: 1, or none.
     """
 
     def __init__(self, spec: EncoderSpec):
@@ -51,18 +51,18 @@ class Gate(nn.Module):
 
 
 class AttentionPart(BlockPositions, AttentionHooks):
-    """Hold one block's part, and answer its attention."""
+    """Hold one block's part, with the hooks that its attention calls."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         self.spec = spec
 
     def lend(self, attention: Any) -> None:
-        """Let the part read the projections of the attention that it acts in, if it needs them."""
+        """Give the part the attention that it acts in, if it reads the attention's projections."""
 
 
 class AttentionPositions(PositionEncoder):
-    """Prepare once a forward pass what the blocks' attentions need of the positions."""
+    """Prepare, once a forward pass, the tensors that the blocks' attentions need."""
 
     targets = (ATTENTION,)
     acts_on = "logits"
@@ -73,7 +73,7 @@ class AttentionPositions(PositionEncoder):
 
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
-        return True  # slots serve as positions where padding stands at the ends
+        return True  # slots may then serve as positions if padding is only at the ends
 
     def adopt_donor(
         self,
@@ -82,7 +82,7 @@ class AttentionPositions(PositionEncoder):
         rows: Callable[[int], Tensor],
         stays: bool,
     ) -> str:
-        """Besides, let the donor's queries make up for another scale of the logits."""
+        """Also scale the donor's query projection if this encoder scales logits differently."""
         note, folded = super().adopt_donor(blocks, attentions, rows, stays), ""
         if not stays:
             return note
@@ -97,7 +97,7 @@ class AttentionPositions(PositionEncoder):
         return "; ".join(filter(None, (note, folded)))
 
     def costs(self) -> tuple[str, ...]:
-        """Read them off the hooks that encoder and part override."""
+        """Return the costs of the hooks that encoder and part override."""
         part: Any = self.build_block(0)
 
         def changed(*hooks: str) -> bool:
@@ -112,46 +112,46 @@ class AttentionPositions(PositionEncoder):
         return tuple(name for name, paid in is_paid.items() if paid)
 
     def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
-        """Return the tensors of each block, as its part's hooks expect them; none unless overridden.
+        """Return each block's tensors for its part's hooks; none unless overridden.
 
         Args:
-            at: where queries and keys stand.
+            at: the positions of queries and keys.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
         """
         return [()] * len(blocks)
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
-        """Return a bias that all blocks share, [B or 1, H, T, S]: it joins the mask of the batch."""
+        """Return a bias that all blocks share, [B or 1, H, T, S]; it is added to the batch's mask."""
         return None
 
     def signed_rows(self, distances: Tensor) -> Tensor:
-        """Return the rows of ``distances``, of any shape, in a table [N * sides, ...] of absolute ones."""
+        """Return the rows of signed ``distances``, of any shape, in a flattened table [N * sides, ...]."""
         if self.spec.causal:
             return distances.clamp(min=0)  # a key that comes later is masked out
         return 2 * distances.abs() + (distances < 0)
 
     def signed_distances(self, places: Places) -> Tensor:
-        """Return the distance that each row of such a table stands for: float64 [N, sides]."""
+        """Return the signed distance that each row of such a table holds: float64 [N, sides]."""
         distances = places.in_tokens(self.anchor.device)
         return torch.stack([distances, -distances][: 1 if self.spec.causal else 2], dim=1)
 
     def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
-        """Return what is added to the input of some blocks, by place in ``blocks``: [T, B or 1, C]."""
+        """Return rows to add to the input of some blocks, by index in ``blocks``: [T, B or 1, C] each."""
         return {}
 
 
 class WithoutTable(AttentionPositions):
-    """Keep no table: what is added to the logits depends on more than the distance, or on the words."""
+    """Keep no table, because the bias of the logits depends on more than the distance, or on the words."""
 
     tabulated = False
     can_cross = False
 
 
 class DistanceBias(AttentionPositions):
-    """Add to the logits a number for each head and distance, the same in all blocks.
+    """Add a number for each head and distance to the logits, the same in all blocks.
 
-    Subclasses say which for real-valued distances. The table of distances is kept in evaluation.
+    Subclasses compute it for real-valued distances. The table of distances is kept in evaluation.
     """
 
     continuous = True
@@ -170,15 +170,15 @@ class DistanceBias(AttentionPositions):
     def gathered(self, table: Tensor, at: At) -> Tensor:
         """Return the bias of each pair of tokens, [B or 1, H, T, S], from ``table`` [N, sides, H]."""
         rows = gather_rows(table.flatten(0, 1), self.signed_rows(at.distances))
-        # Laid out as every block reads it.
+        # Contiguous, because every block reads it in this order.
         return rows.permute(0, 3, 1, 2).contiguous()
 
 
 def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderSpec) -> Tensor:
-    """Apply a ``bias`` of absolute distances [N] -> [N, H] to signed ones, as ``--bias-direction`` says.
+    """Apply ``bias``, [N] -> [N, H] for absolute distances, to signed ones by ``--bias-direction``.
 
     Returns:
-        [N, H]; keys behind the query have distances below 0, of which a decoder has none.
+        [N, H]; keys behind the query have distances below 0, which a decoder does not have.
     """
     direction = "mirror" if spec.causal else spec.options["bias_direction"]
     behind = distances < 0

@@ -1,4 +1,4 @@
-"""Keep a table of positions in evaluation, and know when it is stale.
+"""Compute a table of positions, and keep it in evaluation until it may be stale.
 
 Letters: N positions.
 """
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.position_encoders.transforms import Places
 
-# `max_positions()` of an encoder without a limit.
+# `max_positions` of an encoder without a limit.
 UNLIMITED_POSITIONS = 1_000_000
 # A kept table has at least this many rows, and grows by doubling.
 SMALLEST_KEPT_TABLE = 64
-# Blocks add their rows up and projections lengthen them before anything is squared.
+# Blocks add up their rows, and projections enlarge them, before anything is squared.
 HEADROOM = 16
 
 
@@ -30,11 +30,11 @@ class PositionRangeError(FloatingPointError):
 
 
 def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> float:
-    """Refuse a table [N, S, L, C] with a row that a model of ``dtype`` cannot use.
+    """Check that a model of ``dtype`` can use all rows of a table [N, S, L, C].
 
-    LayerNorm sums a row's squares in float32, or in float64 for float64: where the sum overflows it
-    returns zeros, and a little further on NaN. float16 squares nothing that way; an entry
-    overflows, when it is cast or, in a model of float32 under autocast, when it enters a product.
+    LayerNorm sums a row's squares in float32, or in float64 for float64. If the sum overflows, it
+    returns zeros, and for slightly larger rows NaN. float16 has another limit: an entry overflows when
+    it is cast or, in a float32 model under autocast, when it enters a product.
 
     Args:
         table: the rows before they are cast to ``dtype``.
@@ -43,10 +43,10 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
         advice: a sentence that names the remedy.
 
     Returns:
-        The norm of the table, all rows together; where products are float16, its largest entry.
+        The norm of the whole table; if products are in float16, its largest entry.
 
     Raises:
-        PositionRangeError: names the first such position.
+        PositionRangeError: a row is too large; the message names the first such position.
     """
     device = table.device.type
     products = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype
@@ -58,7 +58,7 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
         squares = torch.promote_types(products, torch.float32)
         order, limit = 2, torch.finfo(squares).max ** 0.5 / HEADROOM
         verb, rule = "has norm", f"near which LayerNorm's squares leave {squares}"
-    # As a rule the table as a whole is below what one row may be: one reduction and one transfer.
+    # Usually the whole table is below the limit of one row: one reduction and one transfer.
     size = float(torch.linalg.vector_norm(table, order))
     if size <= limit:
         return size
@@ -73,41 +73,40 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
 
 
 class KeptTable(nn.Module, ABC):
-    """Compute a table of rows [N, ...] over token positions; subclasses say how.
+    """Compute a table of rows [N, ...] over token positions; subclasses define the rows.
 
-    The table is computed in float32 with autocast and TF32 off and cast last. In training, and wherever
-    gradients are wanted, it is computed at every call, unless no parameter that it comes from is
-    trained. There, and in evaluation without gradients, it is kept, grown when a longer sentence
-    comes, and dropped when the parameters may have changed: by a change of ``train()``, by loading a
-    state dict, by ``_apply`` (``.half()``, ``.to()``), by any call that wants gradients, and, where a
-    batch begins, by whatever else changed a parameter (``p.data``, ``vector_to_parameters``, the state
-    dict of a part). It is no buffer: never saved, averaged or
-    copied with a graph.
+    The table is computed in float32, with autocast and TF32 off, and cast last. In training, and whenever
+    gradients are wanted, it is computed at every call. In evaluation without gradients, or if none of its
+    parameters is trained, it is kept, and it grows when a longer sentence comes. It is dropped when the
+    parameters may have changed: by a change of ``train()``, by loading a state dict, by ``_apply``
+    (``.half()``, ``.to()``), and by any call that wants gradients. The start of a batch checks for any
+    other change of a parameter (``p.data``, ``vector_to_parameters``, the state dict of a part). The
+    table is not a buffer: it is never saved, averaged or copied with a graph.
     """
 
     name: ClassVar[str]
-    #: The remedy where rows grow too large.
+    #: The remedy if rows grow too large.
     range_advice: ClassVar[str] = (
         "Train with a smaller learning rate: the parameters have diverged."
     )
 
     def __init__(self) -> None:
         super().__init__()
-        # Carries the device: an encoder without parameters must still follow `.to()`.
+        # Holds the device, because an encoder without parameters must follow `.to()` too.
         self.anchor: Tensor
         self.register_buffer("anchor", torch.empty(0), persistent=False)
-        self._kept: dict[tuple[torch.dtype, int], Tensor] = {}  # by dtype and rows a token
-        self._kept_for: list[Tensor] = []  # the parameters when it was computed
+        self._kept: dict[tuple[torch.dtype, int], Tensor] = {}  # by dtype and rows per token
+        self._kept_for: list[Tensor] = []  # the parameters at the time of computation
         #: size of the last table, see :func:`check_rows`
         self.size = 0.0
 
     def check_length(self, num_positions: int) -> None:
-        """Raise ValueError for more positions than the table can have."""
+        """Raise ValueError if the table cannot have so many positions."""
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         """Compute the table from the parts of the blocks: float32 [N, ...].
 
-        Only ``continuous`` encoders meet places that are not 0, 1, 2, ...
+        Only ``continuous`` encoders get places other than 0, 1, 2, ...
         """
         raise NotImplementedError(f"{self.name} has no position table.")
 
@@ -118,7 +117,7 @@ class KeptTable(nn.Module, ABC):
 
     @property
     def table_length(self) -> int | None:
-        """Return N where it does not grow with the input (a table of buckets, say), else None."""
+        """Return N if it does not grow with the input (as in a table of buckets), else None."""
         return None
 
     def forward(
@@ -135,7 +134,7 @@ class KeptTable(nn.Module, ABC):
             num_positions: N, unless :attr:`table_length` sets it.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
-            rows_per_token: more than 1 where tokens stand between two positions: the N rows are that
+            rows_per_token: more than 1 if tokens may stand between two positions; the N rows are then that
                 much closer, and in training nothing is kept.
             rows_before: how many of the N rows lie before position 0, in such training.
 
@@ -155,7 +154,7 @@ class KeptTable(nn.Module, ABC):
         kept = self._kept.get((dtype, rows_per_token))
         if not self._kept:
             self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
-        is_of_inference = kept is not None and kept.is_inference()  # no use in a backward pass
+        is_of_inference = kept is not None and kept.is_inference()  # which no backward pass takes
         if is_of_inference and not torch.is_inference_mode_enabled():
             kept = None
         if kept is None or len(kept) < num_positions:
@@ -168,14 +167,14 @@ class KeptTable(nn.Module, ABC):
         self._kept_for = []
 
     def begin_batch(self, blocks: Sequence[Any]) -> None:
-        """Forget what is kept if parameters changed unnoticed.
+        """Drop the table if parameters changed without notice.
 
-        An edit of ``p.data`` runs no hook and changes no version: only a comparison notices it.
+        An edit of ``p.data`` runs no hook and changes no version, so only a comparison notices it.
         """
         if self._kept_for:
             pairs = zip(self._kept_for, self.sources(blocks))
             changed = torch.stack([(kept != now).any() for kept, now in pairs])
-            if bool(changed.any()):  # one look at the device for all of them
+            if bool(changed.any()):  # one transfer from the device for all parameters
                 self.forget()
 
     def forget(self) -> None:
@@ -197,19 +196,18 @@ class KeptTable(nn.Module, ABC):
         try:
             return self._computed(replace(places, count=room), blocks, dtype)
         except FloatingPointError:
-            # A row beyond those that are needed left the range; the others may be fine.
+            # A row beyond the needed ones left the range; the needed rows may be fine.
             return self._computed(places, blocks, dtype)
 
     def _computed(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        """Compute in float32 and cast last; refuse rows that a model of ``dtype`` cannot use."""
         with torch.autocast(self.anchor.device.type, enabled=False), exact_products():
             table = self.rows(places, blocks)
         self.size = check_rows(table.detach(), dtype, self.name, self.range_advice)
         return table.to(dtype)
 
     def train(self, mode: bool = True) -> Self:
-        # fairseq calls train() before every update, so only a change counts. After validation a flow is
-        # solved, and its error measured, at once, as in a run resumed from the checkpoint then saved.
+        # fairseq calls train() before every update, so only a change counts. After validation, a flow is
+        # measured at once, as in a run that is resumed from the checkpoint saved at this point.
         if mode != self.training:
             self.forget()
         return super().train(mode)

@@ -1,4 +1,4 @@
-"""Subtract from the logits a kernel of the distance whose shape is learned (KERPLE)."""
+"""Subtract a learned kernel of the distance from the logits (KERPLE)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, DistanceBias
 from fairseq_floater.position_encoders.options import Option
 
-# Both numbers stay at or above it, and the exponent of a power at or below 2, where kernels are defined.
+# Kernels are defined if both parameters are at least SMALLEST, and a power's exponent is at most 2.
 SMALLEST, LARGEST_EXPONENT = 0.01, 2.0
 
 
 class ClampKeepingGradient(torch.autograd.Function):
-    """Clamp to [low, high]; a number outside still gets a gradient that leads it back in.
+    """Clamp to [low, high]; a number outside still gets a gradient that leads it back.
 
-    The authors' code resets the parameters themselves before each use, which a pass of evaluation
-    should not do. With the gradient of clamp a number once outside would stay there.
+    The authors' code resets the parameters before each use, which evaluation should not do. With the
+    ordinary gradient of clamp, a number that is once outside would stay there.
     """
 
     @staticmethod
@@ -38,8 +38,8 @@ class ClampKeepingGradient(torch.autograd.Function):
 class KerplePositions(DistanceBias):
     """Add -r1 ln(1 + r2 |d|), or with ``--kerple-kernel power`` -r2 |d|^r1, to the logits.
 
-    Each head has its r1 and r2, in an encoder for each side of the query; blocks share them. Both are at
-    least 0.01, the exponent at most 2. Any length; ln grows so slowly that far keys keep some weight.
+    Each head has its own r1 and r2, in an encoder for each side of the query; blocks share them. Both are
+    at least 0.01, the exponent at most 2. Any length; ln grows so slowly that far keys keep some weight.
 
     Parameters: r, [2, sides, H], r1 and r2 of each side and head: 2 H in a decoder, 4 H in an encoder.
     """
@@ -71,6 +71,6 @@ class KerplePositions(DistanceBias):
         r1 = ClampKeepingGradient.apply(self.r[0].float(), SMALLEST, highest)[behind]  # [N, H]
         r2 = ClampKeepingGradient.apply(self.r[1].float(), SMALLEST, float("inf"))[behind]
         if is_power:
-            # Further down no key has any weight, and float16 ends.
+            # Below this bias no key has any weight, and float16 overflows.
             return (-r2 * length**r1).clamp(min=HIDING_BIAS)
         return -r1 * torch.log1p(r2 * length)

@@ -1,4 +1,4 @@
-"""Reuse a table of positions between the updates that solve for one: ``--floater-update-interval``."""
+"""Reuse a table of positions between the updates that solve the flow: ``--floater-update-interval``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fairseq_floater.ode.flow_solver import FlowSolver
 
 
 class LastSolve:
-    """Keep what the flow was last solved with, and ``rows`` [N, S, L, C] so far; without a graph.
+    """Keep the parameters of the last solve, and ``rows`` [N, S, L, C] so far; without a graph.
 
-    A longer batch before the next solve gets its further rows from the same parameters. Otherwise a
-    row would depend on the batches that a process happened to meet, and two processes would train
+    A longer batch before the next solve gets its additional rows from the same parameters. Otherwise a
+    row would depend on the batches that a process happened to see, and two processes would train
     with different tables.
     """
 
@@ -25,7 +25,7 @@ class LastSolve:
     ):
         self.solver, self.engine = solver, engine
         self.dynamics = copy.deepcopy(dynamics).requires_grad_(False)
-        self.p0 = p0.detach()  # stacked: shares no memory with the parameters
+        self.p0 = p0.detach()  # stacked, so it shares no memory with the parameters
         self.rows = self.p0[:0]  # none yet
 
     def table(self, times: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class LastSolve:
 
 
 class ZeroGradient(torch.autograd.Function):
-    """Reuse a table and still give its parameters a gradient, zero, as DDP expects."""
+    """Return a table again, and give its parameters a gradient of zero, as DDP expects."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, *parameters: Tensor) -> Tensor:

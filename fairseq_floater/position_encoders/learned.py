@@ -31,18 +31,18 @@ class LearnedRows(BlockPositions):
 
 
 def num_trained(spec: EncoderSpec) -> int:
-    """Return R: one row a position, or n of a hierarchy."""
+    """Return R: one row a position, or n for a hierarchy."""
     return spec.options["learned_hierarchy"] or spec.max_positions
 
 
 def hierarchical_rows(rows: Tensor, num_positions: int, alpha: float) -> Tensor:
-    """Continue ``rows`` p [n, ...] to N <= n^2 of them: float32 [N, ...].
+    """Extend ``rows`` p [n, ...] to N <= n^2 rows: float32 [N, ...].
 
-    Row i is alpha u_(i div n) + (1 - alpha) u_(i mod n), with u_r = (p_r - alpha p_0) / (1 - alpha), so
-    that the first n rows are p itself: they are returned as they are.
+    Row i is alpha u_(i div n) + (1 - alpha) u_(i mod n), with u_r = (p_r - alpha p_0) / (1 - alpha). The
+    first n rows are then p itself and are returned unchanged.
 
     Args:
-        rows: the trained ones.
+        rows: the trained rows.
         num_positions: N.
         alpha: share of the high digit of i, above 0 and below 1.
     """
@@ -58,12 +58,12 @@ def hierarchical_rows(rows: Tensor, num_positions: int, alpha: float) -> Tensor:
 class LearnedPositions(PositionSignal):
     """Learn one free vector a position, one table a block (N L_max d parameters for "all blocks").
 
-    It replaces fairseq's sinusoid instead of standing on it. Rows past the longest training
-    sentence are never trained. Token i uses row i of --max-source/target-positions rows.
+    The table replaces fairseq's sinusoid. Rows past the longest training sentence are never trained.
+    Token i uses row i of --max-source/target-positions rows.
 
-    ``--learned-hierarchy`` n trains n rows and makes n^2 of them, reading i as a number of two digits
-    to the base n (:func:`hierarchical_rows`). n must be no more than the longest training sentence
-    has tokens, or untrained rows enter far positions. From row n - 1 to row n the vector jumps.
+    ``--learned-hierarchy`` n trains n rows and makes n^2 rows of them: i is read as a number of two digits
+    to the base n (:func:`hierarchical_rows`). n must not exceed the tokens of the longest training
+    sentence, or untrained rows enter far positions. The vector jumps from row n - 1 to row n.
 
     Shapes: table [N, S, L, C].
     """
@@ -126,16 +126,16 @@ class LearnedPositions(PositionSignal):
         rows: Callable[[int], Tensor],
         stays: bool,
     ) -> str:
-        """Start as the donor's positions, or, where they stay underneath, as rows that change nothing.
+        """Start as the donor's positions or, if they stay underneath, as rows that change nothing.
 
-        The first block takes them over (target ``hidden``: where the donor had them); its further rows
-        stay random, because a sinusoid past the trained length would be an unfair head start. All
-        other blocks, and every block of target ``qkv``, start at zero. Rows that multiply cannot
-        stand for rows that were added.
+        With target ``hidden`` the first block takes over the donor's rows. Its rows past the trained length
+        stay random, because the sinusoid there would be an unfair advantage. All other blocks, and
+        every block with target ``qkv``, start at zero. Rows that multiply cannot replace rows that were
+        added.
         """
         spec, note = self.spec, super().adopt_donor(blocks, attentions, rows, stays)
         if stays and self.joint is not None:
-            return note  # the rows must not be zero as well: neither they nor the map would learn
+            return note  # if the rows were zero too, neither they nor the map would learn
         if spec.combine == MULTIPLY and not stays:
             return note
         takes = spec.target == HIDDEN and not stays

@@ -1,4 +1,4 @@
-"""Add to keys and values the sinusoid of their distance (NEZHA)."""
+"""Add the sinusoid of the distance to keys and values (NEZHA)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fairseq_floater.position_encoders.transforms import At, Places
 
 
 class NezhaPositions(AttentionPositions):
-    """Add R_r to keys and values alike: Shaw's form with the sinusoid of r = clip(j - i, +-k) for vectors.
+    """Add R_r to keys and to values, as Shaw does, with the sinusoid of r = clip(j - i, +-k) as vectors.
 
     R_r holds sin(r w_c) and cos(r w_c) in channels 2c and 2c + 1 of a head, w_c = 10000^(-2c/D). All
-    heads and blocks share it. Beyond k = ``--nezha-clip`` distances look alike; with 0 none is clipped,
-    and past the trained length come vectors that were never met. The authors' code takes the
-    sinusoid of r + k: R turned by a fixed angle in each pair of channels.
+    heads and blocks share it. Beyond k = ``--nezha-clip`` distances look alike. With k = 0 none is clipped,
+    and past the trained length vectors are new to the model. The authors' code takes the sinusoid
+    of r + k, which is R turned by a fixed angle in each pair of channels.
 
     Shapes: table [N, sides, D] of distances 0 .. N - 1, for keys before the query and, in an
     encoder, behind it. Parameters: none; with ``--position-base keep`` a gate a stack.
@@ -69,7 +69,7 @@ class NezhaPositions(AttentionPositions):
         frequencies = at.frequencies(lambda: pair_frequencies(pairs, device=device))
         if frequencies is None:
             table = self(furthest + 1, blocks, dtype, at.rows_per_token)
-        else:  # of each sentence; its rows follow those of the one before
+        else:  # one table a sentence; the tables are joined
             distances = -self.signed_distances(Places(furthest + 1, at.rows_per_token)).flatten()
             table = interleaved_sinusoid(distances, self.spec.head_dim, frequencies).to(dtype)
             first = torch.arange(len(table), device=rows.device) * table.size(1)

@@ -1,4 +1,4 @@
-"""Give no positions at all: the control, which knows order by its causal mask alone."""
+"""Give no positions: the control model, which knows order by its causal mask alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fairseq_floater.position_encoders.signal import PositionSignal
 
 
 class NoPositions(PositionSignal):
-    """Add nothing and remove fairseq's sinusoid; no block receives it, so it has no table."""
+    """Add nothing, and remove fairseq's sinusoid. No block receives positions, so there is no table."""
 
     name = "none"
     title = "none"

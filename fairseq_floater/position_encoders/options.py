@@ -17,18 +17,18 @@ COMBINATIONS = (ADD, MULTIPLY, CONCAT)
 
 @dataclass(frozen=True)
 class Option:
-    """Declare a command-line option, and the values that it takes whatever the other options are.
+    """Declare a command-line option, and its valid values regardless of other options.
 
     Attributes:
         default: None means "decided by the target".
-        choices: all values that it takes.
+        choices: all valid values.
         above: a number that every value must exceed.
-        below: a number that no value may reach.
+        below: a number that every value must stay below.
         at_least: the smallest value.
         at_most: the largest value.
-        even: whether values must be even, or odd; None: either.
-        or_zero: 0 is taken too.
-        why: ends the refusal of a value out of range, with its punctuation.
+        even: True: values must be even; False: odd; None: either.
+        or_zero: whether 0 is valid too.
+        why: the end of the error message for a value out of range, with its punctuation.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Option:
         return self.name.lstrip("-").replace("-", "_")
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        # Defaults stay with the architecture functions, as for fairseq's model options.
+        # As with fairseq's model options, the architecture functions set the defaults.
         kwargs: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self.help}
         if self.type is bool:
             kwargs["action"] = "store_true"
@@ -58,7 +58,7 @@ class Option:
         parser.add_argument(self.name, **kwargs)
 
     def checked(self, value: Any) -> Any:
-        """Return ``value`` in the option's type: Hydra knows neither choices nor our types.
+        """Return ``value`` in the option's type; Hydra checks neither choices nor our types.
 
         Raises:
             ValueError: a value of another type, outside the choices or out of range.

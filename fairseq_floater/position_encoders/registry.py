@@ -1,6 +1,6 @@
 """List the position encoders, one line each.
 
-This file needs no torch: the file of an encoder is imported when its class is needed.
+This file needs no torch: an encoder's file is imported when its class is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Name an encoder's class, and its default ``--position-target`` (the first it allows)."""
+    """Hold the path of an encoder's class, and its default ``--position-target`` (the first it allows)."""
 
     path: str
     target: str
@@ -49,19 +49,19 @@ ENCODERS = {
     "complex": Entry("complex.ComplexOrderEmbedding", "stage"),
     "none": Entry("none.NoPositions", "hidden"),
 }
-#: an encoder's class under another target, where that makes it another kind
+#: an encoder's class for a target that makes it another kind of encoder
 VARIANTS = {
     ("floater", "relative"): "relative_flow.RelativeFlowPositions",
     ("rotation_flow", "relative"): "relative_flow.RelativeRotationPositions",
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
-#: ``--position-blocks``, which takes numbers too
+#: words for ``--position-blocks``, which takes numbers too
 ALL_BLOCKS, INPUT_BLOCK = "all", "input"
 TARGETS = ("qkv", "hidden", "attention", "stage", "relative")
 
 
 class _Classes(Mapping[str, "type[PositionEncoder]"]):
-    """Map names to the encoders' classes, each imported when it is looked up."""
+    """Map names to the encoders' classes; a look-up imports the class."""
 
     def __getitem__(self, name: str) -> type[PositionEncoder]:
         return _imported(ENCODERS[name].path)
@@ -90,16 +90,16 @@ def encoder_class(name: str, target: str) -> type[PositionEncoder]:
 
 
 def layer_numbers(text: str) -> list[int] | None:
-    """Return the numbers of layers in ``text``, ``0,2,4``; None for anything else."""
+    """Return the layer numbers in ``text``, such as ``0,2,4``; None for any other text."""
     fits = re.fullmatch(r"\d{1,4}(,\d{1,4})*", text, re.ASCII)
     return [int(number) for number in text.split(",")] if fits else None
 
 
 def block_numbers(text: str) -> tuple[int, ...] | None:
-    """Return the blocks that ``--position-blocks`` names, from 0 on and in order; None: all.
+    """Return the blocks that ``--position-blocks`` names, numbered from 0 and sorted; None: all.
 
     Raises:
-        ValueError: neither a word that it takes nor numbers.
+        ValueError: the text is neither a valid word nor numbers.
     """
     if text == ALL_BLOCKS:
         return None
@@ -113,7 +113,7 @@ def block_numbers(text: str) -> tuple[int, ...] | None:
 
 
 def named_blocks(text: str) -> str:
-    """Return the one name of a choice of blocks: ``0`` is ``input``, ``2,0,2`` is ``0,2``."""
+    """Return the normal form of ``--position-blocks``: ``0`` is ``input``, ``2,0,2`` is ``0,2``."""
     numbers = block_numbers(text)
     if numbers is None or numbers == (0,):
         return ALL_BLOCKS if numbers is None else INPUT_BLOCK
@@ -121,7 +121,7 @@ def named_blocks(text: str) -> str:
 
 
 def check_depth(numbers: tuple[int, ...] | None, depth: int) -> None:
-    """Raise ValueError for a number of :func:`block_numbers` beyond the ``depth`` of the deepest stack."""
+    """Raise ValueError if a number of :func:`block_numbers` exceeds the deepest stack's ``depth``."""
     if numbers is not None and numbers[-1] >= depth:
         raise ValueError(
             f"`--position-blocks` must name blocks from 0 to {depth - 1}, as many as the deepest stack with "

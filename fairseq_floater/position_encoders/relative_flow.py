@@ -1,4 +1,4 @@
-"""Read vectors or biases of distances off FLOATER or a rotation: flows, made relative."""
+"""Take vectors or biases of distances from FLOATER's flow or a rotation, as relative positions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FlowStart(StartValues):
         super().__init__(options.get("floater_lr_scale", 1.0))
         scale = options.get("floater_init_scale")
         if scale is None:
-            # As long as a sinusoid; or as Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1.
+            # The norm of a sinusoid; or of Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1.
             is_xl = relative_form(options) == XL
             scale = StartingRows.std if is_xl else HIDDEN_INITIAL_VALUE_STD
         shape = (_streams(spec), 1 if spec.causal else 2, row_width(spec))
@@ -67,7 +67,7 @@ def relative_form(options: dict[str, Any]) -> str:
 
 
 def distance_clock(options: dict[str, Any]) -> Clock:
-    """Return the times of distances, by complete options; only rows of ``xl`` have a choice."""
+    """Return the clock that gives distances their times, from complete options; only ``xl`` has a choice."""
     if relative_form(options) != XL or options["floater_time"] == LOG:
         return LOG_DISTANCE
     return Clock.read({"floater_delta": DELTA, **options})
@@ -78,13 +78,13 @@ def _streams(spec: EncoderSpec) -> int:
 
 
 def row_width(spec: EncoderSpec) -> int:
-    """Return W: the heads where rows are biases, the model's width for ``xl``, else that of a head."""
+    """Return W: the number of heads for ``bias``, the model's width for ``xl``, else a head's width."""
     widths = {"bias": spec.heads, XL: spec.dim}
     return widths.get(relative_form(spec.options), spec.head_dim)
 
 
 class FlowVectors(DistanceVectors):
-    """Hold where one block's vectors of distances start; its hooks are Shaw's."""
+    """Hold the starting points of one block's vectors of distances; the hooks are Shaw's."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
@@ -93,7 +93,7 @@ class FlowVectors(DistanceVectors):
 
 
 class FlowBias(AttentionPart):
-    """Hold where one block's biases of distances start, one for each head.
+    """Hold the starting points of one block's biases of distances, one for each head.
 
     Tables: the row of each pair of tokens, [B or 1, T, S], and the biases, [R, H].
     """
@@ -108,16 +108,16 @@ class FlowBias(AttentionPart):
 
 
 class DistanceFlow(DistanceScores):
-    """Follow a flow over distances, r at tau = ln(1 + |d|), from the r(0) of each block, stream and side.
+    """Follow a flow over distances, r at tau = ln(1 + |d|), from an r(0) for each block, stream and side.
 
-    ``--floater-relative keys``: r is added to key j as query i sees it, as Shaw's A^K; ``values``: a
-    second one to its value, as A^V; ``bias``: r has a channel for each head and is added to the logits;
-    ``xl``: the stack has one r(0) for each side, as wide as the model, and r is scored as Transformer-XL's
-    R is, with a u, v and W_R in each block.
+    ``--floater-relative keys``: r is added to key j as query i sees it, like Shaw's A^K. ``values``: a
+    second r is added to the values, like A^V. ``bias``: r has a channel for each head and is added to the
+    logits. ``xl``: the stack has one r(0) for each side, as wide as the model, and r is scored like
+    Transformer-XL's R, with a u, v and W_R in each block.
 
-    In logarithmic time four times the trained length lies 1.4 units past its end; ``xl`` also takes
-    ``--floater-time`` linear or log:T. Distances between two whole ones (training that moves positions) go
-    to the nearer, but not in ``xl``. Subclasses say what the flow is.
+    In logarithmic time, four times the trained length is 1.4 units past its end. ``xl`` also takes
+    ``--floater-time`` linear or log:T. Distances that training moves are rounded, except in ``xl``.
+    Subclasses define the flow.
 
     Shapes: table [N, sides, L, S, W]; W = D, or H for ``bias``; two sides in an encoder, for keys
     before the query and behind it, one in a decoder. ``xl``: [N, sides, L, C].
@@ -166,7 +166,7 @@ class DistanceFlow(DistanceScores):
         self.form, self.clock = relative_form(options), distance_clock(options)
         if self.form == XL:
             self.start = FlowStart(spec)
-            # Of a product of two zeros neither would learn: W_R, or else r.
+            # Either W_R or r is zero: if both were, neither would learn.
             has_zero_r = options["xl_projection"] == "off" or options.get("floater_init_scale") == 0
             self.silent_at_zero = (
                 "u",
@@ -182,7 +182,7 @@ class DistanceFlow(DistanceScores):
         return parts.get(self.form, FlowVectors)(block_index, self.spec)
 
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
-        # One row is r(0) alone: a second one gives the flow its (zero) gradient, as DDP expects.
+        # One row is r(0) alone. A second row gives the flow a (zero) gradient, as DDP expects.
         distances = replace(places, count=max(places.count, 2)).in_tokens()
         starts = [self.start] if self.form == XL else [block.start for block in blocks]
         r0 = torch.stack([start.initial() for start in starts])
@@ -204,8 +204,8 @@ class DistanceFlow(DistanceScores):
 class RelativeFlowPositions(FlowPositions, DistanceFlow):
     """Follow FLOATER's flow over distances, dr/dtau = h(tau, r).
 
-    h is the stack's; each block has its r(0). Parameters: 2 W (W + 2) a stack and S sides W a block;
-    ``xl``: 2 C (C + 2) + sides C a stack and those of `xl.py` a block.
+    The stack owns h, and each block its r(0). Parameters: 2 W (W + 2) a stack and S sides W a block;
+    ``xl``: 2 C (C + 2) + sides C a stack, and those of `xl.py` a block.
     """
 
     name = FloaterPositions.name
@@ -238,15 +238,15 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
 
 
 class RelativeRotationPositions(DistanceFlow):
-    """Turn every r(0) over distances: dr/dtau = w J r, so that r keeps its norm at any distance.
+    """Turn every r(0) over distances, dr/dtau = w J r, so that r keeps its norm at any distance.
 
-    Channels 2c and 2c + 1 turn at the learned frequency w_c. That is the general skew-symmetric h of
-    ``rotation_flow`` in the basis of its planes: on keys and values another basis would change nothing,
-    as every block learns its projections. Of a ``bias`` two heads share a frequency.
+    Channels 2c and 2c + 1 turn at the learned frequency w_c. This is the general skew-symmetric h of
+    ``rotation_flow`` in the basis of its planes. Another basis would change nothing on keys and values,
+    because every block learns its projections. In a ``bias``, two heads share a frequency.
 
-    Parameters: W / 2 a stack and S sides W a block; ``xl``: C / 2 + sides C a stack and those of `xl.py` a
-    block. That is ``--xl-learned`` with learned phases, in logarithmic time unless ``--floater-time`` says
-    otherwise.
+    Parameters: W / 2 a stack and S sides W a block; ``xl``: C / 2 + sides C a stack, and those of `xl.py`
+    a block. ``xl`` is ``--xl-learned`` with learned phases, in logarithmic time unless ``--floater-time``
+    says otherwise.
     """
 
     name = RotationFlowPositions.name

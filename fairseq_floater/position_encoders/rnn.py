@@ -27,8 +27,8 @@ class InitialState(StartingPoints):
 class RecurrentPositions(PositionSignal):
     """Run one recurrence, shared by blocks and streams, from the p_0 of each.
 
-    A step applies K maps one after the other, each ``tanh(Linear([z_i; x]))`` from C + |z| to C
-    channels, the first to x = p_i. The paper gives only Table 6's counts, which fix K:
+    A step applies K maps ``tanh(Linear([z_i; x]))`` in sequence, each from C + |z| to C channels; the
+    first has x = p_i. The paper gives only the counts of Table 6, which determine K:
 
     ======  ======  ===  ==============================  =========  ======================
     layers  z_i     K    one map at C = 512              in all     Table 6 (per recurrence)
@@ -40,9 +40,9 @@ class RecurrentPositions(PositionSignal):
     2       vector  4    the same                        2,099,200  -
     ======  ======  ===  ==============================  =========  ======================
 
-    so a layer with vector input is taken as two maps (inferred: no simpler cell comes as near).
-    z_i is the number i, or fairseq's sinusoid of position i, or nothing. tanh keeps every row within [-1, 1],
-    whatever the length.
+    So we take a layer with vector input as two maps (inferred: no simpler cell comes as close).
+    z_i is the number i, or fairseq's sinusoid of position i, or nothing. tanh keeps every row within
+    [-1, 1] at any length.
 
     Shapes: table [N, S, L, C].
     """
@@ -71,9 +71,9 @@ class RecurrentPositions(PositionSignal):
             self._start_at_zero()
 
     def _start_at_zero(self) -> None:
-        """Set small weights that ignore z_i: with p_0 = 0 every row is exactly zero.
+        """Set small weights that ignore z_i; with p_0 = 0 every row is exactly zero.
 
-        The columns of z_i and the biases get a gradient at once, so the recurrence leaves zero as it learns.
+        The columns of z_i and the biases get a gradient from the start, so the rows leave zero in training.
         """
         with torch.no_grad():
             linears: list[Any] = list(self.maps)
@@ -87,7 +87,7 @@ class RecurrentPositions(PositionSignal):
         p = p.to(torch.promote_types(p.dtype, torch.float32))  # [S, L, C]
         linears: list[Any] = list(self.maps)
         weights = [linear.weight.to(p.dtype) for linear in linears]
-        # The inputs' share of each map is known before the first step: [N, C].
+        # Each map's term from the inputs is known before the first step: [N, C].
         inputs = self._inputs(places.count).to(p)
         driven = [
             inputs @ weight[:, : self.input_size].T + linear.bias.to(p.dtype)
@@ -95,8 +95,7 @@ class RecurrentPositions(PositionSignal):
         ]
         recurrent = [weight[:, self.input_size :].T for weight in weights]
         rows = [p]
-        # One step more than the rows need gives every parameter its (zero) gradient for one row
-        # as well, as DDP expects.
+        # At least one step, so that one row too gives every parameter a (zero) gradient, as DDP expects.
         for i in range(max(places.count - 1, 1)):
             for drive, weight in zip(driven, recurrent):
                 p = torch.tanh(p @ weight + drive[i])

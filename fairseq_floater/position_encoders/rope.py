@@ -21,7 +21,7 @@ VALUES = Option("--rope-values", False, "turn values too: the output sees absolu
 
 def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs of channels (2c, 2c + 1) of ``x`` [..., R]; cos and sin [..., R / 2]."""
-    # Where pairs can be read as complex numbers, one product does it, and another its gradient.
+    # If pairs can be read as complex numbers, one product turns them, and another gives the gradient.
     even = all(stride % 2 == 0 for stride in (x.storage_offset(), *x.stride()[:-1]))
     if even and x.stride(-1) == 1 and x.dtype == cos.dtype in (torch.float32, torch.float64):
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
@@ -31,21 +31,21 @@ def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def turns_values(options: dict[str, Any]) -> bool:
-    """Return whether values are turned as well; an encoder without ``--rope-values`` turns none."""
+    """Return whether values are turned too; not all encoders have ``--rope-values``."""
     return bool(options.get(VALUES.dest))
 
 
 class RopePart(AttentionPart):
-    """Turn q and k, and with ``--rope-values`` v, of one block.
+    """Turn q and k of one block, and v with ``--rope-values``.
 
-    Tables: cos and sin of q, and those of k and v where they differ: [B or 1, 1, T or S, R / 2].
+    Tables: cos and sin for q, then for k and v if they differ: [B or 1, 1, T or S, R / 2].
     """
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
         if stream == "v" and not turns_values(self.spec.options):
             return x
         cos, sin = tables[:2] if stream == "q" else tables[-2:]
-        if len(cos) > len(x):  # the source's keys are held once for all beams
+        if len(cos) > len(x):  # all beams of a sentence share the source's keys
             cos, sin = (first_copies(part, 0, len(cos) // len(x)) for part in (cos, sin))
         turned, rest = x.tensor_split([2 * cos.size(-1)], dim=-1)
         turned = turn_pairs(turned, cos, sin)
@@ -53,10 +53,10 @@ class RopePart(AttentionPart):
 
 
 class FarRopePart(RopePart):
-    """Turn as always, and score by other distances the pairs that ``--position-eval`` counts as nearer.
+    """Turn as usual, and correct the scores of pairs whose distance ``--position-eval`` shortens.
 
-    Tables: between those of q and those of k what a distance counts as, [B or 1, T, S], the positions of
-    queries, [B or 1, T], and of keys, and the complex frequencies, [R / 2].
+    Tables: between those of q and those of k, the shortened distances, [B or 1, T, S], the positions of
+    queries, [B or 1, T], and of keys, [B or 1, S], and the complex frequencies, [R / 2].
     """
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor | None:
@@ -68,7 +68,7 @@ class FarRopePart(RopePart):
             torch.view_as_complex(x[..., :width].float().unflatten(-1, (-1, 2)).contiguous())
             for x in (q, for_each_query(k, q))
         )
-        # A key was turned by j: a query that is turned by j + d meets it at distance d.
+        # A key was turned by j, so a query that is turned by j + d has distance d from it.
         terms = []
         for t in range(q.size(2)):  # one query at a time: it has a turn for each key
             places = keys + counted[:, t]  # [B or 1, S]
@@ -80,19 +80,19 @@ class FarRopePart(RopePart):
 
 
 class RopePositions(AttentionPositions):
-    """Turn the pair c of q_i and k_j by i w_c and j w_c: their product sees i - j alone.
+    """Turn the pair c of q_i by i w_c and of k_j by j w_c, so that their product depends on i - j alone.
 
-    w_c = base^(-2c/R), over the first R = D ``--rope-partial`` channels of a head. Past the trained
-    length come angles that were never met. Neighbouring channels form a pair, as in RoFormer (Llama
-    pairs halves: another function of the same weights). Angles are computed in float64.
+    w_c = base^(-2c/R), over the first R = D * ``--rope-partial`` channels of a head. Past the trained
+    length, angles are new to the model. Neighbouring channels form a pair, as in RoFormer (Llama pairs
+    halves, which is another function of the same weights). Angles are computed in float64.
 
-    ``--position-segments`` is BiPE-RoPE (He et al. 2024): the angles are n w_c, n the segment of the token,
-    and its place m inside the segment is told at the first block's input, by sin and cos of
-    m 10000^(-2c/C) in channels 2c and 2c + 1.
+    ``--position-segments`` is BiPE-RoPE (He et al. 2024). The angles are n w_c for segment n. The token's
+    place m inside the segment enters the first block's input as sin and cos of m 10000^(-2c/C) in channels
+    2c and 2c + 1.
 
-    Algebraic positional encodings (Kogkalidis et al. 2024), q_i W^(i - j) k_j with W = exp(A - A^T) in each
-    head, and GRAPE's multiplicative form without context (Zhang et al. 2025) are ``--rope-learned`` once W_q
-    and W_k take a rotation up, where the heads have the same frequencies: here they share them.
+    Two other methods equal ``--rope-learned`` if all heads have the same frequencies, as here, because W_q
+    and W_k can absorb a rotation: algebraic positional encodings (Kogkalidis et al. 2024), q_i W^(i - j) k_j
+    with W = exp(A - A^T) in each head, and GRAPE's multiplicative form without context (Zhang et al. 2025).
 
     Shapes: table [N, 2, R / 2], cos and sin. Parameters: none; ``--rope-learned``: w, R / 2 a stack.
     """
@@ -148,13 +148,13 @@ class RopePositions(AttentionPositions):
 
     def _frequencies(self) -> Tensor:
         """Return w: float64 [R / 2]."""
-        # Fixed ones are no buffer, which `.half()` would round.
+        # Fixed frequencies are not a buffer, which `.half()` would round.
         return (
             self._initial_frequencies() if self.frequencies is None else self.frequencies.double()
         )
 
     def fading(self) -> Tensor:
-        """Return by what a turned pair grows from token to token, as a logarithm: float64 [R / 2]."""
+        """Return the logarithm of the factor by which a pair grows from token to token: float64 [R / 2]."""
         return torch.zeros(self.pairs, dtype=torch.float64, device=self.anchor.device)
 
     def turns(self, places: Tensor, frequencies: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class RopePositions(AttentionPositions):
     def _tables(
         self, at: At, positions: Tensor, blocks: Sequence[Any], dtype: torch.dtype
     ) -> list[Tensor]:
-        """Return what :meth:`turns` has at ``positions`` [B or 1, T]: [B or 1, 1, T, R / 2] each."""
+        """Return the :meth:`turns` at ``positions`` [B or 1, T]: [B or 1, 1, T, R / 2] each."""
         frequencies = at.frequencies(self._frequencies)
         if frequencies is None:
             table = self(at.num_rows, blocks, dtype, at.rows_per_token, at.rows_before)
@@ -194,7 +194,7 @@ class RopePositions(AttentionPositions):
         else:
             assert at.law is not None and at.lengths is not None
             rows = self.turns(positions.double()[..., None] / at.rows_per_token, frequencies)
-            # q and k both: their product has the square.
+            # The root, because both q and k are multiplied.
             rows = (rows * at.law.temperature(at.lengths)[..., None, None].sqrt()).to(dtype)
         return list(rows[:, None].unbind(-2))
 

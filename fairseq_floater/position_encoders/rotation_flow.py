@@ -1,4 +1,4 @@
-"""Turn every p(0) by a flow that cannot grow: dp/dt = (A - A^T) p keeps its length."""
+"""Turn every p(0) by the flow dp/dt = (A - A^T) p, which keeps the norm of p."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 from fairseq_floater.position_encoders.transforms import Places
 
-# Time between tokens, FLOATER's default. It sets how fast a frequency learns: by this times the rate.
+# Time between tokens, FLOATER's default. A frequency learns at this times the learning rate.
 DELTA = 0.1
-# Largest initial frequency: radians a token; over distances radians a unit of ln(1 + |d|), half a turn
-# from a token to its neighbour's neighbour, and two turns up to 60 tokens.
+# Largest initial frequency in radians a token; over distances, in radians a unit of ln(1 + |d|): half a
+# turn up to the second neighbour, and two turns up to 60 tokens.
 FREQUENCY, RELATIVE_FREQUENCY = 0.3, 3.0
 
 
 def largest_frequency(options: dict[str, Any], target: str) -> float:
-    """Return the largest initial frequency, ``--rotation-frequency`` or that of the target."""
+    """Return the largest initial frequency: ``--rotation-frequency`` or the target's default."""
     frequency: float | None = options["rotation_frequency"]
     if frequency is not None:
         return frequency
@@ -38,14 +38,14 @@ def largest_frequency(options: dict[str, Any], target: str) -> float:
 def rotation(skew: Tensor) -> Tensor:
     """Return exp(``skew``) [C, C] of a skew-symmetric matrix, in its dtype (float32 or float64).
 
-    Taylor's series of degree 8 after scaling, then squarings. ``torch.matrix_exp`` takes 8 times as long
-    with its gradient, the exponential of a matrix of twice the width, and is off by 1e-6 in float32: too
-    much for a rotation that is squared until it turns by hundreds of positions. Of a matrix so large that
-    rounding hides the angle nothing but NaN is returned, which the check of the table's range reports.
+    A Taylor series of degree 8 after scaling, then squarings. ``torch.matrix_exp`` takes 8 times as long
+    with its gradient, the exponential of a matrix twice as wide. It is also off by 1e-6 in float32, too
+    much for a rotation that is squared until it turns by hundreds of positions. If the matrix is so large
+    that rounding hides the angle, the result is NaN, which the check of the table's range reports.
     """
     square = skew @ skew
-    # A skew-symmetric matrix is normal, so the norm of its square bounds that of itself closely:
-    # a quarter of its largest column sum, for a random one of 512 channels.
+    # A skew-symmetric matrix is normal, so the norm of its square bounds its own norm closely: for a
+    # random matrix of 512 channels, by a quarter of its largest column sum.
     norm = float(square.detach().abs().sum(dim=0).amax().sqrt())
     largest = 0.5 if skew.dtype == torch.float32 else 0.03  # the remainder is below rounding
     if not norm * torch.finfo(skew.dtype).eps < 1:
@@ -62,7 +62,7 @@ def rotation(skew: Tensor) -> Tensor:
 
 
 class StartingRows(StartingPoints):
-    """Hold p(0) of one block, as long as the rows of a sinusoid, sqrt(C / 2)."""
+    """Hold p(0) of one block, with the norm of a sinusoid's rows, sqrt(C / 2)."""
 
     std = 0.5**0.5
 
@@ -70,12 +70,12 @@ class StartingRows(StartingPoints):
 class RotationFlowPositions(PositionSignal):
     """Solve FLOATER's equation 8 for a linear, skew-symmetric h: p(t) = exp(t (A - A^T)) p(0).
 
-    The eigenvalues of A - A^T are imaginary: p is a sum of sinusoids whose frequencies, planes and
-    phases are learned, equation 6 being one such sum. Rows keep their norm at any length, where the
-    trajectory of FLOATER's h grows past the trained length; the inner product of two rows of a
-    stream depends on their distance alone; and the flow has a closed form, so the table is a handful
-    of matrix products instead of a solve. GRAPE (Zhang et al. 2025) lets exp(t L) of a skew-symmetric L
-    act on queries and keys, as RoPE does; here it acts on p(0).
+    The eigenvalues of A - A^T are imaginary, so p is a sum of sinusoids with learned frequencies, planes
+    and phases; equation 6 is one such sum. Rows keep their norm at any length, while the trajectory of
+    FLOATER's h grows past the trained length. The inner product of two rows of a stream depends on their
+    distance alone. The flow has a closed form, so the table takes a few matrix products instead of a
+    solve. GRAPE (Zhang et al. 2025) applies exp(t L) of a skew-symmetric L to queries and keys, as RoPE
+    does; here it is applied to p(0).
 
     One A of C x C parameters is shared by blocks and streams. Shapes: table [N, S, L, C].
     """
@@ -90,7 +90,7 @@ class RotationFlowPositions(PositionSignal):
     targets = (
         *PositionSignal.targets,
         "relative",
-    )  # the last is another class, `relative_rotation.py`
+    )  # the last is another class, in `relative_flow.py`
     options = (
         Option(
             "--rotation-frequency",
@@ -116,7 +116,7 @@ class RotationFlowPositions(PositionSignal):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        # For entries of deviation s the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
+        # For entries of standard deviation s, the largest eigenvalue of A - A^T is about 2 s sqrt(2 C).
         largest = largest_frequency(spec.options, spec.target) / DELTA
         std = largest / (2 * (2 * spec.dim) ** 0.5)
         self.generator = nn.Parameter(torch.randn(spec.dim, spec.dim) * std)
@@ -130,14 +130,14 @@ class RotationFlowPositions(PositionSignal):
     def _rows(self, num_rows: int, step: float, blocks: Sequence[StartingPoints]) -> Tensor:
         """Return the rows at times 0, ``step``, 2 ``step``, ...: [N, S, L, C]."""
         dtype = torch.promote_types(self.generator.dtype, torch.float32)
-        if step < DELTA and not self.training:  # so many small turns would sum their rounding up
+        if step < DELTA and not self.training:  # rounding would add up over so many small turns
             dtype = torch.float64
         generator = self.generator.to(dtype)
         # p as a row vector: p(t + s) = p(t) exp(s (A - A^T)).
         power = rotation(step * (generator - generator.T))
         rows = torch.stack([block.values.to(dtype) for block in blocks], dim=1).unsqueeze(0)
-        # Doubling: the known rows, turned by as many steps as they are, are the next ones.
-        # Two rows at least, so that A has its (zero) gradient for one row too, as DDP expects.
+        # Doubling: n known rows, turned by n steps, are the next n rows.
+        # At least two rows, so that A has a (zero) gradient for one row too, as DDP expects.
         while True:
             rows = torch.cat([rows, rows @ power])
             if len(rows) >= num_rows:

@@ -1,6 +1,6 @@
-"""Say which options do not go together: no other file refuses a combination of them.
+"""Refuse options that exclude each other; no other file refuses a combination of options.
 
-Each generator yields the messages of one subject; an encoder's ``faults`` yields those of its options.
+Each generator yields the messages on one subject. An encoder's ``faults`` yields those on its options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, Shifting, W
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
 
-# Stacks of a model: encoder and decoder, or an encoder alone.
+# Number of stacks of a model: encoder and decoder, or an encoder alone.
 TWO_STACKS, ONE_STACK = 2, 1
 
 
@@ -46,14 +46,14 @@ def refuse(
     law: WarpLaw | None,
     stacks: int | None,
 ) -> None:
-    """Raise ValueError with the first message of a rule that complete options break.
+    """Raise ValueError with the message of the first rule that complete options break.
 
     Args:
         args: the model's options, complete; a Namespace or Hydra's DictConfig, which has no ``vars``.
-        encoder: the class that they name.
+        encoder: the class that ``args`` name.
         options: the encoder's, by ``dest``.
-        law: by which training moves positions.
-        stacks: of the model; None: without the rules of fairseq's options.
+        law: how training moves positions.
+        stacks: number of stacks of the model; None: do not check fairseq's options.
     """
     messages = chain(
         _of_positions(args, encoder),
@@ -120,7 +120,7 @@ def _able(attribute: str, value: bool = True) -> str:
 def _of_moved_positions(
     args: Any, encoder: type[PositionEncoder], options: dict[str, Any], law: WarpLaw
 ) -> Iterator[str]:
-    """Refuse training-time positions that the encoder lacks, or that would change nothing."""
+    """Refuse moved positions that the encoder does not have, or that would change nothing."""
     name, given = encoder.name, [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
     if not encoder.takes_stretch(options):
         phrase = encoder.describe(options, args.position_target)
@@ -139,7 +139,7 @@ def _of_moved_positions(
             f"`--position-shift` must not be set with --position-encoder {name}, where it would "
             "change nothing: distances alone count, and they stay as they are."
         )
-    # Two tokens come nearer by 2 E at most; within half a token a distance keeps its number.
+    # A distance changes by at most 2 E; a change of less than half a token is rounded away.
     if 0 < law.jitter < 0.25 and law.stretch is None and encoder.rounds_distances(options):
         yield (
             f"`--position-jitter` must be at least 0.25 with --position-encoder {name}, but is "
@@ -159,7 +159,7 @@ def _of_moved_positions(
 
 
 def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Iterator[str]:
-    """Refuse segments that nothing ends, that the encoder does not count, or that training would move."""
+    """Refuse segments without a separator, an encoder that counts none, and training that moves positions."""
     if args.position_segments and "position_segments" not in options:
         yield (
             f"`--position-segments` must be off with --position-encoder {args.position_encoder}: sinusoidal "
@@ -275,7 +275,7 @@ def _of_evaluation(
 
 
 def warnings(args: Any) -> Iterator[str]:
-    """Say which of complete options have no effect, or one that surprises."""
+    """Return warnings about complete options that have no effect, or a surprising one."""
     read = {*SHARED_OPTIONS, *POSITION_ENCODERS[args.position_encoder].options}
     given = [o for o in all_options() if o not in read and getattr(args, o.dest) != o.default]
     if given:

@@ -1,4 +1,4 @@
-"""Add to the logits the product of two tokens' sinusoids, scaled for each head (Sandwich)."""
+"""Add the product of two tokens' sinusoids, scaled for each head, to the logits (Sandwich)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fairseq_floater.position_encoders.in_attention import (
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
 from fairseq_floater.position_encoders.transforms import At
 
-# Pairs of sine and cosine, half of the sinusoid's width, whatever the model's: 128 in the paper.
+# Pairs of sine and cosine. The paper's sinusoid has a width of 128 for any width of the model.
 PAIRS = 64
 
 
 class SandwichPositions(DistanceBias):
     """Add H / (8 (h + 1)) sum_c cos(d w_c) to the logits, w_c = 10000^(-c/64), c = 0 .. 63.
 
-    The sum is the product of two sinusoids 128 wide; over the distance it falls about as its
-    logarithm, so that far keys keep some weight, the more the later the head. Any length; nothing is
-    learned. In an encoder the sum is blind to direction; ``--bias-direction`` breaks the tie.
+    The sum is the product of two sinusoids 128 wide. It falls roughly with the logarithm of the distance,
+    so far keys keep some weight, and more in later heads. Any length; nothing is learned. In an encoder
+    the sum does not tell the two directions apart; ``--bias-direction`` says how to.
 
     Parameters: none; with ``--position-base keep`` a gate a stack.
     """
@@ -57,7 +57,7 @@ class SandwichPositions(DistanceBias):
 
     def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
-        # What a head must not see is no sum, and stays hidden however far the gate is open. (Half of the
-        # constant: bfloat16 rounds it up.)
+        # Keys that a head must not see stay hidden at any value of the gate. (The comparison is with half
+        # of the constant, because bfloat16 rounds it up.)
         gated = self.gate(table).masked_fill(table < HIDING_BIAS / 2, HIDING_BIAS)
         return self.gathered(gated, at)

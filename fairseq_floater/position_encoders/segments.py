@@ -1,4 +1,4 @@
-"""Count the segments of a document, which a separator ends: sentences that were joined to one line."""
+"""Count the segments of a document, such as sentences on one line; a separator ends a segment."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SEGMENTS: Option = Option(
 
 @dataclass(frozen=True)
 class Segments(Warp):
-    """Say in which segment each token of B sentences of T tokens stands.
+    """Hold the segment of each token of B sentences of T tokens.
 
     Attributes:
-        numbers: of the segments, from 0, [B, T]: the separators before each token.
-        gap: tokens by which time moves on where a segment begins; None: positions are segments (BiPE).
+        numbers: the token's segment, from 0, [B, T]: the number of separators before the token.
+        gap: tokens that each new segment adds to the position; None: the position is the segment (BiPE).
     """
 
     numbers: Tensor
@@ -39,7 +39,7 @@ class Segments(Warp):
 
     @classmethod
     def of(cls, separator: int, gap: Fraction | None, words: Tensor) -> Segments:
-        """Read those of ``words`` [B, T]; a separator belongs to the segment that it ends."""
+        """Return the segments of ``words`` [B, T]; a separator belongs to the segment that it ends."""
         ends = (words == separator).long()
         return cls(ends.cumsum(1) - ends, gap)
 
@@ -61,10 +61,10 @@ class Segments(Warp):
 
 
 def gap_in_tokens(options: dict[str, Any]) -> Fraction:
-    """Return ``--floater-gap`` in tokens; its denominator is the rows of a token in a table.
+    """Return ``--floater-gap`` in tokens; its denominator is the number of table rows per token.
 
     Raises:
-        ValueError: these would be more than 100.
+        ValueError: there would be more than 100 rows per token.
     """
     gap, delta = options["floater_gap"], options["floater_delta"]
     tokens = Fraction(gap / delta).limit_denominator(100)
@@ -77,7 +77,7 @@ def gap_in_tokens(options: dict[str, Any]) -> Fraction:
 
 
 def segment_reader(cfg: Any, dictionary: Any, side: str) -> Callable[[Tensor], Segments] | None:
-    """Return what reads the segments of words; None where complete options make nothing of them.
+    """Return a function that reads the segments of words; None if complete options do not use them.
 
     Raises:
         ValueError: the dictionary of ``side`` lacks the separator.

@@ -1,4 +1,4 @@
-"""Declare the options that every position encoder shares, and read complete ones.
+"""Declare the options that all position encoders share, and read complete options.
 
 This file needs no torch.
 """
@@ -156,7 +156,7 @@ SHARED_OPTIONS = (
 
 
 def all_options() -> tuple[Option, ...]:
-    """Return the shared options, then each encoder's; some encoders have one in common."""
+    """Return the shared options, then those of the encoders without duplicates."""
     of_encoders = (o for encoder in POSITION_ENCODERS.values() for o in encoder.options)
     return SHARED_OPTIONS + tuple(dict.fromkeys(of_encoders))
 
@@ -172,18 +172,18 @@ def foreign_options(encoder: str, words: Iterable[str]) -> dict[str, list[str]]:
 
 
 def encoder_options(args: Any) -> dict[str, Any]:
-    """Return the options of the encoder that complete ``args`` name, by ``dest``."""
+    """Return the encoder's options in complete ``args``, by ``dest``."""
     encoder = POSITION_ENCODERS[args.position_encoder]
     return {option.dest: getattr(args, option.dest) for option in encoder.options}
 
 
 def has_positions(args: Any, side: str) -> bool:
-    """Return whether the tokens of ``side``, source or target, have positions, by complete options."""
+    """Return whether, in complete options, the tokens of ``side`` (source or target) have positions."""
     return args.position_sides in (BOTH, side)
 
 
 def has_base(args: Any, side: str | None = None) -> bool:
-    """Return whether fairseq's ``embed_positions`` stands underneath, by complete options.
+    """Return whether, in complete options, fairseq's ``embed_positions`` stays underneath.
 
     Args:
         args: the model's options, complete.
@@ -194,8 +194,8 @@ def has_base(args: Any, side: str | None = None) -> bool:
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
-    # An encoder that is the base itself would count twice, were its rows not added, or were others; it is
-    # that base where the first block has positions, unless evaluation moves them.
+    # An encoder that is the base itself leaves it to fairseq only if its rows are fairseq's, are added,
+    # enter the first block, and are not moved in evaluation. Else positions would count twice.
     numbers = block_numbers(args.position_blocks)
     adds = args.position_combine == ADD and (numbers is None or 0 in numbers)
     moves = args.position_target == "hidden" and args.position_eval.startswith(INTERPOLATE)

@@ -1,4 +1,4 @@
-"""Add to keys and values a learned vector for each distance (Shaw)."""
+"""Add a learned vector for each distance to keys and values (Shaw)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fairseq_floater.position_encoders.transforms import At, Places
 
 
 class DistanceVectors(AttentionPart):
-    """Add to key j, as query i sees it, a vector of their distance, and another to its value.
+    """Add a vector of the distance to key j as query i sees it, and another vector to its value.
 
-    The products of a query with all R vectors are formed first, and each key picks one; the
-    weights of the keys at one distance are summed before they meet its vector. So no [T, S, D] exists.
+    A query's products with all R vectors are formed first, and each key picks one. The weights of keys
+    at the same distance are summed before they multiply its vector. So no [T, S, D] tensor is formed.
 
-    Tables: the row of each pair of tokens, [B or 1, 1, T, S]; vectors of keys and, where
-    ``needs_weights``, of values, each [R, D], or [R, H, D] where each head has vectors.
+    Tables: the row of each pair of tokens, [B or 1, 1, T, S]; vectors of keys and, if
+    ``needs_weights``, of values, each [R, D], or [R, H, D] if each head has its own.
     """
 
     needs_weights = True
@@ -35,7 +35,7 @@ class DistanceVectors(AttentionPart):
 
     def values(self, weights: Tensor, tables: Tables) -> Tensor:
         rows, _, of_values = tables
-        # A GPU adds one by one: in bfloat16 512 weights of 1/512 would come to a half.
+        # A GPU adds weights one by one: in bfloat16, 512 weights of 1/512 would sum to a half.
         exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
         sums = exact.new_zeros(*exact.shape[:-1], len(of_values))
         sums = sums.scatter_add(-1, rows.expand_as(exact), exact)  # [B, H, T, R]
@@ -52,7 +52,7 @@ class ShawPart(DistanceVectors):
         self.value_vectors = self._vectors() if self.needs_weights else None
 
     def _vectors(self) -> nn.Parameter:
-        """Draw the vectors from Xavier's uniform law, each head's as a matrix [R, D]."""
+        """Draw the vectors from Xavier's uniform distribution, as for a matrix [R, D] of each head."""
         spec = self.spec
         heads = (spec.heads,) if spec.options["shaw_per_head"] else ()
         bound = math.sqrt(6 / (num_rows(spec) + spec.head_dim))
@@ -60,13 +60,13 @@ class ShawPart(DistanceVectors):
         return nn.Parameter(drawn)
 
     def stacked(self) -> Tensor:
-        """Return the vectors of keys and, where they exist, of values: [R, 1 or 2, (H,) D]."""
+        """Return the vectors of keys and, if they exist, of values: [R, 1 or 2, (H,) D]."""
         both = (self.key_vectors, self.value_vectors)
         return torch.stack([vectors for vectors in both if vectors is not None], dim=1)
 
 
 def num_rows(spec: EncoderSpec) -> int:
-    """Return R: a vector for each distance up to k, in an encoder on both sides."""
+    """Return R, one vector for each distance up to k; an encoder has them on both sides."""
     clip: int = spec.options["shaw_clip"]
     return clip + 1 if spec.causal else 2 * clip + 1
 
@@ -74,11 +74,11 @@ def num_rows(spec: EncoderSpec) -> int:
 class ShawPositions(AttentionPositions):
     """Score q_i (k_j + A^K_r) / sqrt(D), and read sum_j a_ij (v_j + A^V_r), r = clip(j - i, +-k) + k.
 
-    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has an
-    A^K and A^V, shared by its heads unless ``--shaw-per-head``. ``--shaw-values off`` leaves out A^V,
-    which the paper found to matter little, and with it the need to form the weights. Beyond k all
-    distances look alike, and all rows are trained wherever sentences are longer than k. A stretched
-    distance (``--position-stretch``) goes to the nearest whole one.
+    Row r = k belongs to the token itself, lower rows to tokens before it. Every block has its own
+    A^K and A^V, shared by its heads unless ``--shaw-per-head`` is given. ``--shaw-values off`` leaves out
+    A^V, which mattered little in the paper; attention then need not form its weights. Beyond k all
+    distances look alike. All rows are trained if sentences are longer than k. A stretched distance
+    (``--position-stretch``) is rounded.
 
     Shapes: table [R, L, 1 or 2, (H,) D]; R = 2k + 1, in a decoder k + 1.
     Parameters: 2 R D a block; per head: 2 R C.
@@ -125,7 +125,7 @@ class ShawPositions(AttentionPositions):
     def prepare(self, at: At, blocks: Sequence[ShawPart], dtype: torch.dtype) -> list[Tables]:
         clip = self.spec.options["shaw_clip"]
         offsets = -(at.distances / at.rows_per_token).round().long()  # j - i
-        # A later key is hidden from a decoder; any row does for it.
+        # A decoder does not see later keys, so any row will do for them.
         rows = (offsets.clamp(-clip, 0 if self.spec.causal else clip) + clip)[:, None]
         table = self(at.num_rows, blocks, dtype)
         return [(rows, *of_block.unbind(1)) for of_block in table.unbind(1)]

@@ -40,7 +40,7 @@ def decoder_streams(target: str, has_cross_attention: bool = True) -> tuple[str,
 class StartingPoints(BlockPositions):
     """Hold one free vector for each stream of a block: ``values`` [S, C].
 
-    They are drawn around the neutral row with deviation ``std``; with target ``qkv`` they are that row.
+    They are drawn around the neutral row with standard deviation ``std`` (target ``qkv``: 0).
     """
 
     std: ClassVar[float]
@@ -52,7 +52,7 @@ class StartingPoints(BlockPositions):
 
 
 class PositionSignal(PositionEncoder):
-    """Compute a table of rows [N, S, L, C]; subclasses say how.
+    """Compute a table of rows [N, S, L, C]; subclasses define the rows.
 
     Rows p_i enter a block's input x_i (target ``hidden``) as ``--position-combine`` says: x_i + p_i,
     x_i * p_i by channel, or x_i W_x + p_i W_p + b. The stack owns W_x, W_p and b; they start as the
@@ -66,30 +66,30 @@ class PositionSignal(PositionEncoder):
         super().__init__(spec)
         self.joint: nn.Linear | None = None
         if spec.combine == CONCAT:
-            # Draws no random numbers: what comes next starts as it does with the sum.
+            # Draws no random numbers, so that later parameters start as they do with the sum.
             self.joint = nn.utils.skip_init(nn.Linear, 2 * spec.dim, spec.dim)
             with torch.no_grad():
                 self.joint.weight.copy_(torch.eye(spec.dim).repeat(1, 2))
                 self.joint.bias.zero_()
 
     def token_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
-        """Return a row for each query, sentence by sentence, [B * T, S, L, C]; None: it is the table's."""
+        """Return a row for each query, sentence by sentence, [B * T, S, L, C]; None: use the table's rows."""
         return None
 
     def enter(self, x: Tensor, table: Tensor, positions: Tensor) -> Tensor:
-        """Let rows enter a block's input ``x`` [T, B, C]; returns the same shape.
+        """Combine a block's input ``x`` [T, B, C] with its rows; the shape stays.
 
         Args:
-            x: the stream.
+            x: the input.
             table: the block's rows, [N, C].
-            positions: the row of each token, [T, B or 1]; [0]: token i of every sentence has row i.
+            positions: each token's row, [T, B or 1]; of shape [0] if token i of every sentence has row i.
         """
         if self.joint is None:
             rows = gather_rows(table, positions)
             return x * rows if self.spec.combine == MULTIPLY else x + rows
         of_x, of_rows = self.joint.weight.chunk(2, dim=1)
         bias = self.joint.bias
-        if 0 < positions.numel() < len(table):  # a step of decoding: project what it reads alone
+        if 0 < positions.numel() < len(table):  # a decoding step: project only its rows
             return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
 

@@ -19,14 +19,14 @@ def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
     """Return fairseq's sinusoid of token positions 0 .. N - 1: float32 [N, C].
 
     fairseq lays it out as [sines | cosines], spaces its frequencies over C / 2 - 1 steps, and counts
-    the first token as padding_idx + 1: equation 6 up to order, spacing and offset.
+    the first token as padding_idx + 1. The rest is equation 6.
     """
     offset = padding_idx + 1
     return _fairseqs_rows(num_positions + offset, dim, padding_idx)[offset:]
 
 
 def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
-    from fairseq.modules import SinusoidalPositionalEmbedding  # slow: tools read this file's names
+    from fairseq.modules import SinusoidalPositionalEmbedding  # slow, and tools import this file
 
     rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(num_rows, dim, padding_idx)
     return rows
@@ -38,7 +38,7 @@ def _fairseqs_frequencies(dim: int) -> Tensor:
 
 
 def sinusoid_generator(dim: int) -> Tensor:
-    """Return A of the flow that fairseq's sinusoid solves, dp/di = A p in tokens i: float32 [C, C]."""
+    """Return A such that fairseq's sinusoid solves dp/di = A p in tokens i: float32 [C, C]."""
     generator, w = torch.zeros(dim, dim), _fairseqs_frequencies(dim)
     sines, cosines = torch.arange(2 * len(w)).chunk(2)
     generator[sines, cosines], generator[cosines, sines] = w, -w
@@ -65,7 +65,7 @@ def interleaved_sinusoid(places: Tensor, dim: int, frequencies: Tensor | None = 
     """Return sin(t w_c) and cos(t w_c) in channels 2c and 2c + 1, for places t: float32 [..., D].
 
     Args:
-        places: real numbers of any sign, [...]; float64 keeps far ones exact.
+        places: real numbers of any sign, [...]; float64 keeps large ones exact.
         dim: D, even.
         frequencies: w, [D / 2]; None: w_c = 10000^(-2c/D).
     """
@@ -83,12 +83,12 @@ def block_term(block_number: int, dim: int) -> Tensor:
 class SinusoidalPositions(PositionSignal):
     """Compute equation 7: block n adds sinusoid(i) + sinusoid(n).
 
-    Where fairseq's ``embed_positions`` stands underneath, that is the sinusoid: with target ``hidden`` the
-    first block gets no second one, and at ``input`` the model is fairseq's Transformer exactly. Another
-    ``--position-combine`` than ``add`` takes the base's place, and so does ``--position-segments``, BiPE's
-    two numbers (He et al. 2024) as sinusoids both: with m the place in the segment and n the segment's
-    number, channels 2c and 2c + 1 are sin and cos of m w_c, C/2 + 2c and C/2 + 2c + 1 those of n w_c, w_c
-    = 10000^(-4c/C). (A sum, as of token and block, would not tell m and n apart.)
+    If fairseq's ``embed_positions`` stays underneath, it is the sinusoid: with target ``hidden`` the first
+    block gets no second one, and at ``input`` the model is exactly fairseq's Transformer. A
+    ``--position-combine`` other than ``add`` replaces this base. So does ``--position-segments``: both
+    numbers of BiPE (He et al. 2024) are sinusoids, m the place in the segment and n the segment's number.
+    Channels 2c and 2c + 1 are sin and cos of m w_c, channels C/2 + 2c and C/2 + 2c + 1 those of n w_c,
+    w_c = 10000^(-4c/C). (A sum, as of token and block, would not tell m and n apart.)
 
     Shapes: table [N, S, L, C]; nothing is learned; any length.
     """
@@ -106,7 +106,7 @@ class SinusoidalPositions(PositionSignal):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        self.segments = spec.options.get(SEGMENTS.dest, False)  # DeBERTa's has no options
+        self.segments = spec.options.get(SEGMENTS.dest, False)  # DeBERTa's lacks the option
 
     def receives(self, block_index: int) -> bool:
         if self._base_does and self.spec.input_alone:
@@ -121,7 +121,7 @@ class SinusoidalPositions(PositionSignal):
 
     def rows(self, places: Places, blocks: Sequence[BlockPositions]) -> Tensor:
         spec = self.spec
-        if self.segments:  # those of the first segment
+        if self.segments:  # rows of the first segment
             inside = places.in_tokens()
             sinusoid = _of_two_numbers(inside, torch.zeros_like(inside), spec.dim)
         elif places.per_token == 1:  # fairseq's table bit for bit
@@ -152,6 +152,6 @@ class SinusoidalPositions(PositionSignal):
 
 
 def _of_two_numbers(inside: Tensor, segments: Tensor, dim: int) -> Tensor:
-    """Return the sinusoids of two numbers a token, [...] each, side by side: float32 [..., C]."""
+    """Return the sinusoids of a token's two numbers, [...] each, concatenated: float32 [..., C]."""
     halves = [interleaved_sinusoid(numbers, dim // 2) for numbers in (inside, segments)]
     return torch.cat(halves, dim=-1)

@@ -1,7 +1,7 @@
-"""Define the third kind of position encoder: a stage that the stream passes before a block.
+"""Define the third kind of position encoder: a stage that changes a block's input.
 
-It needs no table: order enters by the tokens before and after (a convolution, a recurrence) or by
-what a word does to its embedding. In a decoder it sees the tokens before, and while decoding
+A stage needs no table. Order enters through neighbouring tokens (a convolution, a recurrence) or through
+a rotation of each word's embedding. In a decoder a stage sees only earlier tokens, and while decoding
 it keeps what it needs of them.
 
 Letters: T tokens, B sentences, C channels.
@@ -24,12 +24,12 @@ STAGE = "stage"
 
 
 class Pass(NamedTuple):
-    """Say what a stage works with in one forward pass of its stack.
+    """Hold a stage's arguments in one forward pass of its stack.
 
     Attributes:
-        tokens: whose stream it is; while decoding, the last of them alone.
-        tables: what the stage prepared once for all blocks.
-        incremental_state: of the decoding, or None.
+        tokens: the tokens of the batch; while decoding, the stream holds only the last one.
+        tables: the tensors that the stage prepared once for all blocks.
+        incremental_state: fairseq's state while decoding, else None.
     """
 
     tokens: Tokens
@@ -38,7 +38,7 @@ class Pass(NamedTuple):
 
     @property
     def padded(self) -> Tensor | None:
-        """Return which slots of the stream are padding, [T, B, 1]; None where no sentence has any."""
+        """Return which slots of the stream are padding, [T, B, 1]; None if no sentence has padding."""
         tokens = self.tokens
         if not tokens.has_padding:
             return None
@@ -47,14 +47,14 @@ class Pass(NamedTuple):
 
 
 class StatefulPart(BlockPositions):
-    """Keep, between the steps of decoding, what one block's stage needs of the tokens before."""
+    """Keep what one block's stage needs of earlier tokens between decoding steps."""
 
     @property
     def _key(self) -> str:
         return f"position_stage.{self.block_index}"
 
     def recall(self, incremental_state: IncrementalState) -> Tensor | None:
-        """Return what the last step kept, [any, B, C]; None at the first."""
+        """Return the tensor that the last step kept, [any, B, C]; None at the first step."""
         return incremental_state.get(self._key, {}).get("kept")
 
     def keep(self, incremental_state: IncrementalState, kept: Tensor) -> None:
@@ -63,16 +63,16 @@ class StatefulPart(BlockPositions):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Follow the beams of a search; fairseq's decoder calls this on each of its modules."""
+        """Reorder the sentences as the beam search does; fairseq's decoder calls this on each module."""
         kept = self.recall(incremental_state)
         if kept is not None:
             self.keep(incremental_state, kept.index_select(1, new_order))
 
 
 class InputStage(PositionEncoder):
-    """Change the stream before the first block or every block; subclasses say how.
+    """Change the input of the first block or of every block; subclasses define the change.
 
-    It replaces fairseq's sinusoid. In the first block it acts on the embedded tokens, before their
+    A stage replaces fairseq's sinusoid. For the first block it changes the embedded tokens before
     dropout.
     """
 
@@ -81,34 +81,34 @@ class InputStage(PositionEncoder):
     tabulated = False
 
     def prepare(self, words: Tensor, tokens: Tokens, dtype: torch.dtype) -> Tables:
-        """Compute what is the same before every block, once a forward pass.
+        """Compute the tensors that all blocks share, once a forward pass.
 
         Args:
-            words: [B, T], the dictionary's numbers of the tokens in the stream.
-            tokens: where they stand; while decoding, the last alone is in the stream.
+            words: [B, T], dictionary indices of the tokens in the stream.
+            tokens: the tokens of the batch; while decoding, the stream holds only the last one.
             dtype: of the model.
         """
         return ()
 
     def enter(self, x: Tensor, part: Any, at: Pass) -> Tensor:
-        """Return the stream [T, B, C] that the block of ``part`` gets for ``x`` [T, B, C]."""
+        """Return the changed input of the block of ``part``: [T, B, C] -> [T, B, C]."""
         padded = at.padded
-        # Padded slots hold what attention left in them: no token and no gradient may see that.
+        # Padded slots hold values that attention left there. No token and no gradient may see these.
         return self.change(x if padded is None else x.masked_fill(padded, 0), part, at)
 
     @abstractmethod
     def change(self, x: Tensor, part: Any, at: Pass) -> Tensor:
-        """Do what :meth:`enter` says for a stream that is zero where it is padded."""
+        """Return the same as :meth:`enter`, given an input that is zero in padded slots."""
 
 
 def without_gaps(run: Callable[[Tensor], Tensor], x: Tensor, is_padding: Tensor) -> Tensor:
-    """Apply ``run`` to sentences whose tokens have been moved to the front, in their order.
+    """Apply ``run`` to sentences with their tokens moved to the front, and move the results back.
 
-    Shapes: ``x`` [T, B, C] -> [T, B, C]; a padded slot gets what the token before it gets.
+    Shapes: ``x`` [T, B, C] -> [T, B, C]; a padded slot gets the result of the token before it.
 
     Args:
-        run: from streams with their padding behind, [T, B, C], to the same.
-        x: the stream.
+        run: maps an input with all padding at the end, [T, B, C], to a result of the same shape.
+        x: the input.
         is_padding: [B, T] bool.
     """
     tokens_first = is_padding.to(torch.uint8).argsort(dim=1, stable=True)  # [B, T]

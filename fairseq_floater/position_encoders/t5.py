@@ -17,14 +17,14 @@ from fairseq_floater.position_encoders.options import Option
 def log_buckets(distances: Tensor, count: int, furthest: float) -> Tensor:
     """Return the bucket 0 .. count - 1 of each absolute distance: int64, of any shape.
 
-    Below count / 2 each distance has a bucket; further on buckets widen with the logarithm up to
-    ``furthest``, and the last holds all that is further. A distance between two whole ones
-    (``--position-stretch``) goes to the nearer.
+    Below count / 2 each distance has its own bucket, and stretched distances (``--position-stretch``) are
+    rounded. Further buckets widen with the logarithm up to ``furthest``, and the last bucket holds all
+    larger distances.
 
     Args:
-        distances: at least 0, real.
-        count: of buckets.
-        furthest: distance at which the last bucket begins, more than count / 2.
+        distances: real, at least 0.
+        count: number of buckets.
+        furthest: the distance at which the logarithmic scale ends, more than count / 2.
     """
     exact = count // 2
     beyond = torch.log(distances.clamp(min=exact) / exact) / math.log(furthest / exact)
@@ -35,10 +35,10 @@ def log_buckets(distances: Tensor, count: int, furthest: float) -> Tensor:
 class T5Positions(DistanceBias):
     """Add beta_h[bucket(d)] to the logits, one table for all blocks of a stack.
 
-    The decoder spends all buckets on d >= 0, the encoder half of them on each side. Past
-    ``--t5-max-distance`` the bias is constant; buckets that no training sentence reaches stay at
-    zero, where they start, so for short-to-long work the maximum must lie below the trained length.
-    Unlike T5, logits keep their 1 / sqrt(D).
+    A decoder uses all buckets for d >= 0, an encoder half of them for each side. Past
+    ``--t5-max-distance`` the bias is constant. Biases start at zero, and those of buckets that no training
+    sentence reaches stay there, so for longer test sentences the maximum must lie below the trained
+    length. Unlike in T5, logits are divided by sqrt(D).
 
     Parameters: buckets * H a stack.
     """

@@ -24,8 +24,8 @@ SCALES = {"none": None, "sqrt": 1.0, "2sqrt": 2.0}
 class TenerPart(QueryBiases):
     """Hold u and v of one block.
 
-    x R_(i-j) is (x turned by i) R_(-j), pair by pair: the sum of two angles. So a query meets S rows,
-    one for each key, and neither distances nor a gather of them is needed.
+    Angles add up, so x R_(i-j) is (x turned by i) R_(-j), pair by pair. A query is multiplied by S rows,
+    one for each key, without any gather by distance.
 
     Tables: cos and sin of i w, [B or 1, 1, T, D / 2], and R_(-j), [B or 1, S, D]; with
     ``--tener-key-term`` also cos and sin of j w, and R_(-i).
@@ -33,7 +33,7 @@ class TenerPart(QueryBiases):
 
     @property
     def counts_distances(self) -> bool:
-        """Return whether ``--position-eval`` counts distances as others; then tables are those of XL."""
+        """Return whether ``--position-eval`` changes distances; the tables are then those of XL."""
         law = self.spec.eval_law
         return law is not None and law.changes_distances and not self.training
 
@@ -78,13 +78,13 @@ def mirrored(rows: Tensor) -> Tensor:
 
 
 class TenerPositions(AttentionPositions):
-    """Score (q_i + u) k_j + (q_i + v) R_d, d = i - j: Transformer-XL's form, R_d as wide as a head.
+    """Score (q_i + u) k_j + (q_i + v) R_d, d = i - j, as Transformer-XL does, with R_d as wide as a head.
 
-    R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/D); no W_R is
-    between. The paper does not divide the logits by sqrt(D), which makes attention sharper;
-    ``--tener-scale`` does. ``--tener-key-term`` adds k_j R_(-d), as the authors' code does: in it key
-    and query meet the distance with opposite signs. Keys keep their projection W_k, which the paper
-    drops. Past the trained length come R_d that were never met.
+    R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/D). There is no W_R.
+    The paper does not divide the logits by sqrt(D), which makes attention sharper; ``--tener-scale``
+    does. ``--tener-key-term`` adds k_j R_(-d), as the authors' code does: key and query see the distance
+    with opposite signs. Keys keep their projection W_k, which the paper drops. Past the trained length,
+    R_d is new to the model.
 
     Shapes: table [N, D], R at positions 0 .. N - 1. Parameters: 2 C a block;
     with ``--position-base keep`` a gate a stack.

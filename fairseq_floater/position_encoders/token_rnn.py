@@ -20,9 +20,9 @@ class TokenRecurrence(InputStage):
 
     x_i = GRU(x_i, h_(i-1)) = h_i, h_(-1) = 0, from the first token to the last on both sides; padding
     is skipped. ``--token-rnn-residual``: x_i + h_i. One GRU serves all blocks of a stack, each from
-    a zero state, as one recurrence does for ``rnn``. Any length; a state forgets, so that what
-    is far past the trained length looks like what is near it. With ``--position-base keep`` and
-    ``--token-rnn-residual`` the states start at zero: the model is fairseq's exactly.
+    a zero state, as in ``rnn``. Any length: a state forgets, so tokens far past the trained length look
+    like those near it. With ``--position-base keep`` and ``--token-rnn-residual`` the states start at
+    zero, so the model starts exactly as fairseq's.
 
     Parameters: 6 C (C + 1) a stack. While decoding: h. Training takes as many steps as tokens.
     Source: Neishi and Yoshinaga, CoNLL 2019, at the input of the first block.
@@ -54,7 +54,7 @@ class TokenRecurrence(InputStage):
             self._start_at_zero()
 
     def _start_at_zero(self) -> None:
-        """Let no token reach the new state: h = 0 stays 0, and its gradient is none."""
+        """Make the GRU ignore its input: h = 0 stays 0, and no gradient reaches the tokens."""
         with torch.no_grad():
             for name, parameter in self.recurrence.named_parameters():
                 if name != "weight_hh_l0":
@@ -74,7 +74,7 @@ class TokenRecurrence(InputStage):
         return states
 
     def _one_step(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
-        """Read the last token, ``x`` [1, B, C], after the state that is kept: [1, B, C]."""
+        """Return the state after the last token ``x`` [1, B, C], from the kept state: [1, B, C]."""
         assert at.incremental_state is not None
         before = part.recall(at.incremental_state)
         if before is None:

@@ -1,4 +1,4 @@
-"""Number the tokens: each by its place among the real ones, or where training put it (`warp.py`).
+"""Give each token its position: its number among the real tokens, or where training put it (`warp.py`).
 
 Letters: N rows of a table, C channels, B sentences, T tokens, S source tokens.
 """
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 
-# A target token between two source tokens (`--position-cross-ratio`) has a row of its own up to this many
-# parts of a token, ...
+# With `--position-cross-ratio`, target tokens may stand between source tokens. They are placed exactly if
+# the ratio's denominator is at most this, ...
 MOST_PARTS = 20
-# ... and elsewhere the nearest of this many.
+# ... and else rounded to this part of a token.
 USUAL_PARTS = 16
 
 
@@ -29,7 +29,7 @@ def token_positions(is_padding: Tensor) -> Tensor:
     """Count the real tokens from 0, wherever the padding stands.
 
     Shapes: ``is_padding`` [B, T] bool -> [B, T] int64. A padded slot takes the position of the
-    token before it (0 without one): attention masks it out, it only has to be a valid row.
+    token before it (0 if there is none): attention masks it out, so any valid row will do.
     """
     return ((~is_padding).cumsum(1) - 1).clamp_(min=0)
 
@@ -37,19 +37,19 @@ def token_positions(is_padding: Tensor) -> Tensor:
 def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     """Gather rows of ``table`` [N, C] by time-first ``positions`` [T, B or 1]: [T, B or 1, C].
 
-    Without any position, [0], token i of every sentence has row i: nothing is gathered, and no
-    gradient scattered.
+    If ``positions`` is empty, [0], token i of every sentence has row i: nothing is gathered, and no
+    gradient is scattered.
     """
     return F.embedding(positions, table) if positions.numel() else table.unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Say at which positions a table has rows: every 1/r of a token, some of them before position 0.
+    """Hold the positions of a table's rows: one every 1/r of a token, some before position 0.
 
     Attributes:
-        count: N, of rows.
-        per_token: r; 1 but where training puts tokens between two positions.
+        count: N, the number of rows.
+        per_token: r; 1 unless tokens may stand between two positions.
         before: how many of the rows lie before position 0.
     """
 
@@ -58,24 +58,24 @@ class Places:
     before: int = 0
 
     def in_tokens(self, device: torch.device | None = None) -> Tensor:
-        """Return the positions, the first token unmoved at 0: float64 [N]."""
+        """Return the positions in tokens; an unmoved first token has 0: float64 [N]."""
         numbers = torch.arange(self.count, dtype=torch.float64, device=device)
         return (numbers - self.before) / self.per_token
 
 
 class At(NamedTuple):
-    """Say where queries and keys stand, in units of a token divided by ``rows_per_token``.
+    """Hold the positions of queries and keys, in units of 1 / ``rows_per_token`` of a token.
 
     Attributes:
         queries: [B or 1, T], int64.
         keys: [B or 1, S], int64; while decoding they include all tokens before the query.
         num_rows: N, more than any position.
-        rows_per_token: 1, but where training puts tokens between two positions.
-        rows_before: of the N rows, those before position 0, where training may put tokens;
-            counting begins with the first of them.
-        inside: where positions are those of segments, the places of queries in theirs, [B, T].
-        law: of ``--position-eval``, in evaluation.
-        lengths: tokens of each source, [B, 1], where the law asks for them.
+        rows_per_token: 1 unless tokens may stand between two positions.
+        rows_before: how many of the N rows lie before position 0, where training may put tokens;
+            positions are counted from the first row.
+        inside: if positions are those of segments, the queries' places in their segments, [B, T].
+        law: that of ``--position-eval``, in evaluation.
+        lengths: tokens of each source, [B, 1], if the law needs them.
     """
 
     queries: Tensor
@@ -89,7 +89,7 @@ class At(NamedTuple):
 
     @property
     def distances(self) -> Tensor:
-        """Return d = i - j, [B or 1, T, S], positive where the key comes first, or what it counts as."""
+        """Return d = i - j as ``--position-eval`` counts it, [B or 1, T, S]; positive if the key is first."""
         distances = self.queries[:, :, None] - self.keys[:, None, :]
         if self.law is None or not self.law.changes_distances:
             return distances
@@ -108,28 +108,28 @@ class At(NamedTuple):
 
     @property
     def query_places(self) -> Tensor:
-        """Return where queries stand in tokens, the first one unmoved at 0: float32 [B or 1, T]."""
+        """Return the queries' positions in tokens; an unmoved first token has 0: float32 [B or 1, T]."""
         return (self.queries - self.rows_before) / self.rows_per_token
 
 
 @dataclass(frozen=True)
 class Warp(ABC):
-    """Say where the tokens of one side of a batch stand: drawn (`warp.py`) or read (`segments.py`)."""
+    """Give the tokens of one side of a batch their positions, drawn (`warp.py`) or read (`segments.py`)."""
 
     @abstractmethod
     def rows(self, positions: Tensor) -> tuple[Tensor, int, int]:
-        """Return the rows [B, T] of tokens number ``positions`` [B, T], counted from the first one.
+        """Return the table's rows for tokens number ``positions`` [B, T].
 
         Returns:
-            The rows, how many the table has, and how many of them lie before position 0.
+            The rows [B, T], how many rows the table has, and how many of them lie before position 0.
         """
 
     def of_target(self, is_padding: Tensor) -> Warp:
-        """Return that of the translations; ``is_padding`` [B, T] says where their tokens are."""
+        """Return the warp of the translations, given their ``is_padding`` [B, T]."""
         return self
 
     def inside(self, positions: Tensor) -> Tensor | None:
-        """Return the places of tokens number ``positions`` [B or 1, T] in their segments, if these count."""
+        """Return the places in segments of tokens number ``positions`` [B or 1, T]; None if unused."""
         return None
 
     @property
@@ -137,7 +137,7 @@ class Warp(ABC):
         return 1
 
     def reordered(self, new_order: Tensor) -> Self:
-        """Follow the sentences of a search, which are taken in ``new_order``."""
+        """Return the warp of the sentences that a search takes in ``new_order``."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         tensors = {k: v.index_select(0, new_order) for k, v in held.items() if torch.is_tensor(v)}
         return replace(self, **tensors)
@@ -149,11 +149,11 @@ class Tokens:
 
     Attributes:
         is_padding: [B, T] bool.
-        has_padding: anywhere.
-        padding_at_ends: no token stands between two padded slots of a sentence.
-        padding_behind: all of it follows its sentence, so that a causal mask hides it.
-        last_only: only the last token asks for positions, as in a step of decoding.
-        warp: where they stand; None: each at its number.
+        has_padding: whether there is any padding.
+        padding_at_ends: whether no token stands between two padded slots of a sentence.
+        padding_behind: whether all padding follows its sentence, so that a causal mask hides it.
+        last_only: whether only the last token needs a position, as in a decoding step.
+        warp: gives the positions; None: each token's position is its number.
     """
 
     is_padding: Tensor
@@ -165,7 +165,7 @@ class Tokens:
 
     @classmethod
     def read(cls, is_padding: Tensor, last_only: bool = False, warp: Warp | None = None) -> Tokens:
-        """Look where the padding of ``is_padding`` [B, T] stands; reads the device once or twice."""
+        """Find where the padding of ``is_padding`` [B, T] is; reads the device once or twice."""
         if not bool(is_padding.any()):
             return cls(is_padding, False, True, True, last_only, warp)
         changes = (is_padding[:, 1:] ^ is_padding[:, :-1]).sum(1).max()
@@ -175,15 +175,15 @@ class Tokens:
 
     @property
     def in_order(self) -> bool:
-        """Return whether slot i of every sentence may have row i: nothing looks at padding behind."""
+        """Return whether slot i of every sentence may have row i; nothing reads padding behind a sentence."""
         return self.padding_behind and not self.last_only and self.warp is None
 
     def at(self, slots_do: bool) -> At:
-        """Number the tokens; with ``slots_do``, by their slots where padding stands at the ends.
+        """Return the tokens' positions; with ``slots_do``, their slots if padding is only at the ends.
 
-        Without padding one row of numbers serves all sentences.
+        Without padding, one row of positions serves all sentences.
         """
-        # Moved positions are rounded: counted by slot, the result would depend on the padding.
+        # Moved positions are rounded, so if slots were counted, the result would depend on the padding.
         slots_do = slots_do and self.padding_at_ends and self.warp is None
         if slots_do or not self.has_padding:
             keys = torch.arange(self.is_padding.size(1), device=self.is_padding.device)[None]
@@ -199,9 +199,9 @@ class Tokens:
         return At(keys[:, asked], keys, num_rows, rows_per_token, before, inside)
 
     def facing(self, source: Tokens, ratio: float) -> At:
-        """Number these target tokens as queries, and the tokens of ``source`` as keys.
+        """Return the positions of these target tokens as queries, and of ``source``'s tokens as keys.
 
-        Target token i stands at ``ratio`` i, rounded to a part of a token where a table has no row.
+        Target token i has position ``ratio`` i, rounded if the table has no row there.
         """
         target, keys = self.at(slots_do=False), source.at(slots_do=False)
         parts = 1

@@ -1,4 +1,4 @@
-"""Score positions by other projections than the content (TUPE)."""
+"""Score positions with other projections than those of the content (TUPE)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STD = 0.02
 
 
 class TupePart(AttentionPart):
-    """Divide a block's products of content by sqrt(2 D), as they are two."""
+    """Divide a block's content products by sqrt(2 D), because two products are added."""
 
     def scaling(self, head_dim: int) -> float:
         return float((2 * head_dim) ** -0.5)
@@ -31,16 +31,16 @@ class TupePart(AttentionPart):
 class TupePositions(T5Positions):
     """Score (q_i k_j + (LN(p_i) U_Q) (LN(p_j) U_K)) / sqrt(2 D) + beta_h[bucket(d)].
 
-    Position meets position and content meets content; no block's W_q and W_k serve both. U_Q, U_K,
-    p, LayerNorm and beta are the stack's, so that the whole second summand and beta, which is T5's
-    (``--t5-buckets``, ``--t5-max-distance``), are one bias for all blocks, computed once a forward pass.
+    Positions are scored with positions and content with content, by separate projections. The stack owns
+    U_Q, U_K, p, LayerNorm and beta. So the second summand and beta, which is T5's (``--t5-buckets``,
+    ``--t5-max-distance``), form one bias for all blocks, computed once a forward pass.
 
-    p is fairseq's sinusoid, whose rows past the trained length were never met, or, with
-    ``--tupe-positions learned``, a table as long as ``--max-source/target-positions``, as in the
-    paper. The paper also resets the scores of [CLS], a token without a place; here every token has one.
+    p is fairseq's sinusoid, whose rows past the trained length are new to the model. With
+    ``--tupe-positions learned``, as in the paper, it is a table of ``--max-source/target-positions`` rows.
+    The paper also resets the scores of [CLS], a token without a position; here every token has one.
 
     Shapes: table [N, 1, sides H + 2 C]; its row n holds beta of distance n, then LN(p_n) U_Q / sqrt(2 D)
-    and LN(p_n) U_K. Parameters: 2 C (C + 2) + buckets H a stack; learned: p's rows more, C each.
+    and LN(p_n) U_K. Parameters: 2 C (C + 2) + buckets H a stack; learned p: C more for each row.
     """
 
     name = "tupe"

@@ -1,4 +1,4 @@
-"""Draw where the tokens of a training sentence stand (`warp_law.py` says by what laws).
+"""Draw the positions of a training sentence's tokens, by the laws in `warp_law.py`.
 
 Letters: B sentences, T tokens.
 """
@@ -24,15 +24,15 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def uniform(low: float, high: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Draw uniformly from [low, high], from random numbers that fairseq seeds anew at every update.
+    """Draw float32 numbers uniformly from [low, high]; fairseq seeds the generator at every update.
 
-    It seeds every process alike: process r turns its numbers within the range by r golden ratios.
+    fairseq seeds all processes alike, so process r rotates its numbers within the range by r golden ratios.
 
     Args:
-        low: end of the range.
-        high: the other end.
+        low: lower end of the range.
+        high: upper end of the range.
         shape: of the result.
-        device: of the result, float32.
+        device: of the result.
     """
     from fairseq.distributed.utils import get_global_rank  # slow to import
 
@@ -44,14 +44,14 @@ def uniform(low: float, high: float, shape: tuple[int, ...], device: torch.devic
 
 @dataclass(frozen=True)
 class DrawnWarp(Warp):
-    """Hold what was drawn for the tokens of one side, at one training update.
+    """Hold the numbers drawn for the tokens of one side, at one training update.
 
     Attributes:
-        law: by which it was drawn.
+        law: the law that they were drawn by.
         factor: lambda, [B, 1], the same for a sentence and its translation; None: 1.
         shift: Delta, [B, 1]; None: 0.
         jitter: eps_i, [B, T]; None: 0.
-        chosen: the position of each token, [B, T], where the law draws positions themselves.
+        chosen: the position of each token, [B, T], if the law draws the positions themselves.
     """
 
     law: WarpLaw
@@ -107,16 +107,16 @@ class DrawnWarp(Warp):
 
 @dataclass(frozen=True)
 class EvenSpacing(Warp):
-    """Put tokens at even distances, where training drew their positions: the mean of what it drew.
+    """Space tokens evenly in evaluation, at the mean of the positions that training draws.
 
-    Of n positions that are drawn from 1 .. L and sorted, number i = 1 .. n lies at i (L + 1) / (n + 1) on
-    average; of real ones from [0, L] at i L / (n + 1). n is the source's length on both sides, for that of
-    a translation is unknown while it is made: a longer one goes on past L. Whole positions of a source
-    longer than L are all there are, and go on past L too.
+    If n positions are drawn from 1 .. L and sorted, number i = 1 .. n lies at i (L + 1) / (n + 1) on
+    average; if they are real and from [0, L], at i L / (n + 1). n is the source's length on both sides,
+    because the length of a translation is unknown while it is made. A longer translation goes on past L.
+    In a source longer than L, whole positions are one apart and go on past L too.
 
     Attributes:
-        gap: between two tokens, [B, 1].
-        rows_per_token: into how many parts of a token positions are rounded.
+        gap: distance between two tokens, [B, 1].
+        rows_per_token: r; positions are rounded to 1/r of a token.
         first: the number of the first position.
     """
 
@@ -126,7 +126,7 @@ class EvenSpacing(Warp):
 
     @classmethod
     def of_source(cls, law: WarpLaw, is_padding: Tensor) -> EvenSpacing:
-        """Measure the sources; ``is_padding`` [B, T]."""
+        """Return the spacing for the lengths of the sources, from their ``is_padding`` [B, T]."""
         assert law.random is not None
         lengths, limit = (~is_padding).sum(1, keepdim=True), law.random.limit
         if law.random.whole:
@@ -140,7 +140,7 @@ class EvenSpacing(Warp):
 
 @dataclass(frozen=True)
 class SourceLengths(Warp):
-    """Leave positions alone, and remember n, the tokens of each source, [B, 1]."""
+    """Leave positions unchanged, and hold n, the tokens of each source, [B, 1]."""
 
     lengths: Tensor
 
@@ -150,7 +150,7 @@ class SourceLengths(Warp):
 
 @dataclass(frozen=True)
 class Interpolation(SourceLengths):
-    """Put token i of a source of n at i T / max(T, n): no position is past the trained length T."""
+    """Put token i of n source tokens at i T / max(T, n), so no source passes the trained length T."""
 
     trained: int = 1
 
@@ -171,14 +171,14 @@ def warp_of_source(
     longest: Tensor | None = None,
     eval_law: EvalLaw | None = None,
 ) -> Warp | None:
-    """Return where a batch of sources stands; None where each token stands at its number.
+    """Return the warp of a batch of sources; None if each token's position is its number.
 
     Args:
-        law: of training; None without one.
+        law: how training moves positions, or None.
         is_padding: [B, T] bool.
-        training: in evaluation nothing is drawn.
-        longest: tokens of each sentence or of its translation, if that has more, [B]; None: of the source.
-        eval_law: of evaluation; sentences of at most T tokens meet none.
+        training: whether the model is in training; evaluation draws nothing.
+        longest: tokens of each source or of its translation, whichever has more, [B]; None: of the source.
+        eval_law: what evaluation changes, or None; sentences of at most T tokens are not changed.
     """
     if training:
         return None if law is None else DrawnWarp.of_source(law, is_padding, longest)
@@ -199,11 +199,11 @@ def drawn_factors(law: Stretching, sentences: int, device: torch.device) -> Tens
     if not law.log:
         return uniform(law.low, law.high, (sentences, 1), device)
     logarithms = uniform(math.log(law.low), math.log(law.high), (sentences, 1), device)
-    return logarithms.exp().clamp(law.low, law.high)  # rounding might leave the table
+    return logarithms.exp().clamp(law.low, law.high)  # else rounding might leave the table
 
 
 def drawn_shifts(law: Shifting, lengths: Tensor) -> Tensor:
-    """Draw Delta for sentences of ``lengths`` [B] tokens: [B, 1]; real or whole numbers, as ``law`` says."""
+    """Draw Delta for sentences of ``lengths`` [B] tokens: [B, 1], real or whole numbers by ``law``."""
     shape, device = (len(lengths), 1), lengths.device
     if law.fill:
         room = (law.high + 1 - lengths[:, None]).clamp(min=1)
@@ -213,9 +213,9 @@ def drawn_shifts(law: Shifting, lengths: Tensor) -> Tensor:
 
 
 def chosen_positions(law: Drawing, is_padding: Tensor) -> Tensor:
-    """Draw as many positions as a sentence has tokens, all sets alike, and sort them.
+    """Draw as many positions as a sentence has tokens, all sets with equal probability, and sort them.
 
-    Shapes: ``is_padding`` [B, T] -> rows [B, T]; a padded slot gets that of the token before it.
+    Shapes: ``is_padding`` [B, T] -> rows [B, T]; a padded slot gets the row of the token before it.
 
     Raises:
         ValueError: a sentence has more tokens than positions to draw from.

@@ -1,6 +1,6 @@
-"""Say what training does to positions: token i of n stands at lambda (i + Delta + eps_i), or is drawn.
+"""Define what training does to positions: token i has position lambda (i + Delta + eps_i), or a drawn one.
 
-Each law is one option; `warp.py` draws by it. This file needs no torch.
+Each law is one option; `warp.py` draws from it. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from fairseq_floater.position_encoders.options import Option
 
-# Positions are rounded to a part of a token: a quarter, where they are stretched, ...
+# Stretched positions are rounded to a quarter of a token, ...
 ROWS_PER_TOKEN = 4
-# ... and finer where a token moves by less than a token.
+# ... and positions that move by less than a token to a sixteenth.
 FINE_ROWS_PER_TOKEN = 16
-# Real positions are drawn from as many rows at least, however short their range.
+# Real positions are drawn from at least this many rows, however short their range.
 DRAWN_ROWS = 4096
 SHARED = "shared"
 WARP_OPTIONS = (
@@ -55,7 +55,7 @@ WARP_OPTIONS = (
 
 @dataclass(frozen=True)
 class Stretching:
-    """Hold the range of factors lambda, and whether their logarithm is what is uniform."""
+    """Hold the range of factors lambda, and whether their logarithm is drawn uniformly."""
 
     low: float
     high: float
@@ -85,7 +85,7 @@ class Stretching:
 class Shifting:
     """Hold the range of shifts Delta: whole numbers below ``high``, or real ones up to it.
 
-    ``fill``: whole numbers with which the last token of a sentence stays below ``high``.
+    ``fill``: whole numbers that keep a sentence's last token below ``high``.
     """
 
     low: float
@@ -123,7 +123,7 @@ class Shifting:
         return self.high - 1 if self.whole else self.high
 
     def last(self, num_positions: int) -> float:
-        """Return the furthest place of the last of so many tokens."""
+        """Return the largest position that the last of ``num_positions`` tokens can get."""
         if self.fill:
             return max(self.high, num_positions) - 1
         return num_positions - 1 + self.highest
@@ -131,7 +131,7 @@ class Shifting:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Hold L of positions that are drawn: of 0 .. L - 1, or of the real numbers up to it."""
+    """Hold L: positions are drawn from 0 .. L - 1, or from the real numbers of [0, L]."""
 
     limit: float
     whole: bool = True
@@ -141,7 +141,7 @@ class Drawing:
         """Parse ``--position-random L`` or ``float:L``.
 
         Raises:
-            ValueError: anything but a whole number of at least 2, or a positive one.
+            ValueError: anything but a whole L of at least 2, or ``float:`` and a positive L.
         """
         if value is None:
             return None
@@ -162,7 +162,7 @@ class Drawing:
 
 
 def _two_numbers(words: list[str]) -> tuple[float, float] | None:
-    """Read two numbers, each perhaps a fraction such as 1/1.03; None for anything else."""
+    """Return two numbers, which may be fractions such as 1/1.03; None for anything else."""
     try:
         low, high = (
             float(top) / float(bottom or 1)
@@ -175,13 +175,13 @@ def _two_numbers(words: list[str]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class WarpLaw:
-    """Say by what laws positions are drawn in training.
+    """Hold the laws by which training moves or draws positions.
 
     Attributes:
-        stretch: of lambda, which a sentence and its translation share; None: 1.
-        shift: of Delta; None: 0.
+        stretch: range of lambda, which a sentence and its translation share; None: 1.
+        shift: range of Delta; None: 0.
         jitter: E of eps_i ~ U(-E, E), drawn for each token.
-        random: from where a sentence's n positions are drawn, in order. Excludes the others.
+        random: range from which a sentence's n positions are drawn and sorted. Excludes the others.
     """
 
     stretch: Stretching | None = None
@@ -191,10 +191,10 @@ class WarpLaw:
 
     @classmethod
     def read(cls, args: Any) -> WarpLaw | None:
-        """Return the law that complete options name; None where training leaves positions alone.
+        """Return the law that complete options name; None if training leaves positions alone.
 
         Raises:
-            ValueError: a value that is none.
+            ValueError: a value is invalid.
         """
         law = cls(
             Stretching.read(args.position_stretch),
@@ -206,7 +206,7 @@ class WarpLaw:
 
     @property
     def rows_per_token(self) -> int:
-        """Return into how many parts of a token positions are rounded."""
+        """Return r; positions are rounded to 1/r of a token."""
         if self.random is not None:
             return self.random.rows_per_token
         if self.jitter or (self.shift is not None and not self.shift.whole):
@@ -214,12 +214,12 @@ class WarpLaw:
         return 1 if self.stretch is None else ROWS_PER_TOKEN
 
     def reach(self, num_positions: int) -> tuple[int, int]:
-        """Return how many rows lie before position 0, and how many from it on, whatever is drawn.
+        """Return how many rows lie before position 0, and how many from it on, for any draw.
 
-        They follow from the law, not from the draw, which would have to come off the GPU.
+        The law sets both numbers. Reading the draw would take a transfer from the GPU.
 
         Args:
-            num_positions: n, of tokens.
+            num_positions: n, the number of tokens.
         """
         if self.random is not None:
             rows = math.ceil(self.random.limit * self.rows_per_token)
@@ -232,7 +232,7 @@ class WarpLaw:
         return math.ceil(before * highest * rows), math.ceil(max(last, 0) * highest * rows) + 2
 
     def furthest(self, num_positions: int) -> int:
-        """Return the largest distance in whole tokens that a sentence of so many can be given."""
+        """Return the largest distance, in whole tokens, that ``num_positions`` tokens can get."""
         if self.random is not None:
             return int(self.random.limit) - self.random.whole
         factor = 1.0 if self.stretch is None else self.stretch.high

@@ -18,7 +18,7 @@ from fairseq_floater.position_encoders.options import ON_OFF, Option
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
 from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
 
-# Of these scores, whatever the rows of distances are.
+# Options of these scores, for any rows of distances.
 XL_OPTIONS = (
     Option(
         "--xl-projection",
@@ -32,7 +32,7 @@ XL_OPTIONS = (
 
 
 class QueryBiases(AttentionPart):
-    """Hold u and v of one block, [H, D]: keys meet q + u, distances q + v."""
+    """Hold u and v of one block, [H, D]: q + u scores keys, and q + v scores distances."""
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
@@ -47,16 +47,16 @@ class QueryBiases(AttentionPart):
         return x + self.u[:, None].to(x) if stream == "q" else x
 
     def scaled_for_distances(self, q: Tensor) -> Tensor:
-        """Return q + v with the scale of the logits: [B, H, T, D] -> [B, H, T, D]."""
+        """Return q + v times the scale of the logits: [B, H, T, D] -> [B, H, T, D]."""
         moved = q if self.v is None else q + self.v[:, None].to(q)
         return moved * self.scaling(q.size(-1))
 
 
 class XlPart(QueryBiases):
-    """Hold u, v and W_R of one block, the latter two unless `XL_OPTIONS` leave them out.
+    """Hold u, v and W_R of one block; `XL_OPTIONS` can leave out v and W_R.
 
-    Tables: W_R R_d of the M distances that occur, [B or 1, M, H, D], and which of them each pair of
-    tokens has, [B or 1, 1, T, S].
+    Tables: W_R R_d of the M distances that occur, [B or 1, M, H, D], and the number of each pair's distance
+    among them, [B or 1, 1, T, S].
     """
 
     def __init__(self, block_index: int, spec: EncoderSpec):
@@ -77,20 +77,20 @@ class XlPart(QueryBiases):
 
 
 def scored(q: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Let each query [B, H, T, D] meet each of M ``rows`` [B or 1, M, H or 1, D] once; its keys pick theirs.
+    """Multiply each query [B, H, T, D] by M ``rows`` [B or 1, M, H or 1, D]; each key picks a product.
 
     Returns:
-        [B, H, T, S], by ``columns`` [B or 1, 1, T, S].
+        [B, H, T, S]: the products that ``columns`` [B or 1, 1, T, S] names.
     """
     products = torch.einsum("bhtd,bmhd->bhtm", q, rows.expand(-1, -1, q.size(1), -1))
     return products.gather(-1, columns.expand(*q.shape[:2], -1, -1))
 
 
 class DistanceScores(AttentionPositions):
-    """Score ((q_i + u) k_j + (q_i + v) W_R r_d) / sqrt(D); subclasses say what the rows r are.
+    """Score ((q_i + u) k_j + (q_i + v) W_R r_d) / sqrt(D); subclasses define the rows r.
 
-    Shapes: table [N, sides, L, C], W_R r of distances 0 .. N - 1 (or fractions of a token, as training
-    asks for), for keys before the query and, in an encoder, behind it. Parts are :class:`XlPart`.
+    Shapes: table [N, sides, L, C], W_R r of distances 0 .. N - 1 (in parts of a token if training needs
+    them), for keys before the query and, in an encoder, behind it. Parts are :class:`XlPart`.
     """
 
     def projected(self, rows: Tensor, blocks: Sequence[XlPart]) -> Tensor:
@@ -109,7 +109,7 @@ class DistanceScores(AttentionPositions):
         return self.tables(rows, columns)
 
     def tables(self, rows: Tensor, columns: Tensor) -> list[Tables]:
-        """Return each block's of the ``rows`` [B or 1, M, L, C], and ``columns`` [B or 1, T, S] of pairs."""
+        """Return each block's tables from ``rows`` [B or 1, M, L, C] and ``columns`` [B or 1, T, S]."""
         per_head = rows.unflatten(-1, (self.spec.heads, self.spec.head_dim))
         return [(of_block, columns[:, None]) for of_block in per_head.unbind(2)]
 
@@ -119,12 +119,12 @@ class XlPositions(DistanceScores):
 
     R_d holds sin(d w_c) and cos(d w_c) in channels 2c and 2c + 1, w_c = 10000^(-2c/C): a sinusoid of
     the signed distance, as wide as the model. Each block has a W_R, and a u and v for each of its heads.
-    Any length; past the trained one come R_d that were never met. R is a flow that
-    keeps its norm, dR/dd = S R with a fixed skew-symmetric S; ``--xl-learned`` learns it, in axes where it
-    is w; ``--xl-distance log`` has ln(1 + |d|), with the sign of d, in place of d. Segments, and the memory
-    of those before, are left out: a sentence is translated as a whole.
+    Any length; past the trained length, R_d is new to the model. R is a flow that keeps its norm,
+    dR/dd = S R with a fixed skew-symmetric S. ``--xl-learned`` learns S by its frequencies w.
+    ``--xl-distance log`` replaces d by ln(1 + |d|) with the sign of d. Segments and the memory of earlier
+    segments are left out, because a sentence is translated as a whole.
 
-    Parameters: C^2 + 2 C a block, ``--xl-projection off``: without C^2, ``--xl-v off``: without C;
+    Parameters: C^2 + 2 C a block, without C^2 for ``--xl-projection off``, without C for ``--xl-v off``;
     ``--xl-learned``: w, C / 2 a stack. Without W_R, ``--position-base keep`` has a gate a stack.
     """
 
@@ -167,7 +167,7 @@ class XlPositions(DistanceScores):
         return self._rows(places, blocks, self.frequencies)
 
     def _rows(self, places: Places, blocks: Sequence[XlPart], frequencies: Tensor | None) -> Tensor:
-        """Return the table [N, sides, L, C]; of ``frequencies`` [B, 1, P], [B, N * sides, L, C]."""
+        """Return the table [N, sides, L, C], or [B, N * sides, L, C] for ``frequencies`` [B, 1, P]."""
         distances = self.signed_distances(places)
         if self.spec.options["xl_distance"] == "log":
             distances = distances.sign() * distances.abs().log1p()
@@ -185,16 +185,16 @@ class XlPositions(DistanceScores):
 
 
 def distinct(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """List the rows that each sentence needs, so that its queries need not meet all of a fine table.
+    """Return the rows that each sentence needs, so that queries skip the other rows of a fine table.
 
-    Stretched by one factor, T tokens have about 4 T distances; a batch of many factors has far more.
+    If one factor stretches T tokens, they have about 4 T distances; a batch of many factors has far more.
 
     Args:
-        rows: of a table, [B, T, S].
-        count: of the table's rows.
+        rows: row numbers in a table, [B, T, S].
+        count: number of rows of the table.
 
     Returns:
-        The rows that occur, [B, M], filled up with others; and the place of each of ``rows`` among
+        The rows that occur, [B, M], filled up with other rows; and the index of each of ``rows`` among
         them, [B, T, S].
     """
     flat = rows.flatten(1)

@@ -9,20 +9,20 @@ from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import VALUES, RopePositions
 from fairseq_floater.position_encoders.segments import SEGMENTS
 
-# The share of a head's channels that keeps the first pair from fading at once.
+# The share of a head's channels that is added to keep the first pair from fading at once.
 GAMMA = 0.4
 
 
 class XposPositions(RopePositions):
     """Turn the pair c of q_i and k_j as RoPE does; a decoder's product fades by z_c^((i - j) / S).
 
-    z_c = (2c + 0.4 R) / (1.4 R) over the R channels that are turned, S = ``--xpos-scale-base``: q_i is
-    multiplied by z_c^(i / S) and k_j by z_c^(-j / S). An encoder, where the factor of a key behind the
-    query would grow, has plain RoPE. Counting from the first token makes a row independent of the
-    length, as cached keys need; the paper's code counts from the middle, which gives the same logits.
-    So factors grow with the position, to 2e4 at 4,096: from some 3,500 tokens on float16 may not hold
-    keys times them, past 4,500 the factors, which is an error that says so. Past the trained length
-    come angles that were never met, faded.
+    q_i is multiplied by z_c^(i / S) and k_j by z_c^(-j / S), with z_c = (2c + 0.4 R) / (1.4 R) over the R
+    channels that are turned, and S = ``--xpos-scale-base``. An encoder has plain RoPE, because the factor
+    of a key behind the query would grow. Positions count from the first token, so a row does not depend
+    on the length, as cached keys need. The paper's code counts from the middle, with the same logits.
+    Factors grow with the position, to 2e4 at 4,096. float16 may not hold keys times their factors from
+    some 3,500 tokens on; past 4,500 it does not hold the factors, and an error says so. Past the trained
+    length, angles are new to the model, but faded.
 
     Shapes: table [N, 2, R / 2], cos and sin; in a decoder [N, 4, R / 2], those of q, then of k.
     Parameters: none; ``--rope-learned``: w, R / 2 a stack.

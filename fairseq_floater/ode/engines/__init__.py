@@ -21,9 +21,9 @@ ENGINES = {
 
 
 def engines_for(case: str) -> list[Engine]:
-    """Return the engines that ``auto`` tries for a ``case`` (`Engine.auto_steps`), in that order.
+    """Return the engines that ``auto`` tries for a ``case`` (`Engine.auto_steps`), in the order of trial.
 
-    Those that begin with a coarse step come first: they are the fastest.
+    Engines that begin with a coarser step come first, because they are faster.
     """
     engines = [engine for engine in ENGINES.values() if case in engine.auto_steps]
     return sorted(engines, key=lambda engine: -engine.auto_steps[case][0])

@@ -1,14 +1,14 @@
 """Solve by Adams-Bashforth of fourth order on a uniform grid: one evaluation of h a step.
 
-A step of RK4 costs four evaluations, and where a ReLU bends within it, its error falls with the
-square of the step like that of any other method. Four small steps of a method that evaluates h once,
-p_{k+1} = p_k + step * sum_j b_j h_{k-j}, cost the same and meet each bend in a step of a quarter. The
-first three steps, which have no history, are RK4's. Values and slopes on the grid are interpolated
+A step of RK4 costs four evaluations of h. If a ReLU bends within the step, the error falls with the
+square of the step only, as for any other method. For the same cost, Adams takes four steps of a quarter
+of the size, p_{k+1} = p_k + step * sum_j b_j h_{k-j}, and so meets each bend in a smaller step. The
+first three steps have no history and are RK4's. Values and slopes on the grid are interpolated
 as in `hermite.py`, so a row does not depend on how many rows follow it.
 
-The gradient is that of the discrete solution, written out for :class:`PositionDynamics`: one product
-with each transposed weight a step backwards, and the gradients of the weights as large products at
-the end. The hidden layer of every step is kept: 2 K R C numbers for K steps of R rows.
+The gradient is that of the discrete solution. For :class:`PositionDynamics` it is written out: a step
+back takes one product with each transposed weight, and large products at the end give the gradients of
+the weights. Each step's value and hidden layer are kept: 2 K R C numbers for K steps of R rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairseq_floater.ode.engines.rk4_hermite import (
 from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.ode.solve_record import SolveRecord
 
-# h_k, h_{k-1}, h_{k-2}, h_{k-3}: the integral over the next step of the cubic through them.
+# Weights of h_k, h_{k-1}, h_{k-2}, h_{k-3} in the integral of the cubic through them over the next step.
 WEIGHTS = (55 / 24, -59 / 24, 37 / 24, -9 / 24)
 STARTING_STEPS = len(WEIGHTS) - 1
 
@@ -43,7 +43,7 @@ def solve_adams(
 ) -> Tensor:
     """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
-    Stability wants the spectral radius of dh/dp times the step below 0.3 (RK4: 2.78).
+    Stable if the spectral radius of dh/dp times the step is below 0.3 (RK4: 2.78).
 
     Args:
         dynamics: ``dynamics(t, p) -> dp/dt``; a :class:`PositionDynamics` gets the written-out gradient.
@@ -67,7 +67,7 @@ class _TwoLayerAdams(torch.autograd.Function):
         h = DynamicsCoefficients(*coefficients)
         rows = p0.reshape(-1, p0.shape[-1])
         values, slopes, hidden = _integrate_two_layers(h, rows, grid)
-        kept_slopes = slopes[:STARTING_STEPS].clone()  # not a view: the rest is let go
+        kept_slopes = slopes[:STARTING_STEPS].clone()  # not a view, so that the rest is freed
         ctx.save_for_backward(values, kept_slopes, hidden, *coefficients)
         ctx.grid = grid
         return grid.interpolate(values, slopes).reshape(-1, *p0.shape)
@@ -81,14 +81,14 @@ class _TwoLayerAdams(torch.autograd.Function):
         grad_values, grad_slopes = grid.transpose(grad.reshape(len(grad), -1, grad.shape[-1]))
         total = [torch.zeros_like(c) for c in coefficients]
 
-        # Nothing flows into values beyond the last one: rows of zeros spare the end a case.
+        # Values beyond the last one have no gradient. Rows of zeros for them avoid a special case.
         room = grad_values.new_zeros(len(WEIGHTS), *grad_values.shape[1:])
         at_values = torch.cat([grad_values, room])
         at_hidden = torch.empty_like(hidden)
         weights = constant_like(grid.step * torch.tensor(WEIGHTS, dtype=torch.float64), values)
         first = min(STARTING_STEPS, grid.num_steps)
         for k in range(grid.num_steps, first - 1, -1):
-            # Row k: from values k + 1 ... k + 4 to slope k, through h to value k.
+            # Row k: the gradient goes from values k + 1 ... k + 4 to slope k, and through h to value k.
             _add_combination(grad_slopes[k], at_values[k + 1 : k + 5], weights)
             torch.mm(grad_slopes[k], h.w2, out=at_hidden[k])
             at_hidden[k].mul_(hidden[k] > 0)
@@ -107,7 +107,7 @@ class _TwoLayerAdams(torch.autograd.Function):
         running = at_values[first]
         stages: list[Rk4Stage] = rk4_stages(h, grid, range(first), values, first_slopes)
         for k in reversed(range(first)):
-            later = STARTING_STEPS - k  # the first of the steps after the start that uses slope k
+            later = STARTING_STEPS - k  # index of slope k's weight in the first Adams step
             _add_combination(grad_slopes[k], at_values[k + 1 + later : k + 5], weights[later:])
             running = rk4_step_back(stages, k, grid.step, running, grad_values[k], grad_slopes[k])
         for stage in stages:
@@ -124,10 +124,10 @@ def _integrate_two_layers(
     bias1, bias2 = t * h.time1 + h.bias1, t * h.time2 + h.bias2
     values = p0.new_empty(grid.num_steps + 1, *p0.shape)
     slopes, hidden = torch.empty_like(values), torch.empty_like(values)
-    # In the order of the slopes in memory: h_{k-3} ... h_k.
+    # Weights in the order of the slopes in memory: h_{k-3} ... h_k.
     weights = constant_like(grid.step * torch.tensor(WEIGHTS[::-1], dtype=torch.float64), p0)
 
-    slope = slope_in_place(h)  # of the first steps alone
+    slope = slope_in_place(h)  # for the first steps only
     values[0] = p0
     for k in range(grid.num_steps + 1):
         torch.addmm(bias1[k], values[k], w1, out=hidden[k])
@@ -154,7 +154,7 @@ ENGINE = Engine(
     default_step=0.1,
     auto_steps={
         "cpu": (0.4, 0.2, 0.1, 0.05, 0.025),
-        # Where the parallel engine does not converge: half of RK4's kernels.
+        # For flows on which the parallel engine does not converge: half of RK4's kernels.
         "cuda": (0.1, 0.05, 0.025),
         "evaluation": (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125),
     },

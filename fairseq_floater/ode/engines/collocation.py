@@ -1,21 +1,21 @@
-"""Solve on all grid points of a segment at once: few rounds of h in a row, for GPUs.
+"""Solve all grid points of a segment at once, so that few evaluations of h wait for another; for GPUs.
 
 A segment of time has n steps. Its unknown values X [n, R, C] satisfy
 
-    X = x0 + step * (q0 h(x0) + Q h(X)),
+    X = x0 + step * (q0 h(x0) + Q h(X)).
 
-where row i of (q0, Q) integrates the local cubic through the slopes from the segment's start to grid
-point i: fourth order, like RK4. Iterating on that equation (Picard) takes four kernels a round, and
-converges over 256 tokens at once while the flow is as weak as it begins. Where training has made it
-strong, segments are cut to 64 tokens and the residual is first multiplied by the inverse of
-1 - step * Q (x) J, with one Jacobian J = W2 diag(mean of the ReLU's mask) W1 a segment: a quasi-Newton
-iteration. The inverse is a product, (1 - A)^-1 = (1 + A)(1 + A^2)(1 + A^4)..., and
-A^2 = (step Q)^2 (x) J^2: no factorisation, and nothing kept from earlier updates. The gradient solves
-the transposed equation in the same way.
+Row i of (q0, Q) integrates the local cubic through the slopes from the segment's start to grid point i.
+This is of fourth order, like RK4. Picard iteration on the equation takes four kernels a round and
+converges over 256 tokens at once while the flow is as weak as at the start of training. If training has
+made it strong, segments are cut to 64 tokens and the residual is first multiplied by the inverse of
+1 - step * Q (x) J, with one Jacobian J = W2 diag(mean of the ReLU's mask) W1 a segment. This is a
+quasi-Newton iteration. The inverse is a product, (1 - A)^-1 = (1 + A)(1 + A^2)(1 + A^4)..., with
+A^2 = (step Q)^2 (x) J^2. It needs no factorisation and nothing from earlier updates. The gradient
+solves the transposed equation in the same way.
 
 Segments are always solved whole and begin at the first time, so a row does not depend on how many
-rows follow it, but for this: where the iteration fails on any segment, shorter ones or RK4 do the
-whole solve, and its rows differ by what the iteration may leave, or by the error of the step.
+rows follow it. The exception: if the iteration fails on any segment, shorter segments or RK4 do the
+whole solve. Its rows then differ by the residual that the iteration leaves, or by the error of the step.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from fairseq_floater.ode.engines.segment import Iterated, Iteration, Segment, ke
 from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.ode.solve_record import SolveRecord
 
-# Units of time a segment, of strong flows; 64 tokens at the default delta.
+# Length of a strong flow's segment, in units of time: 64 tokens at the default delta.
 SEGMENT = 6.4
 COARSEST_STEP = SEGMENT / 8
 # The matrices over a segment's nodes are dense.
 MOST_NODES = 256
 FINEST_STEP = SEGMENT / MOST_NODES
-# A segment of weak flows is that many times as long, where it then has no more nodes.
+# A weak flow's segment is this many times as long, but has at most MOST_NODES nodes.
 WIDE = 4
 # The residual that the iteration may leave, relative to the largest value (or gradient).
 TOLERANCE = 1e-5
-# Iterations in each segment, at most.
+# Most iterations in a segment.
 MAX_ITERATIONS = 24
-# The step of RK4 where it stands in, unless a finer one was asked for.
+# The step of RK4 when it stands in, unless the user asked for a finer one.
 FALLBACK_STEP = 0.1
 
 
@@ -56,10 +56,10 @@ def solve_collocation(
 ) -> Tensor:
     """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
-    The iteration goes on until the residual is below :data:`TOLERANCE`; where that takes more than
-    :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. Looking after each
-    iteration would hold up a GPU: instead ``record.iterations`` are done on the segments that
-    ``record.wide`` says, and the residual is looked at once, at the end of the solve, and of its gradient.
+    The iteration stops when the residual is below :data:`TOLERANCE`. If that takes more than
+    :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. Checking the residual after each
+    iteration would stall a GPU. Training on a GPU therefore does ``record.iterations`` iterations on long or
+    short segments (``record.wide``), and checks the residual at the end of the solve and of its gradient.
 
     Args:
         dynamics: two linear layers with a ReLU; others have no parallel solve.
@@ -69,7 +69,7 @@ def solve_collocation(
         record: keeps residuals and fallbacks.
 
     Raises:
-        ValueError: ``dynamics`` is no :class:`PositionDynamics`.
+        ValueError: ``dynamics`` is not a :class:`PositionDynamics`.
     """
     if not isinstance(dynamics, PositionDynamics):
         raise ValueError(
@@ -125,7 +125,7 @@ class _ParallelFlow(torch.autograd.Function):
             count = None if ctx.look else record.iterations
             rows = grad.reshape(len(grad), -1, grad.shape[-1])
             at_p0, total = solution.pull_back(rows, count)
-            # What comes in may not be finite, in half precision when the loss scale is too large.
+            # In half precision, a loss scale that is too large makes the incoming gradient not finite.
             if solution.residual <= TOLERANCE or not bool(grad.isfinite().all()):
                 _note(record, ctx.look, solution)
                 return (at_p0.reshape(grad.shape[1:]), *nothing, *total)
@@ -141,14 +141,14 @@ def _note(record: SolveRecord, look: bool, solution: _Solution) -> None:
 
 
 class _Solution:
-    """Hold values and slopes on the grid, and the segments that their gradient goes back through.
+    """Hold values and slopes on the grid, and the segments, which pull their gradient back.
 
     Args:
         coefficients: of h.
         p0: rows [R, C].
-        times: where the solution is wanted.
+        times: at which the solution is wanted.
         step: grid spacing.
-        wide: whether segments are long, and iterated on plainly.
+        wide: whether segments are long and solved by Picard iteration.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class _Solution:
         return self.grid.interpolate_joined(self.flow)
 
     def integrate(self, count: int | None) -> None:
-        """Integrate from p(0) by ``count`` iterations a segment, or as many as needed."""
+        """Integrate from p(0) by ``count`` iterations a segment (None: as many as needed)."""
         h, shape = self.h, self.values.shape
         biases = [
             torch.addr(bias, self.grid.times, time)[:, None].expand(shape).contiguous()
@@ -186,7 +186,7 @@ class _Solution:
         self._finish(iterated_segments)
 
     def pull_back(self, grad: Tensor, count: int | None) -> tuple[Tensor, list[Tensor]]:
-        """Pull a gradient [N, R, C] back to p(0) [R, C] and the coefficients; iterates as above."""
+        """Pull a gradient [N, R, C] back to p(0) [R, C] and the coefficients; ``count`` as above."""
         gradient = self.grid.transpose(grad)
         running = gradient[0, -1]
         total: list[Tensor] = []
@@ -195,7 +195,7 @@ class _Solution:
         for at, segment in reversed(list(zip(self._places(), self.segments))):
             if iterated_segments:
                 gradient[0, at.stop - 1] = running
-                # The next segment's first slope is the same, and had this gradient.
+                # This slope is also the next segment's first slope, which took its gradient.
                 gradient[1, at.stop - 1] = 0
             running, hidden, slopes, iterated = segment.pull_back(gradient[:, at], iteration)
             iterated_segments.append(iterated)
@@ -213,7 +213,7 @@ class _Solution:
         return [slice(start, start + self.steps + 1) for start in starts]
 
     def _finish(self, iterated_segments: list[Iterated]) -> None:
-        """Look at the residual, once for all segments, and note what was done."""
+        """Read the residual once for all segments, and count iterations and evaluations."""
         self.residual = relative([one.sizes for one in iterated_segments])
         self.iterations = max(one.iterations for one in iterated_segments)
         self.rounds = sum(one.iterations + 2 for one in iterated_segments)  # with the first slope's

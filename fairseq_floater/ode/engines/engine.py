@@ -1,4 +1,4 @@
-"""Describe an engine to those who list, check and call engines."""
+"""Define the description of an engine, by which the package lists, checks and calls it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Engine:
         default_step: in units of time; None for an engine that chooses its own steps.
         finest_step: the smallest step that the engine takes.
         coarsest_step: the largest step that the engine takes.
-        auto_steps: the steps that ``auto`` tries, from the fastest on: for training on a ``cpu``, for
-            training on ``cuda``, for ``evaluation``.
-        benchmark_steps: the steps that `python -m benchmarks speed` compares; by default the default step.
+        auto_steps: the steps that ``auto`` tries, fastest first, by case: training on ``cpu`` or ``cuda``,
+            or ``evaluation``.
+        benchmark_steps: the steps that `python -m benchmarks speed` compares; if none, the default step.
     """
 
     name: str

@@ -20,7 +20,7 @@ from fairseq_floater.ode.kept import keep
 def constant_like(values: Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Copy ``values`` from the CPU to the device of ``like``, in its dtype or ``dtype``.
 
-    An ordinary copy to a GPU makes the host wait until all work before it is done; this one does not.
+    An ordinary copy to a GPU makes the host wait for all earlier work; this one does not.
     """
     values = values.to(like.dtype if dtype is None else dtype)
     if like.is_cuda:
@@ -73,9 +73,9 @@ class HermiteGrid:
 
     @classmethod
     def kept(cls, times: Tensor, step: float, like: Tensor, multiple: int = 1) -> Self:
-        """Return the grid from a store: copies of its numbers to a GPU cost as much as an iteration.
+        """Return a cached grid, because copying a grid to a GPU costs as much as an iteration.
 
-        Arguments as for the class; ``times`` on the CPU.
+        Takes the arguments of the class, with ``times`` on the CPU.
         """
         key = times.numpy().tobytes()
         return cls._made(key, step, like.dtype, like.device, multiple)
@@ -96,19 +96,19 @@ class HermiteGrid:
         return self.interpolate_joined(torch.cat([values, slopes]))
 
     def interpolate_joined(self, both: Tensor) -> Tensor:
-        """Interpolate values, and after them slopes, on the grid, [2 (K + 1), ..., C]: [N, ..., C]."""
+        """Interpolate the grid's values followed by its slopes, [2 (K + 1), ..., C], to [N, ..., C]."""
         return self._forward(both)
 
     def transpose(self, grad: Tensor) -> Tensor:
-        """Transpose :meth:`interpolate`: gradient [N, ..., C] -> those of both, [2, K + 1, ..., C]."""
+        """Pull a gradient [N, ..., C] back to values and slopes, [2, K + 1, ..., C]."""
         return self._transposed(grad).unflatten(0, (2, -1))
 
 
 class _WeightedSums:
-    """Sum rows: row n of the result is the sum of ``weights[n]`` times ``rows[n]`` of a tensor.
+    """Form weighted sums of a tensor's rows: row n of the result sums ``weights[n]`` times rows ``rows[n]``.
 
-    Shapes: ``rows`` and ``weights`` [N, J] on the CPU, or both flat with the ``offsets`` [N] at
-    which each result begins. Terms of weight zero are left out.
+    Shapes: ``rows`` and ``weights`` are [N, J] on the CPU, or flat, with the ``offsets`` [N] at which
+    each result begins. Terms of weight zero are left out.
     """
 
     def __init__(self, rows: Tensor, weights: Tensor, like: Tensor, offsets: Tensor | None = None):

@@ -16,9 +16,9 @@ from fairseq_floater.ode.finite import ADVICE, StiffFlowError
 from fairseq_floater.ode.solve_record import SolveRecord
 
 DOPRI5_TOLERANCE = 1e-5
-# Where dopri5 gives up: a stiff dynamics would otherwise run for ever.
+# dopri5 gives up after so many steps; a stiff dynamics would otherwise run for ever.
 DOPRI5_MAX_STEPS = 100_000
-# What torchdiffeq's adaptive solvers assert where they give up.
+# Messages of the assertions by which torchdiffeq's adaptive solvers give up.
 GIVEN_UP = ("underflow in dt", "max_num_steps exceeded", "non-finite values in state")
 
 
@@ -46,10 +46,10 @@ def _solve(
     wanted = len(times)
     if step is not None:
         is_on_grid = _on_grid(times, step)
-        # Between its steps it would draw straight lines.
+        # By default torchdiffeq interpolates linearly between its steps.
         options = {"step_size": step, "interp": "linear" if is_on_grid else "cubic"}
         if not is_on_grid:
-            # Its last step ends at the last time, so that a row would depend on how many follow.
+            # torchdiffeq's last step ends at the last time, so a row would depend on how many follow.
             steps = math.floor(float((times[-1] - times[0]) / step) + 1e-6) + 1
             times = torch.cat([times, times[:1] + steps * step])
     tolerances = {"rtol": DOPRI5_TOLERANCE, "atol": DOPRI5_TOLERANCE}
@@ -77,8 +77,8 @@ def _on_grid(times: Tensor, step: float) -> bool:
 class _Counted:
     """Count the evaluations of a dynamics.
 
-    The coefficients of a :class:`PositionDynamics` are put together once, not at every evaluation:
-    else thousands of copies of the weights would wait for the backward pass.
+    The coefficients of a :class:`PositionDynamics` are computed once. At every evaluation, they would
+    leave thousands of copies of the weights for the backward pass.
     """
 
     def __init__(self, dynamics: Callable[[Any, Tensor], Tensor]):

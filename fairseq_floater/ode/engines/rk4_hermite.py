@@ -1,9 +1,9 @@
 """Solve by classic Runge-Kutta 4 on a uniform grid, interpolated onto any times (`hermite.py`).
 
-The gradient of an arbitrary right-hand side is autograd's, through the steps. That of a
-:class:`PositionDynamics` is the same discrete one, written out (`_TwoLayerFlow`): only the grid
-values are kept, the stages of many steps are recomputed at once, and the gradients of the weights
-are two large products a chunk instead of four small ones a step.
+For an arbitrary right-hand side, autograd differentiates the steps. For :class:`PositionDynamics`
+`_TwoLayerFlow` writes out the same discrete gradient: it keeps only the grid values, recomputes the
+stages of many steps at once, and forms the gradients of the weights by large products, once a chunk
+of steps instead of once a step.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ STEPS_PER_CHUNK = 64
 def integrate_on_grid(
     slope: Slope, p0: Tensor, grid: HermiteGrid, multistep: Sequence[float] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Integrate from ``p0`` [..., C]: values and slopes [K + 1, ..., C] on the grid.
+    """Integrate from ``p0`` [..., C]; return values and slopes [K + 1, ..., C] on the grid.
 
-    By RK4; with the weights ``multistep`` of the last slopes, the latest first, by their sum, once
-    so many are known.
+    By RK4, or with ``multistep`` by that weighted sum of the last slopes, latest first; RK4 then takes
+    the first steps.
     """
     p, values, slopes = p0, [p0], []
     for k in range(grid.num_steps):
@@ -64,7 +64,7 @@ def solve_rk4_hermite(
         dynamics: ``dynamics(t, p) -> dp/dt``; a :class:`PositionDynamics` gets the written-out gradient.
         p0: [..., C], float32 or float64.
         times: [N] float64, increasing.
-        step: grid spacing; stability wants spectral radius * step < 2.78, accuracy < 0.2.
+        step: grid spacing; stable if spectral radius * step < 2.78, accurate if < 0.2.
         record: counts evaluations.
     """
     grid = HermiteGrid.kept(times, step, p0)
@@ -119,7 +119,7 @@ class _TwoLayerFlow(torch.autograd.Function):
 
 
 class Rk4Stage:
-    """Hold one RK4 stage of a run of steps: its inputs, and what flowed back through it so far.
+    """Hold one RK4 stage of consecutive steps: its inputs, and the gradients at it so far.
 
     Shapes: ``t`` [S], ``x`` [S, R, C] for S steps; the stage's output is ``slope()`` [S, R, C].
     """
@@ -135,7 +135,7 @@ class Rk4Stage:
         return self.hidden @ self.h.w2.T + (self.t[:, None, None] * self.h.time2 + self.h.bias2)
 
     def pull_back(self, s: int, grad: Tensor) -> Tensor:
-        """Pull a gradient [R, C] of step ``s``'s output back to its input; both are kept."""
+        """Pull a gradient [R, C] of step ``s``'s output back to its input; keep it for `accumulate`."""
         self.grad_out[s] = grad
         torch.mul(grad @ self.h.w2, self.hidden[s] > 0, out=self.grad_pre[s])
         return self.grad_pre[s] @ self.h.w1
@@ -149,8 +149,8 @@ def accumulate_coefficients(
 ) -> None:
     """Add the gradients of the coefficients, in the order of :class:`DynamicsCoefficients`.
 
-    Shapes: times ``t`` [S] of S evaluations of h; their inputs ``x`` and hidden layers, and the
-    gradients before the ReLU and of the result, [S, R, C] each.
+    Shapes: ``t`` [S] are the times of S evaluations of h. Their inputs ``x``, their hidden layers, and
+    the gradients before the ReLU and of the result are [S, R, C].
     """
     dim = x.shape[-1]
     for offset, grad, inputs in ((0, grad_pre, x), (3, grad_out, hidden)):

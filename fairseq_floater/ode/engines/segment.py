@@ -1,4 +1,4 @@
-"""Iterate on one segment of `collocation.py`, in as few kernels and with as few looks as can be.
+"""Iterate on one segment of `collocation.py` with few kernels and few checks of the residual.
 
 Letters: n nodes after the segment's first, R rows, C channels.
 """
@@ -17,15 +17,15 @@ from fairseq_floater.ode.dynamics import DynamicsCoefficients
 from fairseq_floater.ode.engines.hermite import constant_like
 from fairseq_floater.ode.kept import keep
 
-# Factors of the product: 2^3 = 8 terms of the series of the inverse. With more, no flow that was tried
-# needed fewer iterations over 64 tokens.
+# Factors of the inverse's product; three give 2^3 = 8 terms of its series. With more factors, no flow
+# that we tried needed fewer iterations over 64 tokens.
 DOUBLINGS = 3
 _TINY = torch.finfo(torch.float32).tiny
 _Map = Callable[[Tensor], Tensor]
 
 
 class Iterated(NamedTuple):
-    """Hold the last iterate [n, R, C], the largest values of its residual and of itself [2], and a count."""
+    """Hold the last iterate x [n, R, C], the largest values [2] of its residual and of x, and a count."""
 
     x: Tensor
     sizes: Tensor
@@ -34,11 +34,11 @@ class Iterated(NamedTuple):
 
 @dataclass(frozen=True)
 class Iteration:
-    """Say how long to iterate: ``count`` times without a look, or, where it is None, as long as is needed.
+    """Iterate ``count`` times without a check or, if ``count`` is None, until the residual is small enough.
 
     Attributes:
-        count: iterations to make; None to look after each.
-        most: iterations where each is looked at.
+        count: iterations to make; None: check the residual after each.
+        most: limit of the iterations if each is checked.
         tolerance: of the residual, relative to the largest value.
     """
 
@@ -69,7 +69,7 @@ class Iteration:
 
 
 def relative(sizes: list[Tensor]) -> float:
-    """Return the largest residual relative to its x; NaN where one is. Waits for the device."""
+    """Return the largest residual relative to its x, or NaN if any is NaN. Waits for the device."""
     joined = sizes[0] if len(sizes) == 1 else torch.cat(sizes)
     ratios = [r / max(x, _TINY) for r, x in joined.view(-1, 2).tolist()]
     return math.nan if any(map(math.isnan, ratios)) else max(ratios)
@@ -85,12 +85,12 @@ def powers_of(matrix: Tensor) -> list[Tensor]:
 
 @keep(8)
 def quadrature(steps: int) -> tuple[Tensor, list[Tensor]]:
-    """Return q0 [n] and Q, Q^2, Q^4, ... [n, n] for a step of one, float64: integrals from node 0.
+    """Return q0 [n] and Q, Q^2, Q^4, ... [n, n] in float64, for a step of 1; they integrate from node 0.
 
-    Between two nodes the slope is the cubic through them and the nodes beside them, at the ends
-    through the nearest four.
+    Between two nodes the slope is taken to be the cubic through both and their neighbours, or at the
+    ends through the nearest four nodes.
     """
-    piece = torch.zeros(steps, steps + 1, dtype=torch.float64)  # of one interval each
+    piece = torch.zeros(steps, steps + 1, dtype=torch.float64)  # integrals over one interval
     for i in range(1, steps - 1):
         piece[i, i - 1 : i + 3] = torch.tensor([-1, 13, 13, -1], dtype=torch.float64) / 24
     piece[0, :4] = torch.tensor([9, 19, -5, 1], dtype=torch.float64) / 24
@@ -100,7 +100,7 @@ def quadrature(steps: int) -> tuple[Tensor, list[Tensor]]:
 
 
 class Nodes:
-    """Hold the numbers of n nodes: q0 and their times since the start [n, 1, 1], Q, Q^2, Q^4 ... [n, n].
+    """Hold q0 and the times since the start [n, 1, 1] of n nodes, and Q, Q^2, Q^4 ... [n, n].
 
     Args:
         steps: n.
@@ -120,7 +120,7 @@ class Nodes:
 
 @keep(16)
 def kept_nodes(steps: int, step: float, dtype: torch.dtype, device: torch.device) -> Nodes:
-    """Return the nodes from a store: copying their numbers to a GPU costs as much as an iteration."""
+    """Return cached nodes, because copying their numbers to a GPU costs as much as an iteration."""
     return Nodes(steps, step, torch.empty(0, dtype=dtype, device=device))
 
 
@@ -130,7 +130,7 @@ class Segment:
     Args:
         h: the flow.
         nodes: of the segment.
-        known: values, slopes and hidden layers [n + 1, R, C] to be filled; the first value is known.
+        known: values, slopes and hidden layers [n + 1, R, C] to fill in; only the first value is given.
         plain: whether to iterate without the Jacobian.
     """
 
@@ -142,10 +142,10 @@ class Segment:
         self.jacobians: list[Tensor] = []
 
     def solve(self, biases: tuple[Tensor, ...], iteration: Iteration) -> Iterated:
-        """Fill in what is not known; ``biases`` [n + 1, R, C] are both layers' at the nodes' times."""
+        """Fill in the tensors; ``biases`` [n + 1, R, C] are those of both layers at the nodes' times."""
         x0 = self.values[0]
         slope0 = self._evaluate(slice(0, 1), biases, x0[None])
-        # Into new tensors: broadcasting alone may lay nodes out last.
+        # New tensors, because the result of broadcasting may have nodes last in memory.
         constant, guess = torch.empty_like(self.values[1:]), torch.empty_like(self.values[1:])
         torch.addcmul(x0, self.nodes.first, slope0, out=constant)
         torch.addcmul(x0, self.nodes.since_start, slope0, out=guess)
@@ -185,7 +185,7 @@ class Segment:
         """Pull a ``gradient`` of values and slopes, [2, n + 1, R, C], back to the first value [R, C].
 
         Returns:
-            That gradient, and those at the hidden layers, before the ReLU, and at the slopes.
+            The gradients at the first value, at the hidden layers before the ReLU, and at the slopes.
         """
         h, is_open, back = self.h, self.hidden > 0, self.nodes.powers[0].T
         at_values, at_slopes = gradient[:, 1:]
@@ -197,7 +197,7 @@ class Segment:
             return torch.mm(slopes.flatten(0, 1), h.w2, out=into).mul_(is_open[at].flatten(0, 1))
 
         def advance(slopes: Tensor) -> Tensor:
-            """Return the slopes' gradient: direct, and through the values they add up to."""
+            """Return the slopes' gradient: the direct part, and that through the values they sum to."""
             direct, into = at_values.flatten(0, 1), values.flatten(0, 1)
             torch.addmm(direct, pull(slopes, slice(1, None)), h.w1, out=into)
             return _over_nodes(back, values, at_slopes)
