@@ -13,10 +13,10 @@ import nox
 
 ROOT = Path(__file__).parent
 TORCH = "2.13.0"
-OLDEST_TORCH = "2.6.0"  # the oldest that setup.py admits
+OLDEST_TORCH = "2.6.0"  # the oldest version that setup.py allows
 FAIRSEQ = "fairseq-fixed==0.12.3.1"
 OFFICIAL = "fairseq==0.12.2"
-# The tests that a version of Python or torch could break, in some minutes.
+# Tests that another version of Python or torch could break. They take some minutes.
 TESTS = (
     *("contract/test_contract.py", "contract/test_kept_tables.py", "contract/test_precision.py"),
     *("transformer/test_fairseq_compat.py", "ode/test_ode.py"),
@@ -36,7 +36,7 @@ nox.options.error_on_missing_interpreters = False
     [("3.11", TORCH), ("3.12", TORCH), ("3.13", TORCH), ("3.11", "2.14.1"), ("3.11", OLDEST_TORCH)],
 )
 def tests(session: nox.Session, torch: str) -> None:
-    """Run the tests; fairseq is built against the torch that is there, as scripts/setup.sh does."""
+    """Run the tests, with fairseq built against the installed torch as in scripts/setup.sh."""
     session.install(f"torch=={torch}", "cython", "setuptools", "wheel")
     needs = ("--requirement", f"{ROOT}/scripts/fairseq.txt")
     session.install("--no-build-isolation", "--no-deps", *needs)
@@ -49,9 +49,9 @@ def tests(session: nox.Session, torch: str) -> None:
 @nox.session
 @nox.parametrize("python", ["3.11", "3.10", "3.9"])
 def refused(session: nox.Session) -> None:
-    """Check that official fairseq is refused at import, and an old Python by pip, in one sentence."""
-    # It is older than Cython 3, names its requirements in a form that newer pips refuse, and comes before
-    # torch: where torch is there it tries to build sources that its archive lacks.
+    """Check that import refuses official fairseq and pip an old Python, each in one sentence."""
+    # Official fairseq is older than Cython 3, and newer pips refuse the form of its requirements. It is
+    # installed before torch: if torch is there, it tries to build sources that its archive lacks.
     session.install("numpy", "cython<3", "setuptools<81", "wheel")
     session.install("--no-build-isolation", "--no-deps", OFFICIAL)
     if session.python == "3.11":

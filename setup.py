@@ -21,9 +21,9 @@ setup(
     packages=find_packages(include=["fairseq_floater", "fairseq_floater.*"]),
     package_data={"fairseq_floater.results.page": ["page.html", "page.css", "page.js"]},
     install_requires=[
-        # fairseq itself is left out on purpose: it must be built without isolation, against the
-        # torch that is there (scripts/setup.sh does it); an install that pulled it in would fetch
-        # another torch. `floater info` names it when it is missing.
+        # fairseq is left out on purpose. It must be built without isolation, against the installed
+        # torch, as scripts/setup.sh does; as a requirement, it would fetch another torch.
+        # `floater info` reports if it is missing.
         "torch>=2.6",
         "torchdiffeq>=0.2.4",
         "sacrebleu>=2.3,<3",
@@ -34,14 +34,14 @@ setup(
         "tqdm>=4.60",
         "psutil>=5.9",
     ],
-    # requirements.py names the extra where one of its modules is missing.
+    # requirements.py names the extra to install if one of its modules is missing.
     extras_require={
         "wmt14": ["sacremoses>=0.1", "subword-nmt>=0.3.8"],
         "roberta": ["tokenizers>=0.13.2", "safetensors>=0.4", "scikit-learn>=1.2", "scipy>=1.9.2"],
         "page": ["jinja2>=3.1", "pillow>=9.4"],
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]
         + ["types-tqdm"],
-        # Other people's encoders, which tests compare ours with; without them those are skipped.
+        # Other implementations of encoders. Tests compare ours with them; without them, they are skipped.
         "oracles": ["transformers==5.23.0", "x-transformers==2.31.10"]
         + ["rotary-embedding-torch==0.9.1"],
     },

@@ -9,23 +9,23 @@ DRY_RUN="${DRY_RUN:-0}"
 # Prints the help of a script: the comment at its head.
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
 
-# A message for the person who waits.
+# Prints a message with the time of day, on stderr.
 say() { printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2; }
 
-# die SENTENCE: something failed that is no fault of the command line.
+# die SENTENCE: prints SENTENCE on stderr and exits with 1. A wrong command line exits with 2 instead.
 die() {
     printf '%s\n' "$*" >&2
     exit 1
 }
 
-# has PYTHON PACKAGES...: they are installed there; looked for and not imported, which takes seconds.
+# has PYTHON PACKAGES...: succeeds if PYTHON has the packages. It does not import them, which would take seconds.
 has() {
     "$1" -c 'import sys; from importlib.util import find_spec; sys.exit(None in map(find_spec, sys.argv[1:]))' "${@:2}" 2>/dev/null
 }
 
 dry() { [[ $DRY_RUN == 1 ]]; }
 
-# run COMMAND...: shows a command as one could type it, then runs it. In a dry run only shows it, on stdout.
+# run COMMAND...: prints a command, quoted for the shell, and runs it. A dry run only prints it, on stdout.
 run() {
     local words
     printf -v words '%q ' "$@"
@@ -34,13 +34,13 @@ run() {
     stoppable "$@"
 }
 
-# stoppable COMMAND...: runs a command. A signal that stops the script goes on to the command, which may want to save
-# first; then the script ends with 143. Bash by itself would leave the command running.
+# stoppable COMMAND...: runs a command. If a signal stops the script, the command gets a SIGTERM and may save first.
+# Then the script exits with 143. Bash by itself would leave the command running.
 stoppable() {
     local child status=0
     "$@" &
     child=$!
-    # SIGINT too becomes SIGTERM: a command behind & ignores SIGINT.
+    # SIGINT is passed on as SIGTERM, because a command started with & ignores SIGINT.
     trap 'kill -TERM "$child" || true; wait "$child" || true; say "Told to stop: run the same command to go on."; exit 143' \
         TERM INT HUP
     wait "$child" || status=$?
@@ -48,8 +48,8 @@ stoppable() {
     return "$status"
 }
 
-# Makes sure that PYTHON has fairseq and this plugin; asked once for a script and those it calls. From here on Python
-# finds this clone's package, not another copy that is installed or lies where the script was called.
+# Makes sure that PYTHON has fairseq and this plugin, once for a script and the scripts that it calls. Then Python
+# imports the package of this clone, not another copy that is installed or lies in the working directory.
 ensure_setup() {
     local root
     if [[ ${FLOATER_SET_UP:-} != "$PYTHON" ]]; then
@@ -65,7 +65,7 @@ ensure_setup() {
     export PYTHONSAFEPATH=1
 }
 
-# read_flags OPTIONS...: notes that this is a dry run or a look.
+# read_flags OPTIONS...: sets DRY_RUN=1 if an option asks for a dry run, a list, the status or the help.
 read_flags() {
     local option
     for option in "$@"; do
@@ -73,15 +73,15 @@ read_flags() {
     done
 }
 
-# enter VERB OPTIONS...: becomes the verb of `floater` that does the work, or prints its help.
+# enter VERB OPTIONS...: replaces the script by `floater VERB OPTIONS...`.
 enter() {
     read_flags "${@:2}"
     ensure_setup
     exec "$PYTHON" -m fairseq_floater "$@"
 }
 
-# prepares VERB [PART] -- OPTIONS...: sets `tool` to that part of `floater`, and `options` to those that it takes, then
-# fetches the archives that it names. Where help is asked for, becomes its help.
+# prepares VERB [PART] -- OPTIONS...: sets `tool` to `floater VERB [PART]`, and `options` to OPTIONS without --dry-run.
+# Then fetches the archives that `tool archives` lists. With --help, prints the help of script and tool and exits.
 prepares() {
     local option archives
     tool=("$PYTHON" -m fairseq_floater)
@@ -101,13 +101,13 @@ prepares() {
     fetch_all "$archives"
 }
 
-# curl's own retries throw away the bytes of the call that they belong to: only a young call retries, and
-# `download` resumes where an older one broke off.
+# A retry of curl discards the bytes that the same call has fetched. So a call retries only in its first 60 seconds;
+# after that, `download` resumes where the call broke off.
 CURL=(curl -fL -C - --retry 10 --retry-max-time 60 --connect-timeout 30 --speed-limit 1 --speed-time 30
     --user-agent fairseq-floater --proto "=http,https,file" --proto-redir "=http,https")
 if [[ ! -t 2 ]]; then CURL+=(-sS); fi
 
-# download URL PART NAME: resumes for as long as there is progress.
+# download URL PART NAME: fetches URL into the file PART, and resumes as long as there is progress.
 download() {
     local best=0 failures=0 size status
     until run "${CURL[@]}" --output "$2" --url "$1"; do
@@ -116,8 +116,8 @@ download() {
         failures=$((size > best ? 0 : failures + 1))
         best=$((size > best ? size : best))
         case $status in
-        1 | 3 | 22 | 23 | 37) failures=5 ;; # a bad URL, an answer of HTTP, a full disk, no such file
-        33 | 36) rm -f "$2" ;;              # the server cannot go on from there: start over
+        1 | 3 | 22 | 23 | 37) failures=5 ;; # a bad URL, an HTTP error, a full disk, no such file
+        33 | 36) rm -f "$2" ;;              # the server cannot resume: start over
         esac
         ((failures < 5)) || die "$3 could not be fetched from $1 ($size bytes are kept); run the same command" \
             "to go on, or name another place that holds it by --mirror (a URL or a folder)."
@@ -125,7 +125,7 @@ download() {
     done
 }
 
-# checked PART SHA256 MD5 FILE: whether PART has these checksums (-: any); its SHA-256 is noted in FILE.sha256.
+# checked PART SHA256 MD5 FILE: succeeds if PART has these checksums (-: any), and writes its SHA-256 to FILE.sha256.
 checked() {
     local found
     found=$(sha256sum <"$1")
@@ -134,8 +134,8 @@ checked() {
     printf '%s  %s\n' "${found%% *}" "${4##*/}" >"$4.sha256"
 }
 
-# fetch URL SHA256 MD5 FILE: an archive gets its name when its checksum is right. Where none is published (-), that of
-# its first download is kept in FILE.sha256. One that is wrong is fetched once more.
+# fetch URL SHA256 MD5 FILE: downloads FILE, and once more if a checksum is wrong. Only a right download gets the name
+# FILE. If no checksum is published (-), FILE.sha256 keeps that of the first download.
 fetch() {
     local url=$1 sha256=$2 md5=$3 file=$4 part=$4.part attempt
     if [[ -f $file ]] && { dry || [[ -f $file.sha256 ]]; }; then return; fi
@@ -159,7 +159,7 @@ fetch() {
         "try another --mirror."
 }
 
-# fetch_all LIST: fetches the files of a list of "URL SHA256 MD5 FILE", one a line; alone in the folder above theirs.
+# fetch_all LIST: fetches each line "URL SHA256 MD5 FILE" of LIST, while a lock keeps others out of the folder above.
 fetch_all() {
     local url sha256 md5 file folder
     if [[ -z $1 ]]; then return; fi

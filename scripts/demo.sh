@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job on the built-in corpus: five systems through the protocol, a table, a figure and a page.
+# Train and score five systems on the built-in corpus; write a table, a figure and a page.
 # bash scripts/demo.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

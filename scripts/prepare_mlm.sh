@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Text for masked-LM training from nothing to fairseq's data: WikiText-103, or your own.
+# Make fairseq's data for masked-LM training from WikiText-103, which it downloads, or from your own text.
 # usage: bash scripts/prepare_mlm.sh OUT --bpe gpt2|sentencepiece [options] [--dry-run]
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From raw parallel text to binarised fairseq data.
+# Make binarised fairseq data from raw parallel text.
 # bash scripts/prepare_text.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# WMT14 En-De or En-Fr from nothing to binarised data, by the paper's recipe: downloads that resume, then the steps.
+# Make binarised data of WMT14 En-De or En-Fr by the paper's recipe, from the downloads on. Broken downloads resume.
 # usage: bash scripts/prepare_wmt14.sh en-de|en-fr --out DIR [options] [--dry-run]
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

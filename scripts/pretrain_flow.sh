@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The masked-LM stage of the paper's 4.2: a pretrained RoBERTa takes positions.
+# Train a position encoder in a pretrained RoBERTa by masked LM (the paper's section 4.2).
 # bash scripts/pretrain_flow.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
+# Run the paper's protocol for one system: donor, warm start, further training, averaging, generation, scores.
 # bash scripts/protocol.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

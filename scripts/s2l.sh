@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The short-to-long experiment: split by length, train every system on the short part, score by bins.
+# Run the short-to-long experiment: split text by length, train each system on the short part, score by bins.
 # bash scripts/s2l.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

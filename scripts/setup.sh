@@ -3,12 +3,12 @@
 #
 # usage: bash scripts/setup.sh [--help]
 #
-# Makes .venv with torch, fairseq (compiled, two minutes), this package (editable) and the tools for its tests. The rest of the
-# time is the download: torch for Linux from PyPI brings CUDA's libraries, some gigabytes.
+# Makes .venv with torch, fairseq (compiled, two minutes), this package (editable) and the tools for its tests.
+# The rest of the time is the download: torch for Linux from PyPI brings some gigabytes of CUDA libraries.
 #
-# FLOATER_PYTHON=PYTHON   use this ready environment instead; it is checked, nothing is installed
+# FLOATER_PYTHON=PYTHON   use this environment instead; it is checked, and nothing is installed
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
-# FLOATER_FAIRSEQ=SPEC    fairseq to build: a folder, an archive or git+https://...; mended for Python 3.11 if it must be
+# FLOATER_FAIRSEQ=SPEC    fairseq to build: a folder, an archive or git+https://...; patched for Python 3.11 if needed
 # example: bash scripts/setup.sh && .venv/bin/floater info
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,7 +19,7 @@ FAIRSEQ_SHA256=c607577a54ab30e2ee0f0b0a754ea5cdbc6ad0a9f99a1726638a2201445bc1cc 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 if (($#)); then usage >&2 && exit 2; fi
 
-# ready PYTHON: what is needed is installed there.
+# ready PYTHON: succeeds if PYTHON has all that is needed.
 ready() { has "$1" torch fairseq torchdiffeq sacrebleu fairseq_floater; }
 
 if [[ -n ${FLOATER_PYTHON:-} ]]; then
@@ -27,7 +27,7 @@ if [[ -n ${FLOATER_PYTHON:-} ]]; then
     die "FLOATER_PYTHON=$FLOATER_PYTHON has not all of torch, fairseq, torchdiffeq, sacrebleu and fairseq_floater; install them there, or unset it."
 fi
 
-# Two scripts started at once must not install into one environment together.
+# Two scripts started at once must not install into the environment at the same time.
 exec 9>"$ROOT/.setup.lock"
 if command -v flock >/dev/null; then flock 9; fi
 
@@ -53,9 +53,9 @@ if [[ ! -x $PYTHON ]]; then
 fi
 pip() { "$PYTHON" -m pip --quiet --disable-pip-version-check "$@"; }
 
-# fairseq is built against the torch that is there: built in isolation it would fetch another one.
+# Build fairseq against the installed torch. A build in isolation would fetch another one.
 say "installing $TORCH and what building fairseq needs"
-# shellcheck disable=SC2086  # a specification may hold options of its own
+# shellcheck disable=SC2086  # FLOATER_TORCH may contain options of pip
 pip install $TORCH cython setuptools wheel
 pip install --no-build-isolation --no-deps --require-hashes --requirement "$ROOT/scripts/fairseq.txt"
 say "building $FAIRSEQ (about two minutes)"

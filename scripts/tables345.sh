@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tables 3 to 5 of the paper: GLUE, RACE and SQuAD with RoBERTa and with FLOATER in it.
+# Run the cells of the paper's Tables 3 to 5: GLUE, RACE and SQuAD, with RoBERTa and with FLOATER in RoBERTa.
 # bash scripts/tables345.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

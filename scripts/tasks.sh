@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tasks by encoders by seeds: trained on short examples, exact match on longer ones, beside published numbers.
+# Train systems on short examples of SCAN or a generated task; print exact match on longer ones and published numbers.
 # bash scripts/tasks.sh --help lists the options.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

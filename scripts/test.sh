@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All tests. Sets itself up first.
+# Run the tests. Sets up the environment first.
 #
 # usage: bash scripts/test.sh [PYTEST OPTIONS]
-# Runs every test but those marked slow. The first time it installs what encoders are compared with (setup.py's "oracles").
+# Runs every test not marked slow. Its first run installs other implementations to compare with (setup.py's "oracles").
 # example: bash scripts/test.sh -k contract
 #          bash scripts/test.sh -m slow
 
@@ -11,15 +11,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 ensure_setup
 cd "$ROOT"
-# Not by setup.sh: transformers alone takes 130 MB, and nobody who trains needs it.
+# setup.sh does not install these: transformers alone takes 130 MB, and training does not need it.
 if [[ -z ${FLOATER_PYTHON:-} ]] && ! has "$PYTHON" transformers x_transformers rotary_embedding_torch; then
     say "installing other people's encoders, which ours are compared with"
     "$PYTHON" -m pip --quiet --disable-pip-version-check install --no-build-isolation --editable "${ROOT}[oracles]" ||
         say "they could not be installed: tests that compare with them are skipped"
 fi
-# Tests run modules of their own folders.
+# Tests run modules from their own folders.
 unset PYTHONSAFEPATH
-# One thread a process: the models are tiny, and two workers share the cores.
+# One thread per process: the models are tiny, and the workers share the cores.
 export OMP_NUM_THREADS=1
 workers=$(getconf _NPROCESSORS_ONLN)
 if ((workers > 8)); then workers=8; fi
